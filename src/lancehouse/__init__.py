@@ -1,0 +1,1 @@
+"""Lance tables in Iceberg REST, Polaris and Unity catalogs."""

@@ -1,0 +1,99 @@
+"""Wire errors become Lance errors here, chosen in tables.
+
+Every error that leaves lancehouse is a `lance_namespace.errors.LanceNamespaceError`, so that `except TableNotFoundError` and
+`error.code` mean the same on every catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InternalError,
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+    ThrottlingError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+)
+
+ErrorMap = Mapping[int | str, type[LanceNamespaceError]]
+"""What one call makes of a status (int) or of an error type (str)."""
+
+NOTHING: ErrorMap = MappingProxyType({})
+
+
+class CommitStateUnknownError(InternalError):
+    """The answer to a commit was lost, and the catalog could not be asked what became of it.
+
+    The commit may or may not have been made: read the table again before repeating it.
+    """
+
+
+BY_TYPE: ErrorMap = MappingProxyType(
+    {
+        # Iceberg REST and Polaris
+        "NoSuchNamespaceException": NamespaceNotFoundError,
+        "NoSuchWarehouseException": NamespaceNotFoundError,
+        "NamespaceNotEmptyException": NamespaceNotEmptyError,
+        "NoSuchTableException": TableNotFoundError,
+        "CommitFailedException": ConcurrentModificationError,
+        "CommitConflictException": ConcurrentModificationError,
+        "CommitStateUnknownException": CommitStateUnknownError,
+        "UnsupportedOperationException": UnsupportedOperationError,
+        # Unity Catalog
+        "CATALOG_NOT_FOUND": NamespaceNotFoundError,
+        "SCHEMA_NOT_FOUND": NamespaceNotFoundError,
+        "SCHEMA_ALREADY_EXISTS": NamespaceAlreadyExistsError,
+        "TABLE_NOT_FOUND": TableNotFoundError,
+        "TABLE_ALREADY_EXISTS": TableAlreadyExistsError,
+        "PERMISSION_DENIED": PermissionDeniedError,
+        "UNAUTHENTICATED": UnauthenticatedError,
+        "RESOURCE_EXHAUSTED": ThrottlingError,
+        "UNIMPLEMENTED": UnsupportedOperationError,
+    }
+)
+"""Names that mean the same wherever they appear. `AlreadyExistsException` is not here: of what, only the call knows."""
+
+BY_STATUS: ErrorMap = MappingProxyType(
+    {
+        400: InvalidInputError,
+        401: UnauthenticatedError,
+        403: PermissionDeniedError,
+        404: InvalidInputError,
+        405: UnsupportedOperationError,
+        406: UnsupportedOperationError,
+        409: ConcurrentModificationError,
+        414: InvalidInputError,
+        419: UnauthenticatedError,
+        422: InvalidInputError,
+        429: ThrottlingError,
+        503: ServiceUnavailableError,
+    }
+)
+
+
+def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap = NOTHING) -> LanceNamespaceError:
+    """The Lance error for an answer of a server.
+
+    What the server named wins, then what this call expects (`on`), then the status.
+
+    Args:
+        status: of the HTTP answer.
+        type_: the server's name of the error; empty where a proxy answered.
+        message: the server's own words.
+        about: the object that the call was about, as its user knows it.
+        on: what the call expects, by error type or by status.
+    """
+    kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
+    named = f"HTTP {status} {type_}".rstrip()
+    return kind(f"{about}: {message or 'the server gave no reason'} ({named})")

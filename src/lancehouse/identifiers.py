@@ -1,0 +1,109 @@
+"""Names of namespaces and tables: parsed once at the edge, encoded in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import quote
+
+from lance_namespace.errors import InvalidInputError
+
+UNIT_SEPARATOR = "%1F"
+"""What joins levels on the wire where the server announces nothing else; it comes encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceId:
+    """A warehouse or catalog, and the levels below it (none for the catalog itself)."""
+
+    catalog: str
+    levels: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, parts: Sequence[str] | None, *, least: int = 1) -> Self:
+        """Take an id of the Lance interface apart.
+
+        Args:
+            parts: the levels, the catalog first.
+            least: how many levels the operation needs: 2 where the catalog itself will not do.
+
+        Raises:
+            InvalidInputError: too few levels, or an empty one.
+        """
+        levels = _checked(parts, least, "a namespace id is [catalog, namespace, ...]")
+        return cls(levels[0], levels[1:])
+
+    @property
+    def parts(self) -> list[str]:
+        """The id as the Lance interface has it."""
+        return [self.catalog, *self.levels]
+
+    @property
+    def parent(self) -> NamespaceId:
+        """The namespace one level up."""
+        return NamespaceId(self.catalog, self.levels[:-1])
+
+    def child(self, level: str) -> NamespaceId:
+        """The namespace called `level` below this one."""
+        return NamespaceId(self.catalog, (*self.levels, level))
+
+    def contains(self, other: NamespaceId) -> bool:
+        """Whether `other` is this namespace or lies below it."""
+        return self.catalog == other.catalog and other.levels[: len(self.levels)] == self.levels
+
+    def wire(self, separator: str = UNIT_SEPARATOR) -> str:
+        """The levels as one path segment or query value: each is encoded exactly once, the separator comes encoded."""
+        return separator.join(_segment(level) for level in self.levels)
+
+    def __str__(self) -> str:
+        return "namespace " + ".".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TableId:
+    """A table in a namespace."""
+
+    namespace: NamespaceId
+    name: str
+
+    @classmethod
+    def parse(cls, parts: Sequence[str] | None) -> Self:
+        """Take an id of the Lance interface apart.
+
+        Raises:
+            InvalidInputError: fewer than three levels, or an empty one.
+        """
+        levels = _checked(parts, 3, "a table id is [catalog, namespace, ..., table]")
+        return cls(NamespaceId(levels[0], levels[1:-1]), levels[-1])
+
+    @property
+    def parts(self) -> list[str]:
+        """The id as the Lance interface has it."""
+        return [*self.namespace.parts, self.name]
+
+    def wire(self) -> str:
+        """The table's name as one path segment."""
+        return _segment(self.name)
+
+    def __str__(self) -> str:
+        return "table " + ".".join(self.parts)
+
+
+def _checked(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:
+    levels = tuple(parts or ())
+    if len(levels) < least:
+        raise InvalidInputError(f"{form}, at least {least} {'level' if least == 1 else 'levels'}; got {list(levels)!r}")
+    if "" in levels:
+        raise InvalidInputError(f"{form}, no level may be empty; got {list(levels)!r}")
+    return levels
+
+
+def _segment(name: str) -> str:
+    # A bare dot segment would be resolved away on the wire, and the call would hit another object.
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name looks the same on the wire, so that no server can stumble over it."""
+    return _segment(name) == name

@@ -1,0 +1,40 @@
+"""Property keys with a meaning of their own, and the test for a Lance table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lance_namespace.errors import InvalidInputError
+
+TABLE_TYPE = "table_type"
+LANCE = "lance"
+MANAGED_BY = "managed_by"
+GC_ENABLED = "gc.enabled"
+DOC = "doc"
+STORAGE_PREFIX = "storage."
+
+
+def is_lance(properties: Mapping[str, str] | None) -> bool:
+    """Whether a catalog entry with these properties is a Lance table."""
+    return (properties or {}).get(TABLE_TYPE, "").lower() == LANCE
+
+
+def require_lance(about: object, properties: Mapping[str, str] | None) -> None:
+    """Refuse an entry that is no Lance table.
+
+    Raises:
+        InvalidInputError: `table_type` is missing or something else than `lance`.
+    """
+    if not is_lance(properties):
+        kind = (properties or {}).get(TABLE_TYPE)
+        said = f"{TABLE_TYPE} is {kind!r}" if kind else f"it has no {TABLE_TYPE} property"
+        raise InvalidInputError(f"{about} is not a Lance table: {said}, expected {LANCE!r}")
+
+
+def storage_options(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """The `storage.*` properties, without their prefix."""
+    return {
+        key.removeprefix(STORAGE_PREFIX): value
+        for key, value in (properties or {}).items()
+        if key.startswith(STORAGE_PREFIX) and key != STORAGE_PREFIX
+    }

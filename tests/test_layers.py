@@ -1,0 +1,64 @@
+"""Imports point down the layers of docs/architecture.md, and foreign libraries stay in their rooms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
+
+BASE = {"errors", "identifiers", "properties", "settings"}
+SHAPES = {"schema", "wire"}
+MAY_IMPORT = {
+    **{module: BASE for module in BASE},
+    "schema": BASE,
+    "wire": BASE,
+    "lake": BASE | {"schema"},
+    "store": BASE,
+    "clients": BASE | SHAPES | {"lake"},
+    "catalog": BASE | SHAPES | {"lake", "store"},
+    "server": BASE | SHAPES | {"catalog"},
+    "spark": BASE | SHAPES | {"lake"},
+    "conformance": BASE,
+}
+"""What each room may import besides itself; `cli` may import all."""
+
+ONE_USER = {
+    "lance": {"lake", "conformance"},
+    "urllib3": {"clients/rest.py"},
+    "sqlalchemy": {"store"},
+    "click": {"cli"},
+    "rich": {"cli"},
+    "pyspark": {"spark"},
+    "botocore": {"clients/auth.py"},
+}
+"""Which rooms, or files, may import a library."""
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide the layer"
+            module = node.module or ""
+            yield from ([f"{module}.{alias.name}" for alias in node.names] if module == "lancehouse" else [module])
+
+
+def files() -> list[Path]:
+    return [file for file in SOURCE.rglob("*.py") if file.parent != SOURCE or file.stem in BASE]
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_imports_point_down(file: Path) -> None:
+    here = file.relative_to(SOURCE)
+    room = here.parts[0].removesuffix(".py")
+    for name in imports(file):
+        library, *rest = name.split(".")
+        if library == "lancehouse" and room != "cli":
+            assert not rest or rest[0] == room or rest[0] in MAY_IMPORT[room], f"{here} imports {name}"
+        if library in ONE_USER and (room, library) != ("cli", "lance"):
+            assert room in ONE_USER[library] or here.as_posix() in ONE_USER[library], f"{here} imports {library}"
