@@ -28,7 +28,7 @@ MAY_IMPORT = {
 
 ONE_USER = {
     "lance": {"lake", "conformance"},
-    "urllib3": {"clients/rest.py"},
+    "urllib3": {"clients/transport.py"},
     "sqlalchemy": {"store"},
     "click": {"cli"},
     "rich": {"cli"},

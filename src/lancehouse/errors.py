@@ -1,7 +1,7 @@
 """Wire errors become Lance errors here, chosen in tables.
 
-Every error that leaves lancehouse is a `lance_namespace.errors.LanceNamespaceError`, so that `except TableNotFoundError` and
-`error.code` mean the same on every catalog.
+Every error that leaves lancehouse is a `lance_namespace.errors.LanceNamespaceError`, so that
+`except TableNotFoundError` and `error.code` mean the same on every catalog.
 """
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ BY_STATUS: ErrorMap = MappingProxyType(
     }
 )
 
+NO_ROUTE = ("No route for request", "Unable to find matching target resource")
+"""How the reference server and Polaris say that a path leads nowhere: the endpoint or a name is wrong."""
+
 
 def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap = NOTHING) -> LanceNamespaceError:
     """The Lance error for an answer of a server.
@@ -94,6 +97,16 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
         about: the object that the call was about, as its user knows it.
         on: what the call expects, by error type or by status.
     """
-    kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
+    if any(words in message for words in NO_ROUTE):
+        kind = InvalidInputError
+    else:
+        kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
     named = f"HTTP {status} {type_}".rstrip()
-    return kind(f"{about}: {message or 'the server gave no reason'} ({named})")
+    error = kind(f"{about}: {message or 'the server gave no reason'} ({named})")
+    vars(error)["route_missing"] = status in (400, 404) and type_ not in BY_TYPE
+    return error
+
+
+def is_route_missing(error: LanceNamespaceError) -> bool:
+    """Whether the server may not know the path at all: it said 400 or 404, and named no missing namespace or table."""
+    return bool(vars(error).get("route_missing"))

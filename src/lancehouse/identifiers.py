@@ -54,7 +54,7 @@ class NamespaceId:
 
     def wire(self, separator: str = UNIT_SEPARATOR) -> str:
         """The levels as one path segment or query value: each is encoded exactly once, the separator comes encoded."""
-        return separator.join(_segment(level) for level in self.levels)
+        return _whole(separator.join(quote(level, safe="") for level in self.levels))
 
     def __str__(self) -> str:
         return "namespace " + ".".join(self.parts)
@@ -84,7 +84,7 @@ class TableId:
 
     def wire(self) -> str:
         """The table's name as one path segment."""
-        return _segment(self.name)
+        return _whole(quote(self.name, safe=""))
 
     def __str__(self) -> str:
         return "table " + ".".join(self.parts)
@@ -99,11 +99,11 @@ def _checked(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, .
     return levels
 
 
-def _segment(name: str) -> str:
-    # A bare dot segment would be resolved away on the wire, and the call would hit another object.
-    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+def _whole(segment: str) -> str:
+    """A path segment; a bare dot segment would be resolved away on the wire, and the call would hit another object."""
+    return segment.replace(".", "%2E") if segment in (".", "..") else segment
 
 
 def is_plain(name: str) -> bool:
     """Whether a name looks the same on the wire, so that no server can stumble over it."""
-    return _segment(name) == name
+    return name not in (".", "..") and quote(name, safe="") == name

@@ -1,0 +1,39 @@
+# Two commands do all the set-up: `make demo` and `make test`. They bring uv, a Java and the jars where these are missing.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+    "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$p" && break; done)
+UV ?= $(shell command -v uv || echo .cache/uv/bin/uv)
+RUN = $(UV) run --frozen --no-sync
+SYNCED = .venv/.synced
+
+.PHONY: demo check test soak bench-clients clean
+
+demo: $(SYNCED)
+	$(RUN) python -m examples.demo
+
+check: $(SYNCED)
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(RUN) pytest -q tests/test_layers.py
+
+test: check
+	$(RUN) pytest -q
+
+soak: check
+	$(RUN) pytest -q --soak
+
+bench-clients: $(SYNCED)
+	$(RUN) python -m bench.clients
+
+$(SYNCED): pyproject.toml uv.lock | $(UV)
+	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
+	@touch $@
+
+.cache/uv/bin/uv:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	"$(PYTHON)" -m venv .cache/uv
+	.cache/uv/bin/pip install --quiet uv
+
+clean:
+	rm -rf .venv .cache dist site .mypy_cache .ruff_cache .pytest_cache

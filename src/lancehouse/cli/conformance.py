@@ -1,0 +1,154 @@
+"""`lancehouse conformance`: check any LanceNamespace implementation on a live server."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.cli.output import Column
+from lancehouse.conformance.checks import AREAS
+from lancehouse.conformance.results import Outcome, Report, Result
+from lancehouse.conformance.target import Target, parse_parent, parse_property
+
+if TYPE_CHECKING:
+    from lancehouse.cli.main import App
+
+SMALL = 12
+LARGE = 205
+"""More than two pages of a server that never gives more than 100."""
+
+COLUMNS = (
+    Column("area", "Area", width=11, grouped=True),
+    Column("sentence", "Check"),
+    Column("outcome", "Result", width=11),
+    Column("seen", "What was seen"),
+)
+
+
+class Levels(click.ParamType):
+    """A namespace id as people write it."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Take it apart."""
+        try:
+            return value if isinstance(value, tuple) else parse_parent(value)
+        except InvalidInputError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Property(click.ParamType):
+    """A property; what is wrong with one is said without repeating it, for it may hold a secret."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Take it apart."""
+        try:
+            return value if isinstance(value, tuple) else parse_property(value)
+        except InvalidInputError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.option("--impl", required=True, metavar="NAME", help="Alias (iceberg, dir, …) or full class path.")
+@click.option(
+    "--property", "properties", type=Property(), multiple=True, help="Of the implementation; repeat for each."
+)
+@click.option(
+    "--parent", type=Levels(), default="", help="The namespace to work in: a.b, or a.`b.c`; default: the root."
+)
+@click.option("--root", "--location", metavar="FOLDER", help="Where tables may lie; default: a temporary folder.")
+@click.option(
+    "--entries", type=click.IntRange(6), help=f"How long a long list is; default {SMALL}, {LARGE} with --full."
+)
+@click.option("--full", is_flag=True, help="Long lists, as long as servers give trouble with.")
+@click.option("--area", "areas", type=click.Choice(AREAS), multiple=True, help="Only this one; may be repeated.")
+@click.option("--known", metavar="CHECK", multiple=True, help="A check known to fail: reported, not counted.")
+@click.pass_obj
+def conformance(
+    app: App,
+    impl: str,
+    properties: Sequence[tuple[str, str]],
+    parent: tuple[str, ...],
+    root: str | None,
+    entries: int | None,
+    full: bool,
+    areas: tuple[str, ...],
+    known: tuple[str, ...],
+) -> None:
+    """Check any implementation of the Lance namespace interface on a live server.
+
+    The suite makes namespaces and tables with names of its own below --parent, and removes them again. It exits with 1 if
+    something does not hold.
+    """
+    size = entries or (LARGE if full else SMALL)
+    target = Target(impl, dict(properties), parent, root, size, frozenset(known), areas)
+    with app.output.progress(f"checking {impl}") as progress, terminable():
+        report = run(target, lambda result: progress.say(result.check))
+    unknown = (
+        {name for name in known if name not in {result.check for result in report.results}} if not areas else set()
+    )
+    if unknown and not report.interrupted:
+        raise InvalidInputError(f"there is no check called {', '.join(sorted(unknown))}")
+    show(app, report)
+    raise SystemExit(130 if report.interrupted else 0 if report.ok else 1)
+
+
+def run(target: Target, on_result: Callable[[Result], None]) -> Report:
+    """Run the suite; pytest, which drives it, comes with an extra."""
+    os.environ.setdefault("LANCE_LOG", "error")  # pylance warns on stderr of what the checks provoke
+    try:
+        from lancehouse.conformance import runner
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise click.ClickException("conformance needs pytest: pip install 'lancehouse[conformance]'") from None
+    return runner.run(target, on_result)
+
+
+def show(app: App, report: Report) -> None:
+    """Hand the results over."""
+    counts = report.counts()
+    where = ".".join(report.parent) or "the root"
+    words = ", ".join(f"{count} {word(outcome, count)}" for outcome, count in counts.items() if count)
+    summary = {
+        "implementation": report.impl,
+        "parent": list(report.parent),
+        "ok": report.ok,
+        "interrupted": report.interrupted,
+        "counts": counts,
+    }
+    app.output.table(COLUMNS, report.rows(), summary, f"{report.impl} in {where}: {words}")
+    for trouble in report.trouble:
+        app.output.error(trouble)
+    if report.interrupted:
+        app.output.error("interrupted; what the suite had made is removed")
+
+
+def word(outcome: str, count: int) -> str:
+    """The outcome, as it is said of that many."""
+    plural = {Outcome.HOLDS.value: "hold", Outcome.FAILS.value: "fail"}
+    return plural.get(outcome, outcome) if count != 1 else outcome
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """A polite kill is an interrupt: the suite removes what it made."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,1 @@
+"""The three plug-ins of `lance_namespace`: Iceberg REST, Polaris, Unity Catalog."""

@@ -1,0 +1,129 @@
+"""How a request says who sends it: nothing, a bearer token, OAuth2 client credentials, AWS SigV4."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.settings import ClientSettings
+from lancehouse.wire.iceberg import Token
+
+Headers = Mapping[str, str]
+FetchToken = Callable[[str, Mapping[str, str]], Token]
+"""Sends a form to a token endpoint."""
+
+EARLY_S = 60.0
+"""A token is renewed this long before it expires, or at nine tenths of its life if that is later."""
+
+
+class Authentication(Protocol):
+    """What signs requests."""
+
+    def sign(self, method: str, url: str, body: bytes | None) -> Headers:
+        """The headers that this request needs besides its own."""
+
+    def renew(self, rejected: Headers) -> bool:
+        """The server refused a request signed so; whether it is worth another try."""
+
+
+class Fixed:
+    """The same headers for every request: a token that was given once, or none."""
+
+    def __init__(self, token: str | None) -> None:
+        self._headers = bearer(token)
+
+    def sign(self, method: str, url: str, body: bytes | None) -> Headers:
+        """The token, whatever the request."""
+        return self._headers
+
+    def renew(self, rejected: Headers) -> bool:
+        """There is no other token."""
+        return False
+
+
+class ClientCredentials:
+    """OAuth2 client credentials: one token for all threads, renewed before it expires and when it is refused."""
+
+    def __init__(self, settings: ClientSettings, token_uri: str, fetch: FetchToken) -> None:
+        assert settings.credential is not None
+        client_id, _, client_secret = settings.credential.partition(":")
+        self._form = {
+            "grant_type": "client_credentials",
+            "client_id": client_id,
+            "client_secret": client_secret,
+            "scope": settings.scope,
+        }
+        self._token_uri = token_uri
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._headers = bearer(settings.auth_token)
+        self._renew_at = float("inf") if settings.auth_token else 0.0
+
+    def sign(self, method: str, url: str, body: bytes | None) -> Headers:
+        """The current token; the first caller after its time fetches the next one while the others wait."""
+        if time.monotonic() >= self._renew_at:
+            with self._lock:
+                if time.monotonic() >= self._renew_at:
+                    self._renew()
+        return self._headers
+
+    def renew(self, rejected: Headers) -> bool:
+        """Fetch a new token, unless another thread did so since the refused request was signed."""
+        with self._lock:
+            if self._headers is rejected:
+                self._renew()
+        return True
+
+    def _renew(self) -> None:
+        token = self._fetch(self._token_uri, self._form)
+        life_s = token.expires_in
+        self._headers = bearer(token.access_token)
+        self._renew_at = float("inf") if life_s is None else time.monotonic() + max(life_s - EARLY_S, life_s * 0.9)
+
+
+class SigV4:
+    """AWS Signature Version 4, with the credentials that botocore finds."""
+
+    def __init__(self, region: str, service: str) -> None:
+        try:
+            from botocore.auth import SigV4Auth
+            from botocore.awsrequest import AWSRequest
+            from botocore.session import Session
+        except ImportError as error:
+            raise InvalidInputError("property 'sigv4.region' needs botocore: pip install 'lancehouse[aws]'") from error
+        self._request = AWSRequest
+        self._signer = SigV4Auth
+        self._session = Session()
+        self._region = region
+        self._service = service
+
+    def sign(self, method: str, url: str, body: bytes | None) -> Headers:
+        """The signature over method, URL and body."""
+        credentials = self._session.get_credentials()
+        if credentials is None:
+            raise InvalidInputError("property 'sigv4.region' is set, but no AWS credentials were found")
+        request = self._request(method=method, url=url, headers={"Content-Type": "application/json"}, data=body)
+        self._signer(credentials.get_frozen_credentials(), self._service, self._region).add_auth(request)
+        return dict(request.headers)
+
+    def renew(self, rejected: Headers) -> bool:
+        """Credentials are looked up for each request; there is nothing newer."""
+        return False
+
+
+def authentication(settings: ClientSettings, token_uri: str, fetch: FetchToken) -> Authentication:
+    """What the settings ask for. `token_uri` is the catalog's own token endpoint."""
+    if settings.sigv4_region and settings.sigv4_service:
+        return SigV4(settings.sigv4_region, settings.sigv4_service)
+    if settings.credential:
+        return ClientCredentials(settings, settings.oauth2_server_uri or token_uri, fetch)
+    return Fixed(settings.auth_token)
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header for a token; none for none."""
+    return {"Authorization": f"Bearer {token}"} if token else {}

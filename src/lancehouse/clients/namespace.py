@@ -1,0 +1,440 @@
+"""What the three catalogs share: each operation of the Lance interface, over a few calls that a catalog supplies."""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DeregisterTableRequest,
+    DeregisterTableResponse,
+    DescribeNamespaceRequest,
+    DescribeNamespaceResponse,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DropNamespaceRequest,
+    DropNamespaceResponse,
+    DropTableRequest,
+    DropTableResponse,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+    ListTablesRequest,
+    ListTablesResponse,
+    NamespaceExistsRequest,
+    NamespaceExistsResponse,
+    RegisterTableRequest,
+    RegisterTableResponse,
+    RenameTableRequest,
+    RenameTableResponse,
+    TableExistsRequest,
+    TableExistsResponse,
+)
+from lance_namespace.errors import (
+    InternalError,
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
+
+from lancehouse.clients import paging
+from lancehouse.clients.transport import CONNECTIONS
+from lancehouse.errors import is_route_missing
+from lancehouse.identifiers import NamespaceId, TableId, is_plain
+from lancehouse.lake import dataset
+from lancehouse.lake.operations import TableOperations
+from lancehouse.properties import LANCE, TABLE_TYPE, storage_options
+from lancehouse.settings import ClientSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A Lance table as its catalog has it."""
+
+    location: str
+    properties: Mapping[str, str]
+    vended: Mapping[str, str] = field(default_factory=dict, repr=False)
+    columns: Sequence[Mapping[str, Any]] = ()
+
+
+class CatalogNamespace(TableOperations):
+    """A Lance namespace over a catalog server. Thread-safe, picklable; its constructor touches no network."""
+
+    client: ClassVar[str]
+    delimiter: ClassVar[str] = "."
+    cascades: ClassVar[bool] = False
+    drops_missing: ClassVar[bool] = False
+    """Whether dropping a namespace that does not exist succeeds where the request does not say."""
+
+    def __init__(self, **properties: str) -> None:
+        self._properties = dict(properties)
+        self._settings = ClientSettings.parse(self.client, properties)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _connect, (type(self), self._properties)
+
+    def __repr__(self) -> str:
+        return self.namespace_id()
+
+    def namespace_id(self) -> str:
+        """A name for this connection: the same for the same properties, and without their secrets."""
+        return f"{type(self).__name__} {{ endpoint: '{self._settings.endpoint}', settings: {self._settings.digest} }}"
+
+    # What a catalog supplies. Names that are missing or taken raise the interface's errors.
+
+    @abstractmethod
+    def _children(self, parent: NamespaceId) -> list[NamespaceId]:
+        """The namespaces directly below `parent`."""
+
+    @abstractmethod
+    def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Create a namespace and return its properties."""
+
+    @abstractmethod
+    def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
+        """The properties of a namespace."""
+
+    @abstractmethod
+    def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        """Drop a namespace."""
+
+    @abstractmethod
+    def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        """Every table that may be a Lance table, with its entry where the list already brings it."""
+
+    @abstractmethod
+    def _peek(self, table: TableId) -> Entry | None:
+        """The entry of a table that was listed; None if it is no Lance table, or gone since."""
+
+    @abstractmethod
+    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
+        """The entry of a table; what is not a Lance table is refused."""
+
+    @abstractmethod
+    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table, and return what the server made of it."""
+
+    @abstractmethod
+    def _delete_table(self, table: TableId) -> None:
+        """Remove the entry of a table; its data stays."""
+
+    @abstractmethod
+    def _default_location(self, table: TableId) -> str:
+        """Where a table lies that is declared without a location."""
+
+    # Identifiers; a catalog with a fixed number of levels narrows them.
+
+    def _namespace(self, parts: Sequence[str] | None, *, least: int = 2) -> NamespaceId:
+        return NamespaceId.parse(parts, least=least)
+
+    def _table(self, parts: Sequence[str] | None) -> TableId:
+        return TableId.parse(parts)
+
+    def _shown(self, namespace: NamespaceId) -> str:
+        """A namespace in the answer of ListNamespaces."""
+        return self.delimiter.join(namespace.parts)
+
+    # Namespaces
+
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
+        """List the namespaces directly below one."""
+        children = self._children(self._namespace(request.id, least=1))
+        names, token = paging.page([self._shown(child) for child in children], request)
+        return ListNamespacesResponse(namespaces=names, page_token=token)
+
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
+        """Create a namespace; `mode` decides what happens if it is there already."""
+        namespace = self._namespace(request.id)
+        mode = one_of("mode", request.mode, ("Create", "ExistOk", "Overwrite"))
+        properties = request.properties or {}
+        if not all(is_plain(level) for level in namespace.levels):
+            if_found(lambda: self._load_namespace(namespace))
+        try:
+            made = self._create_namespace(namespace, properties)
+        except NamespaceAlreadyExistsError:
+            if mode == "Create":
+                raise
+            if mode == "Overwrite":
+                self._drop(namespace, cascade=False)
+                made = self._create_namespace(namespace, properties)
+            else:
+                made = self._load_namespace(namespace)
+        return CreateNamespaceResponse(properties=dict(made))
+
+    def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
+        """The properties of a namespace."""
+        return DescribeNamespaceResponse(properties=dict(self._load_namespace(self._namespace(request.id))))
+
+    def namespace_exists(self, request: NamespaceExistsRequest) -> NamespaceExistsResponse:
+        """Return if the namespace exists, else raise."""
+        self._load_namespace(self._namespace(request.id))
+        return NamespaceExistsResponse()
+
+    def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
+        """Drop a namespace; `mode` decides what happens if there is none, `behavior` if it is not empty."""
+        cascade = one_of("behavior", request.behavior, ("Restrict", "Cascade")) == "Cascade"
+        default = "Skip" if self.drops_missing else "Fail"
+        mode = one_of("mode", request.mode or default, ("Fail", "Skip"))
+        namespace = self._namespace(request.id)
+        if cascade and not self.cascades:
+            raise UnsupportedOperationError(f"{namespace}: {self.client} drops empty namespaces only, not Cascade")
+        if not self._drop(namespace, cascade=cascade) and mode == "Fail":
+            raise NamespaceNotFoundError(f"{namespace} does not exist")
+        return DropNamespaceResponse()
+
+    def _drop(self, namespace: NamespaceId, *, cascade: bool) -> bool:
+        """Drop a namespace; False if there was none."""
+        try:
+            self._delete_namespace(namespace, cascade=cascade)
+        except NamespaceNotFoundError:
+            return False
+        return True
+
+    # Tables
+
+    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+        """List the Lance tables of a namespace by their bare names, sorted; a table that cannot be read raises."""
+        namespace = self._namespace(request.id)
+        candidates = self._candidates(namespace)
+        rest = paging.remaining(list(candidates), request)
+        names: list[str] = []
+        while rest and (request.limit is None or len(names) < request.limit):
+            share = len(rest) if request.limit is None else request.limit - len(names)
+            chosen, rest = rest[:share], rest[share:]
+            tables = [(TableId(namespace, name), candidates[name]) for name in chosen]
+            names += self._listed(tables, include_declared=request.include_declared is not False)
+        return ListTablesResponse(tables=names, page_token=paging.token_after(names[-1]) if rest and names else None)
+
+    def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+        """List the Lance tables of a namespace and of all below it, by their full ids as this catalog's users write them."""
+        include_declared = request.include_declared is not False
+        names = []
+        for namespace in self._tree(request.id):
+            tables = [(TableId(namespace, name), entry) for name, entry in self._candidates(namespace).items()]
+            found = self._listed(tables, include_declared=include_declared)
+            names += [self.delimiter.join([*namespace.parts, name]) for name in found]
+        chosen, token = paging.page(names, request)
+        return ListTablesResponse(tables=chosen, page_token=token)
+
+    def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
+        """Every namespace that may hold tables, at an id and below it."""
+        level = [self._namespace(parts, least=1)]
+        found: list[NamespaceId] = []
+        while level:
+            found += [namespace for namespace in level if namespace.levels]
+            level = [child for children in at_once(self._children, level) for child in children]
+        return found
+
+    def _listed(self, tables: Sequence[tuple[TableId, Entry | None]], *, include_declared: bool) -> list[str]:
+        def wanted(candidate: tuple[TableId, Entry | None]) -> bool:
+            table, known = candidate
+            entry = known or self._peek(table)
+            return entry is not None and (include_declared or dataset.exists(entry.location, self._options(entry)))
+
+        known = include_declared and all(entry for _, entry in tables)
+        kept = [True] * len(tables) if known else at_once(wanted, tables)
+        return [table.name for (table, _), keep in zip(tables, kept, strict=True) if keep]
+
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
+        """Make the entry of a table that has no data yet."""
+        table = self._table(request.id)
+        entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
+        return DeclareTableResponse(
+            location=entry.location, storage_options=self._options(entry), properties=dict(entry.properties)
+        )
+
+    def _declare(
+        self, table: TableId, location: str | None, properties: Mapping[str, str] | None, *, vend: bool
+    ) -> Entry:
+        wanted = dict(properties or {})
+        if (kind := wanted.setdefault(TABLE_TYPE, LANCE)).lower() != LANCE:
+            raise InvalidInputError(f"{table}: property {TABLE_TYPE} must be {LANCE!r}, got {kind!r}")
+        if not is_plain(table.name):
+            self._check_name(table)
+        if location:
+            return self._create_table(table, location, wanted, vend=vend)
+        default = self._default_location(table)
+        try:
+            return self._create_table(table, default, wanted, vend=vend)
+        except (InvalidInputError, PermissionDeniedError) as error:
+            raise type(error)(
+                f"{error}; the location was the default one, {default}: if the server does not allow it, "
+                "set the property `root` or give a location"
+            ) from error
+
+    def _check_name(self, table: TableId) -> None:
+        """Some servers take a name that they cannot find again: ask for it before it is made.
+
+        Raises:
+            InvalidInputError: the server refuses the name.
+        """
+        try:
+            if_found(lambda: self._load_table(table, vend=False))
+        except InvalidInputError as error:
+            if is_route_missing(error):
+                raise
+
+    def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
+        """Make the entry of a table whose data is there already."""
+        table = self._table(request.id)
+        mode = one_of("mode", request.mode, ("Create", "Overwrite"))
+        if not request.location:
+            raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
+        properties = request.properties
+        options = {**storage_options(properties), **self._settings.storage}
+        if not dataset.exists(request.location, options):
+            raise InvalidInputError(
+                f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
+            )
+        try:
+            entry = self._declare(table, request.location, properties, vend=False)
+        except TableAlreadyExistsError:
+            if mode == "Create":
+                raise
+            entry = self._replace(table, request.location, properties)
+        return RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
+
+    def _replace(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Point an entry to another place; if that fails, the old one is put back."""
+        old = self._load_table(table, vend=False)
+        self._delete_table(table)
+        try:
+            return self._declare(table, location, properties, vend=False)
+        except LanceNamespaceError:
+            self._declare(table, old.location, old.properties, vend=False)
+            raise
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        """Where a table lies and how to reach it; with `load_detailed_metadata`, what is in it."""
+        table = self._table(request.id)
+        entry = self._load_table(table, vend=bool(request.vend_credentials))
+        options = self._options(entry)
+        response = DescribeTableResponse(
+            location=entry.location, storage_options=options, properties=dict(entry.properties)
+        )
+        if request.check_declared or request.load_detailed_metadata:
+            response.is_only_declared = not dataset.exists(entry.location, options)
+        if request.load_detailed_metadata:
+            response.table, response.namespace = table.name, table.namespace.parts
+            response.table_uri = dataset.uri(entry.location) if request.with_table_uri else None
+            if not response.is_only_declared:
+                self._add_details(response, request, options)
+        else:
+            self._add_schema(response, entry)
+        return response
+
+    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
+        """Tell the schema without opening the table, where the catalog has it."""
+
+    def _add_details(
+        self, response: DescribeTableResponse, request: DescribeTableRequest, options: Mapping[str, str]
+    ) -> None:
+        assert response.location is not None
+        details = dataset.details(
+            dataset.TableRef(
+                location=response.location,
+                storage_options=options,
+                version=request.version,
+                tag=request.tag,
+                branch=request.branch,
+            )
+        )
+        response.version, response.var_schema = details.version, details.schema
+        response.stats, response.metadata = details.stats, details.metadata
+
+    def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
+        """Return if the table, or this version of it, exists, else raise."""
+        table = self._table(request.id)
+        entry = self._load_table(table, vend=False)
+        if request.version is not None:
+            ref = dataset.TableRef(
+                location=entry.location, storage_options=self._options(entry), version=request.version
+            )
+            ref.open()
+        return TableExistsResponse()
+
+    def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
+        """Remove the entry of a table; its data stays."""
+        table = self._table(request.id)
+        entry = self._load_table(table, vend=False)
+        self._delete_table(table)
+        return DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+
+    def drop_table(self, request: DropTableRequest) -> DropTableResponse:
+        """Remove the entry of a table, then its data: a catalog that says no keeps both."""
+        table = self._table(request.id)
+        entry = self._load_table(table, vend=False)
+        self._delete_table(table)
+        try:
+            dataset.drop(entry.location, self._options(entry))
+        except LanceNamespaceError as error:
+            raise InternalError(
+                f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
+            ) from error
+        return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+
+    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
+        """Not every catalog can."""
+        raise UnsupportedOperationError(
+            f"{self._table(request.id)}: {self.client} has no call that renames such a table"
+        )
+
+    def _options(self, entry: Entry) -> dict[str, str]:
+        """How to reach a table's storage: its own options, under the client's, under what the catalog vends."""
+        return {**storage_options(entry.properties), **self._settings.storage, **entry.vended}
+
+
+def one_of(what: str, value: str | None, allowed: Collection[str]) -> str:
+    """A word of the interface, in any case, Pascal or snake; the first allowed one is the default.
+
+    Raises:
+        InvalidInputError: it is none of them.
+    """
+    words = {word.lower(): word for word in allowed}
+    if value is None:
+        return next(iter(words.values()))
+    if (found := words.get(re.sub(r"[_\-\s]", "", value).lower())) is None:
+        raise InvalidInputError(f"{what} {value!r} is not known; it is one of {', '.join(allowed)}")
+    return found
+
+
+def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Call for every item, many at a time, in order; the first error ends it."""
+    if len(items) < 2:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), CONNECTIONS)) as pool:
+        futures = [pool.submit(call, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def if_found(look: Callable[[], T]) -> T | None:
+    """What a look-up finds; None if there is no such table or namespace."""
+    try:
+        return look()
+    except (TableNotFoundError, NamespaceNotFoundError):
+        return None
+
+
+def _connect(kind: type[CatalogNamespace], properties: Mapping[str, str]) -> CatalogNamespace:
+    return kind(**properties)

@@ -1,0 +1,129 @@
+"""Lance tables in Apache Polaris: generic tables whose format is `lance`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+from urllib.parse import quote
+
+from lance_namespace.errors import (
+    InternalError,
+    InvalidInputError,
+    NamespaceNotFoundError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
+
+from lancehouse.clients import credentials, locations
+from lancehouse.clients.namespace import Entry, if_found
+from lancehouse.clients.warehouses import VEND, Warehouse, WarehouseNamespace
+from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
+from lancehouse.properties import DOC, LANCE
+from lancehouse.wire.iceberg import TablePage
+from lancehouse.wire.polaris import GenericTable, LoadedGenericTable
+
+API = "/api/catalog"
+LOCATION = "location"
+"""The property in which Polaris keeps where a namespace lies."""
+
+
+class PolarisNamespace(WarehouseNamespace):
+    """The Lance namespace of a Polaris server. The first level of an id is the catalog."""
+
+    client: ClassVar[str] = "polaris"
+
+    def _base(self) -> str:
+        return self._settings.endpoint.removesuffix(API) + API
+
+    def _ways(self, catalog: str) -> list[Warehouse]:
+        """Polaris' prefix is the catalog's name; there is no need to ask."""
+        return [Warehouse(f"/v1/{quote(catalog, safe='')}", UNIT_SEPARATOR, self._settings.root, None)]
+
+    def _require(self, namespace: NamespaceId) -> None:
+        """Polaris itself refuses what lies below a missing namespace."""
+
+    def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        pages = self._rest.pages(self._tables(namespace), TablePage, about=namespace, on={404: NamespaceNotFoundError})
+        return {identifier.name: None for page in pages for identifier in page.identifiers}
+
+    def _peek(self, table: TableId) -> Entry | None:
+        loaded = if_found(
+            lambda: self._rest.get(self._path(table), LoadedGenericTable, about=table, on={404: InternalError})
+        )
+        return _entry(loaded) if loaded is not None and _is_lance(loaded) else None
+
+    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
+        loaded = self._rest.get(
+            self._path(table),
+            LoadedGenericTable,
+            about=table,
+            headers=VEND if vend else None,
+            on={404: TableNotFoundError},
+        )
+        if not _is_lance(loaded):
+            raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
+        return _entry(loaded)
+
+    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        kept = {key: value for key, value in properties.items() if key != DOC}
+        body = GenericTable(
+            name=table.name, format=LANCE, base_location=location, doc=properties.get(DOC), properties=kept
+        )
+
+        def lookup() -> LoadedGenericTable | None:
+            found = if_found(
+                lambda: self._rest.get(self._path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError})
+            )
+            mine = (
+                found is not None
+                and _is_lance(found)
+                and locations.is_same(found.table.base_location or "", location)
+                and kept.items() <= (found.table.properties or {}).items()
+            )
+            return found if mine else None
+
+        return _entry(
+            self._rest.create(
+                self._tables(table.namespace),
+                body,
+                LoadedGenericTable,
+                about=table,
+                lookup=lookup,
+                headers=VEND if vend else None,
+                on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
+            )
+        )
+
+    def _delete_table(self, table: TableId) -> None:
+        self._rest.delete(self._path(table), about=table, on={404: TableNotFoundError})
+
+    def _default_location(self, table: TableId) -> str:
+        if self._settings.root:
+            return locations.below(self._settings.root, table.parts)
+        if place := self._load_namespace(table.namespace).get(LOCATION):
+            return locations.below(place, [table.name])
+        raise InvalidInputError(
+            f"{table}: give a location or set the property `root`; {table.namespace} has no property `{LOCATION}`"
+        )
+
+    def _tables(self, namespace: NamespaceId) -> str:
+        return f"/polaris/v1/{quote(namespace.catalog, safe='')}/namespaces/{namespace.wire()}/generic-tables"
+
+    def _path(self, table: TableId) -> str:
+        return f"{self._tables(table.namespace)}/{table.wire()}"
+
+
+def _is_lance(loaded: LoadedGenericTable) -> bool:
+    return loaded.table.format.lower() == LANCE
+
+
+def _entry(loaded: LoadedGenericTable) -> Entry:
+    table = loaded.table
+    if table.base_location is None:
+        raise InternalError(f"table {table.name}: the catalog has no location for it")
+    doc = {DOC: table.doc} if table.doc is not None else {}
+    return Entry(
+        location=table.base_location,
+        properties={**(table.properties or {}), **doc},
+        vended=credentials.from_iceberg(table.base_location, None, loaded.storage_access_configs),
+    )

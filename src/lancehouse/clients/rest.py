@@ -1,0 +1,313 @@
+"""Typed calls to a catalog: authentication, retries, pages, and what to do when an answer is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from itertools import count
+from typing import TypeVar
+from urllib.parse import urlencode
+
+from lance_namespace.errors import InternalError, LanceNamespaceError, UnauthenticatedError
+from pydantic import BaseModel, ValidationError
+
+from lancehouse.clients.auth import Headers, authentication
+from lancehouse.clients.transport import USER_AGENT, LostError, Reply, Transport, UnreachableError
+from lancehouse.errors import NOTHING, ErrorMap, from_wire
+from lancehouse.settings import ClientSettings
+from lancehouse.wire.iceberg import Token
+from lancehouse.wire.model import Paged
+
+logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=BaseModel)
+P = TypeVar("P", bound=Paged)
+
+LOST = frozenset({502, 503, 504})
+RETRIED = LOST | {429}
+REFUSED = frozenset({401, 419})
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 5.0
+
+
+class State(Enum):
+    """What is known of a request after one attempt."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    NOT_HANDLED = "not handled"
+    """It may be sent again, whatever it asks for."""
+    UNKNOWN = "unknown"
+    """It may or may not have been handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt."""
+
+    state: State
+    reply: Reply | None = None
+    error: LanceNamespaceError | None = None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status; 0 where there was no answer."""
+        return self.reply.status if self.reply else 0
+
+    def result(self) -> Reply:
+        """The answer, or the error raised."""
+        if self.error is not None:
+            raise self.error
+        assert self.reply is not None
+        return self.reply
+
+
+class Rest:
+    """A catalog's API below one base URL: typed calls, authenticated, retried where that is safe."""
+
+    def __init__(self, settings: ClientSettings, *, base: str, token_uri: str) -> None:
+        self._base = base
+        self._transport = Transport(settings)
+        self._auth = authentication(settings, token_uri, self._fetch_token)
+        self._retries = settings.max_retries
+        self._longest_wait_s = settings.read_timeout_s
+        self._headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **settings.headers}
+
+    def get(
+        self,
+        path: str,
+        model: type[M],
+        *,
+        about: object,
+        query: str = "",
+        headers: Headers | None = None,
+        on: ErrorMap = NOTHING,
+    ) -> M:
+        """Read one object."""
+        return parse(self.ask(path, about=about, query=query, headers=headers, on=on), model, about)
+
+    def ask(
+        self, path: str, *, about: object, query: str = "", headers: Headers | None = None, on: ErrorMap = NOTHING
+    ) -> Reply:
+        """Read one object, as it came."""
+        for attempt in count():
+            outcome = self._attempt("GET", path, query, None, headers, about, on)
+            if outcome.state in (State.DONE, State.REFUSED) or not self._wait(attempt, outcome):
+                return outcome.result()
+        raise AssertionError("count() does not end")
+
+    def pages(
+        self,
+        path: str,
+        model: type[P],
+        *,
+        about: object,
+        query: str = "",
+        token_name: str = "pageToken",  # noqa: S107
+        first: str | None = "",
+        on: ErrorMap = NOTHING,
+    ) -> Iterator[P]:
+        """Yield every page. The empty first token asks an Iceberg server to page at all; None sends no first token."""
+        token = first
+        seen: set[str] = set()
+        while True:
+            parts = [query] if query else []
+            parts += [urlencode({token_name: token})] if token is not None else []
+            page = self.get(path, model, about=about, query="&".join(parts), on=on)
+            yield page
+            token = page.next_page_token
+            if not token:
+                return
+            if token in seen:
+                raise InternalError(f"{about}: the server's list does not end: it gave the token {token!r} twice")
+            seen.add(token)
+
+    def create(
+        self,
+        path: str,
+        body: BaseModel,
+        model: type[M],
+        *,
+        about: object,
+        lookup: Callable[[], M | None],
+        headers: Headers | None = None,
+        on: ErrorMap = NOTHING,
+    ) -> M:
+        """Create what must not exist yet.
+
+        When the answer is lost, `lookup` says what became of the request: it returns the object if it is what was
+        asked for. The request is sent again only if it is not there, so that it is neither lost nor made twice.
+        """
+        in_doubt = False
+        for attempt in count():
+            outcome = self._attempt("POST", path, "", body, headers, about, on)
+            if outcome.state is State.DONE:
+                try:
+                    return parse(outcome.result(), model, about)
+                except InternalError as error:
+                    outcome = Outcome(State.REFUSED, error=error)
+                    in_doubt = True
+            in_doubt = in_doubt or outcome.state is State.UNKNOWN or outcome.status >= 500
+            if in_doubt and (found := lookup()) is not None:
+                return found
+            if outcome.state is State.REFUSED or not self._wait(attempt, outcome):
+                outcome.result()
+        raise AssertionError("count() does not end")
+
+    def post(
+        self, path: str, body: BaseModel, *, about: object, done: Callable[[], bool], on: ErrorMap = NOTHING
+    ) -> Reply | None:
+        """Send a change that must be made once.
+
+        When the answer is lost, `done` looks whether it was made; then the answer is None.
+        """
+        for attempt in count():
+            outcome = self._attempt("POST", path, "", body, None, about, on)
+            if outcome.state is State.UNKNOWN and done():
+                return None
+            if outcome.state is not State.NOT_HANDLED or not self._wait(attempt, outcome):
+                return outcome.result()
+        raise AssertionError("count() does not end")
+
+    def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NOTHING) -> None:
+        """Delete one object. If an answer was lost and the object is gone on the next try, it was this call's doing."""
+        in_doubt = False
+        for attempt in count():
+            outcome = self._attempt("DELETE", path, query, None, None, about, on)
+            if outcome.state is State.DONE or (in_doubt and outcome.status == 404):
+                return
+            in_doubt = in_doubt or outcome.state is State.UNKNOWN
+            if outcome.state is State.REFUSED or not self._wait(attempt, outcome):
+                outcome.result()
+
+    def _attempt(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        body: BaseModel | None,
+        headers: Headers | None,
+        about: object,
+        on: ErrorMap,
+    ) -> Outcome:
+        """Send once; a second time if the token was refused and there is a new one."""
+        url = f"{self._base}{path}?{query}" if query else self._base + path
+        data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
+        own = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
+        try:
+            signature = self._auth.sign(method, url, data)
+            reply = self._send(method, url, {**own, **signature}, data)
+            if reply.status in REFUSED and self._auth.renew(signature):
+                reply = self._send(method, url, {**own, **self._auth.sign(method, url, data)}, data)
+        except UnreachableError as error:
+            return Outcome(State.NOT_HANDLED, error=_named(about, error))
+        except LostError as error:
+            return Outcome(State.UNKNOWN, error=_named(about, error))
+        if reply.status < 300 or reply.status == 304:
+            return Outcome(State.DONE, reply)
+        state = State.NOT_HANDLED if reply.status == 429 else State.UNKNOWN if reply.status in LOST else State.REFUSED
+        return Outcome(state, reply, from_wire(reply.status, *_error(reply), about=str(about), on=on))
+
+    def _send(self, method: str, url: str, headers: Headers, body: bytes | None) -> Reply:
+        started = time.perf_counter()
+        reply = self._transport.send(method, url, headers, body)
+        logger.debug("%s %s -> %d in %.0f ms", method, url, reply.status, (time.perf_counter() - started) * 1000)
+        return reply
+
+    def _wait(self, attempt: int, outcome: Outcome) -> bool:
+        """Wait before the next attempt; False if there is none, or if the server asks for too much patience."""
+        if attempt >= self._retries:
+            return False
+        backoff_s = min(FIRST_BACKOFF_S * 2**attempt, LONGEST_BACKOFF_S) * random.uniform(0.5, 1)  # noqa: S311
+        wait_s = max(backoff_s, _retry_after_s(outcome.reply))
+        if wait_s > self._longest_wait_s:
+            return False
+        time.sleep(wait_s)
+        return True
+
+    def _fetch_token(self, uri: str, form: Mapping[str, str]) -> Token:
+        """A token for client credentials; asking twice does no harm."""
+        headers = {**self._headers, "Content-Type": "application/x-www-form-urlencoded"}
+        about = f"token from {uri}"
+        for attempt in count():
+            try:
+                reply = self._send("POST", uri, headers, urlencode(form).encode())
+            except (UnreachableError, LostError) as error:
+                if not self._wait(attempt, Outcome(State.UNKNOWN)):
+                    raise _named(about, error) from error
+                continue
+            if reply.status < 300:
+                return parse(reply, Token, about)
+            if reply.status not in RETRIED or not self._wait(attempt, Outcome(State.UNKNOWN, reply)):
+                raise from_wire(reply.status, *_error(reply), about=about, on={400: UnauthenticatedError})
+        raise AssertionError("count() does not end")
+
+
+def parse(reply: Reply, model: type[M], about: object) -> M:
+    """The answer as a model.
+
+    Raises:
+        InternalError: it is not what the API says it should be.
+    """
+    try:
+        return model.model_validate_json(reply.body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise InternalError(
+            f"{about}: the answer of the server cannot be read: {place}: {first['msg']}; "
+            f"it begins with {_excerpt(reply.body, 80)!r} (HTTP {reply.status})"
+        ) from None
+
+
+def _named(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
+    named = type(error)(f"{about}: {error}")
+    named.__cause__ = error.__cause__
+    return named
+
+
+def _error(reply: Reply) -> tuple[str, str]:
+    """The server's name for an error and its words: of Iceberg REST, Unity or OAuth2, or the text of a proxy's page."""
+    try:
+        body = json.loads(reply.body)
+    except ValueError:
+        body = None
+    match body:
+        case {"error": {"message": str(message), **rest}}:
+            return str(rest.get("type") or ""), message
+        case {"error_code": str(code), **rest}:
+            return code, str(rest.get("message") or "")
+        case {"error": str(code), **rest}:
+            return code, str(rest.get("error_description") or "")
+        case {"message": str(message)}:
+            return "", message
+    if 300 <= reply.status < 400:
+        return (
+            "",
+            f"the server redirects to {reply.headers.get('Location', 'nowhere')}; set `endpoint` to its new address",
+        )
+    return "", _excerpt(reply.body, 200)
+
+
+def _excerpt(body: bytes, length: int) -> str:
+    text = re.sub(
+        r"<(style|script|head)\b.*?</\1>|<[^>]*>", " ", body[:4096].decode("utf-8", "replace"), flags=re.S | re.I
+    )
+    return " ".join(text.split())[:length]
+
+
+def _retry_after_s(reply: Reply | None) -> float:
+    value = reply.headers.get("Retry-After", "") if reply else ""
+    if value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time()) if value else 0.0
+    except ValueError:
+        return 0.0

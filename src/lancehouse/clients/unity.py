@@ -1,0 +1,274 @@
+"""Lance tables in Unity Catalog: external tables with `table_type=lance` among their properties."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DescribeTableResponse,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+)
+from lance_namespace.errors import (
+    InvalidInputError,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+    UnauthenticatedError,
+)
+
+from lancehouse.clients import credentials, locations, paging
+from lancehouse.clients.namespace import CatalogNamespace, Entry, if_found
+from lancehouse.clients.rest import Rest, parse
+from lancehouse.identifiers import NamespaceId, TableId
+from lancehouse.lake import dataset
+from lancehouse.properties import is_lance, require_lance, storage_options
+from lancehouse.schema.jsonarrow import to_jsonarrow
+from lancehouse.schema.unity import from_unity, to_unity
+from lancehouse.wire.unity import (
+    CreateSchema,
+    CreateTable,
+    CredentialsRequest,
+    Schema,
+    SchemaPage,
+    Table,
+    TablePage,
+    TemporaryCredentials,
+)
+
+logger = logging.getLogger(__name__)
+
+EXTERNAL = "EXTERNAL"
+TEXT = "TEXT"
+"""The format of Lance tables for Unity, which knows no `LANCE`."""
+
+
+class UnityNamespace(CatalogNamespace):
+    """The Lance namespace of one catalog of a Unity server: catalog, schema, table."""
+
+    client: ClassVar[str] = "unity"
+    delimiter: ClassVar[str] = "$"
+    cascades: ClassVar[bool] = True
+
+    def __init__(self, **properties: str) -> None:
+        super().__init__(**properties)
+        base = self._settings.endpoint.removesuffix(self._settings.api_path) + self._settings.api_path
+        self._rest = Rest(self._settings, base=base, token_uri="")
+
+    # Identifiers: levels may also come joined by `$`, and no name has a period, which joins them on the wire.
+
+    def _namespace(self, parts: Sequence[str] | None, *, least: int = 2) -> NamespaceId:
+        levels = _levels(parts)
+        if len(levels) != least:
+            form = "[catalog]" if least == 1 else "[catalog, schema]"
+            raise InvalidInputError(
+                f"unity has catalogs and schemas, no deeper levels: expected {form}, got {levels!r}"
+            )
+        namespace = NamespaceId.parse(levels, least=least)
+        if namespace.catalog != self._settings.catalog:
+            raise NamespaceNotFoundError(f"{namespace}: {self._only()}")
+        return namespace
+
+    def _table(self, parts: Sequence[str] | None) -> TableId:
+        levels = _levels(parts)
+        if len(levels) != 3:
+            raise InvalidInputError(f"a table id is [catalog, schema, table], got {levels!r}")
+        table = TableId.parse(levels)
+        if table.namespace.catalog != self._settings.catalog:
+            raise InvalidInputError(f"{table}: {self._only()}")
+        return table
+
+    def _only(self) -> str:
+        return f"this connection is to the catalog {self._settings.catalog!r} alone"
+
+    def _shown(self, namespace: NamespaceId) -> str:
+        return namespace.levels[-1]
+
+    # Namespaces
+
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
+        """List the schemas of the catalog; at the root, the catalog itself."""
+        if _levels(request.id):
+            return super().list_namespaces(request)
+        names, token = paging.page([self._settings.catalog], request)
+        return ListNamespacesResponse(namespaces=names, page_token=token)
+
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
+        """Create a schema; another catalog than this connection's is a wrong request, not a missing parent."""
+        levels = _levels(request.id)
+        if levels and levels[0] != self._settings.catalog:
+            raise InvalidInputError(f"namespace {self.delimiter.join(levels)}: {self._only()}")
+        return super().create_namespace(request)
+
+    def _children(self, parent: NamespaceId) -> list[NamespaceId]:
+        pages = self._rest.pages(
+            "/schemas",
+            SchemaPage,
+            about=parent,
+            query=urlencode({"catalog_name": parent.catalog}),
+            token_name="page_token",  # noqa: S106
+            first=None,
+        )
+        return [parent.child(schema.name) for page in pages for schema in page.schemas]
+
+    def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
+        levels = _levels(parts) or [self._settings.catalog]
+        if len(levels) == 2:
+            return [self._namespace(levels)]
+        return self._children(self._namespace(levels, least=1))
+
+    def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        body = CreateSchema(
+            name=namespace.levels[-1], catalog_name=namespace.catalog, properties=dict(properties) or None
+        )
+
+        def lookup() -> Schema | None:
+            found = if_found(lambda: self._load_namespace(namespace))
+            mine = found is not None and properties.items() <= found.items()
+            return Schema(name=namespace.levels[-1], properties=dict(found or {})) if mine else None
+
+        made = self._rest.create("/schemas", body, Schema, about=namespace, lookup=lookup)
+        return made.properties or {}
+
+    def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
+        found = self._rest.get(
+            f"/schemas/{_full_name(namespace.parts)}", Schema, about=namespace, on={404: NamespaceNotFoundError}
+        )
+        return found.properties or {}
+
+    def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        self._rest.delete(
+            f"/schemas/{_full_name(namespace.parts)}",
+            query="force=true" if cascade else "",
+            about=namespace,
+            on={
+                404: NamespaceNotFoundError,
+                409: NamespaceNotEmptyError,
+                "FAILED_PRECONDITION": NamespaceNotEmptyError,
+            },
+        )
+
+    # Tables
+
+    def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        pages = self._rest.pages(
+            "/tables",
+            TablePage,
+            about=namespace,
+            query=urlencode(
+                {"catalog_name": namespace.catalog, "schema_name": namespace.levels[-1], "omit_columns": "true"}
+            ),
+            token_name="page_token",  # noqa: S106
+            first=None,
+            on={404: NamespaceNotFoundError},
+        )
+        listed = [table for page in pages for table in page.tables if _is_lance(table)]
+        return {table.name: self._entry(table, TableId(namespace, table.name), vend=False) for table in listed}
+
+    def _peek(self, table: TableId) -> Entry | None:
+        return if_found(lambda: self._load_table(table, vend=False))
+
+    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
+        loaded = self._get(table)
+        require_lance(table, loaded.properties)
+        if loaded.table_type != EXTERNAL:
+            raise InvalidInputError(f"{table} is not a Lance table: it is {loaded.table_type}, not {EXTERNAL}")
+        return self._entry(loaded, table, vend=vend)
+
+    def _get(self, table: TableId) -> Table:
+        return self._rest.get(f"/tables/{_full_name(table.parts)}", Table, about=table, on={404: TableNotFoundError})
+
+    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        schema = self._schema_at(location, properties)
+        body = CreateTable(
+            name=table.name,
+            catalog_name=table.namespace.catalog,
+            schema_name=table.namespace.levels[-1],
+            table_type=EXTERNAL,
+            data_source_format=TEXT,
+            columns=to_unity(schema) if schema is not None else [],
+            storage_location=location,
+            properties=dict(properties),
+        )
+
+        def lookup() -> Table | None:
+            found = if_found(lambda: self._get(table))
+            mine = (
+                found is not None
+                and locations.is_same(found.storage_location or "", location)
+                and properties.items() <= (found.properties or {}).items()
+            )
+            return found if mine else None
+
+        made = self._rest.create(
+            "/tables",
+            body,
+            Table,
+            about=table,
+            lookup=lookup,
+            on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
+        )
+        return self._entry(made, table, vend=vend)
+
+    def _delete_table(self, table: TableId) -> None:
+        self._rest.delete(f"/tables/{_full_name(table.parts)}", about=table, on={404: TableNotFoundError})
+
+    def _default_location(self, table: TableId) -> str:
+        return locations.below(self._settings.root or str(Path.cwd()), table.parts)
+
+    def _entry(self, loaded: Table, table: TableId, *, vend: bool) -> Entry:
+        if loaded.storage_location is None:
+            raise InvalidInputError(f"{table}: the catalog has no location for it")
+        return Entry(
+            location=loaded.storage_location,
+            properties=loaded.properties or {},
+            vended=self._vended(loaded, table) if vend and loaded.table_id else {},
+            columns=loaded.columns or (),
+        )
+
+    def _vended(self, loaded: Table, table: TableId) -> Mapping[str, str]:
+        body = CredentialsRequest(table_id=loaded.table_id or "", operation="READ_WRITE")
+        reply = self._rest.post("/temporary-table-credentials", body, about=table, done=lambda: False)
+        assert reply is not None
+        return credentials.from_unity(parse(reply, TemporaryCredentials, table))
+
+    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
+        """The schema: from the columns, else from the dataset, else none. Unity cannot change columns later."""
+        schema = from_unity(entry.columns) if entry.columns else self._schema_at(entry.location, entry.properties)
+        response.var_schema = to_jsonarrow(schema) if schema is not None else None
+
+    def _schema_at(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
+        """The schema of the dataset at a place; None where there is none, or where this client cannot look."""
+        options = {**storage_options(properties), **self._settings.storage}
+        try:
+            if not dataset.exists(location, options):
+                return None
+            return dataset.TableRef(location=location, storage_options=options).open().schema
+        except (PermissionDeniedError, UnauthenticatedError, ServiceUnavailableError) as error:
+            logger.debug("no look at %s: %s", location, error)
+            return None
+
+
+def _levels(parts: Sequence[str] | None) -> list[str]:
+    levels = [level for part in parts or () for level in part.split("$")]
+    if named := next((level for level in levels if "." in level), None):
+        raise InvalidInputError(f"a name in Unity Catalog has no period, got {named!r}")
+    return levels
+
+
+def _full_name(parts: Sequence[str]) -> str:
+    return ".".join(quote(part, safe="") for part in parts)
+
+
+def _is_lance(table: Table) -> bool:
+    return table.table_type == EXTERNAL and is_lance(table.properties)

@@ -1,0 +1,21 @@
+"""After all others: what the suite saw and left."""
+
+from __future__ import annotations
+
+from lancehouse.conformance.subject import Subject
+
+
+def check_no_secret_in_errors(subject: Subject) -> None:
+    """No error of the whole run holds a secret."""
+    errors = subject.evidence.errors
+    leaking = [error for error in errors if any(secret in error for secret in subject.target.secrets)]
+    assert not leaking, f"{len(leaking)} of {len(errors)} errors hold a secret, such as: {leaking[0]}"
+    subject.note(f"{len(errors)} errors read")
+
+
+def check_nothing_left(subject: Subject) -> None:
+    """The suite leaves nothing behind."""
+    left = subject.close()
+    listed = [name for name in subject.list_namespaces(subject.parent) if subject.token in name]
+    assert not left, f"{len(left)} could not be removed: {left[0]}"
+    assert not listed, f"these are listed still: {listed[:4]}"

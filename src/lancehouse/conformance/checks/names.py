@@ -1,0 +1,107 @@
+"""Names that servers and URLs stumble over: they round-trip, or are refused and leave nothing behind."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from lance_namespace.errors import ErrorCode, InvalidInputError
+
+from lancehouse.conformance.ledger import local_path
+from lancehouse.conformance.subject import Subject
+
+NAMES = {
+    "a space": "a b",
+    "a dot": "a.b",
+    "a slash": "a/b",
+    "a backslash": "a\\b",
+    "a percent sign": "100%",
+    "an escaped slash": "a%2Fb",
+    "a plus": "a+b",
+    "a dollar": "a$b",
+    "an apostrophe": "it's",
+    "a quotation mark": 'a"b',
+    "a backquote": "a`b",
+    "a question mark": "a?b=c&d",
+    "a hash": "a#b",
+    "a colon": "a:b",
+    "an at sign": "a@b",
+    "a dash": "a-b",
+    "capitals": "MixedCase",
+    "an emoji": "a🚀b",
+    "other scripts": "Grüße_数据",
+    "255 characters": "x" * 255,
+}
+CASES = [pytest.param(text, id=what) for what, text in NAMES.items()]
+
+
+@pytest.mark.parametrize("text", CASES)
+def check_table(subject: Subject, text: str) -> None:
+    """A table whose name has {} round-trips, or is refused with 13."""
+    table = [*subject.namespace(), _unique(subject, text)]
+    namespace, name = table[:-1], table[-1]
+    try:
+        declared = subject.declare(table)
+    except InvalidInputError as error:
+        subject.note(f"refused: {error}")
+        _not_listed(name, subject.list_tables(namespace))
+        return
+    assert subject.list_tables(namespace) == [name], f"it is listed as {subject.list_tables(namespace)}"
+    assert subject.describe(table).location == declared.location, "it is described at another location than declared"
+    subject.deregister(table)
+    with subject.refused(ErrorCode.TABLE_NOT_FOUND):
+        subject.describe(table)
+    _not_listed(name, subject.list_tables(namespace))
+    subject.evidence.notes.clear()
+
+
+@pytest.mark.parametrize("text", CASES)
+def check_namespace(subject: Subject, text: str) -> None:
+    """A namespace whose name has {} round-trips, or is refused with 13."""
+    name = _unique(subject, text)
+    namespace = [*subject.parent, name]
+    try:
+        subject.create_namespace(namespace)
+    except InvalidInputError as error:
+        subject.note(f"refused: {error}")
+        _not_listed(name, subject.list_namespaces(subject.parent))
+        return
+    listed = subject.list_namespaces(subject.parent)
+    alike = [one for one in listed if name.removesuffix(text)[:20] in one]
+    assert listed.count(name) == 1, f"it is listed as {alike}"
+    subject.describe_namespace(namespace)
+    table = subject.table(namespace)
+    assert subject.list_tables(namespace) == [table[-1]], f"its tables are {subject.list_tables(namespace)}"
+    subject.deregister(table)
+    subject.drop_namespace(namespace)
+    with subject.refused(ErrorCode.NAMESPACE_NOT_FOUND):
+        subject.describe_namespace(namespace)
+    _not_listed(name, subject.list_namespaces(subject.parent))
+    subject.evidence.notes.clear()
+
+
+@pytest.mark.parametrize("text", [pytest.param("..", id="two dots"), pytest.param("../../escape", id="../../escape")])
+def check_default_location(subject: Subject, text: str) -> None:
+    """A table called {} does not leave its namespace's folder."""
+    neighbour = [*subject.namespace(), subject.fresh()]
+    table = [*neighbour[:-1], text]
+    try:
+        beside = subject.declare(neighbour, location=None).location or ""
+        location = subject.declare(table, location=None).location or ""
+    except InvalidInputError as error:
+        subject.note(f"refused: {error}")
+        return
+    assert location != beside, f"two tables lie at {location}"
+    resolved = str(local_path(location) or urlsplit(location).path)
+    assert subject.token in resolved, f"it lies at {location}"
+    assert ".." not in resolved.split("/"), f"it lies at {location}"
+
+
+def _unique(subject: Subject, text: str) -> str:
+    """The name with a token of its own in front, of the same kind and length."""
+    mark = subject.fresh()
+    return (mark + text)[:255] if len(text) == 255 else mark + text
+
+
+def _not_listed(name: str, listed: list[str]) -> None:
+    assert name not in listed, f"{name!r} is gone, and listed"

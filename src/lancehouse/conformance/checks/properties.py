@@ -1,0 +1,88 @@
+"""Properties of namespaces and tables, and what of them reaches storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancehouse.conformance.subject import Subject
+
+PLAIN = {"owner": "lancehouse", "purpose": "conformance"}
+ODD = {
+    "empty": "",
+    "spaced key": "a b",
+    "unicode": "Grüße 🚀",
+    "quotes": "\"'`\\",
+    "dotted.key": "a=b;c,d",
+    "long": "x" * 2000,
+}
+
+
+def check_namespace(subject: Subject) -> None:
+    """Properties of a namespace come back."""
+    namespace = subject.namespace(properties=PLAIN)
+    _holds(subject.describe_namespace(namespace).properties, PLAIN, "describe_namespace")
+
+
+def check_namespace_created(subject: Subject) -> None:
+    """CreateNamespace answers with the properties."""
+    answered = subject.create_namespace([*subject.parent, subject.fresh("n")], properties=PLAIN).properties
+    _holds(answered, PLAIN, "create_namespace")
+
+
+def check_namespace_values(subject: Subject) -> None:
+    """Unusual keys and values of a namespace's properties come back as they are."""
+    namespace = subject.namespace(properties=ODD)
+    _holds(subject.describe_namespace(namespace).properties, ODD, "describe_namespace")
+
+
+def check_namespace_separate(subject: Subject) -> None:
+    """A namespace has no properties of another one."""
+    subject.namespace(properties=PLAIN)
+    properties = subject.describe_namespace(subject.namespace()).properties or {}
+    assert not PLAIN.keys() & properties.keys(), f"a namespace made without properties has {properties}"
+
+
+def check_table(subject: Subject) -> None:
+    """Properties of a table come back."""
+    table = subject.table(properties=PLAIN)
+    _holds(subject.describe(table).properties, PLAIN, "describe_table")
+
+
+def check_table_declared(subject: Subject) -> None:
+    """DeclareTable answers with the properties."""
+    answered = subject.declare([*subject.home, subject.fresh()], properties=PLAIN).properties
+    _holds(answered, PLAIN, "declare_table")
+
+
+def check_table_values(subject: Subject) -> None:
+    """Unusual keys and values of a table's properties come back as they are."""
+    table = subject.table(properties=ODD)
+    _holds(subject.describe(table).properties, ODD, "describe_table")
+
+
+def check_storage_options(subject: Subject) -> None:
+    """Properties of a table do not leak into its storage options."""
+    table = [*subject.home, subject.fresh()]
+    declared = subject.declare(table, properties=PLAIN)
+    for operation, options in {
+        "declare_table": declared.storage_options,
+        "describe_table": subject.describe(table).storage_options,
+    }.items():
+        leaked = {*PLAIN, "table_type"} & set(options or {})
+        assert not leaked, f"storage_options of {operation} hold the properties {sorted(leaked)}"
+
+
+def check_described_equals_declared(subject: Subject) -> None:
+    """Describe gives the same storage options as declare, but for credentials."""
+    table = [*subject.home, subject.fresh()]
+    declared = subject.declare(table).storage_options or {}
+    described = subject.describe(table).storage_options or {}
+    missing = sorted(key for key in declared if key not in described and "expires" not in key)
+    assert not missing, f"describe_table lacks {missing}"
+
+
+def _holds(properties: dict[str, str] | None, expected: dict[str, str], operation: str) -> None:
+    if properties is None:
+        pytest.skip("unsupported: properties (they are null)")
+    changed = [key for key, value in expected.items() if properties.get(key) != value]
+    assert not changed, f"{operation} does not give back {', '.join(changed)}: {properties}"

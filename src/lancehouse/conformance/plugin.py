@@ -1,0 +1,209 @@
+"""The pytest plug-in: options, the `subject` fixture, and results as data.
+
+A check is a function `check_*` in `lancehouse/conformance/checks/`; pytest reports it as usual, an unsupported operation
+as skipped. Whoever wants the results as data registers a `Collector`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, UnsupportedOperationError
+
+from lancehouse.conformance.checks import AREAS
+from lancehouse.conformance.judge import BASIC, described, named
+from lancehouse.conformance.results import Outcome, Report, Result
+from lancehouse.conformance.subject import Subject
+from lancehouse.conformance.target import Target, parse_parent, parse_property
+
+CHECKS = Path(__file__).parent / "checks"
+TARGET = pytest.StashKey[Target]()
+UNSUPPORTED = "unsupported: "
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `lancehouse conformance` has as options, with a prefix of their own."""
+    group = parser.getgroup("lancehouse", "conformance of a LanceNamespace implementation")
+    group.addoption("--namespace-impl", metavar="NAME", help="alias or class path of the implementation")
+    group.addoption(
+        "--namespace-property", metavar="KEY=VALUE", action="append", default=[], help="repeat for each one"
+    )
+    group.addoption("--namespace-parent", metavar="ID", default="", help="the namespace to work in")
+    group.addoption("--namespace-root", metavar="FOLDER", help="where tables may lie")
+    group.addoption("--namespace-entries", metavar="N", type=int, default=12, help="how long a long list is")
+    group.addoption("--namespace-known", metavar="CHECK", action="append", default=[], help="a check known to fail")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest find the checks, wherever it is started."""
+    config.addinivalue_line("python_files", f"{CHECKS.as_posix()}/*.py")
+    config.addinivalue_line("python_functions", "check_*")
+    if TARGET not in config.stash and (impl := config.getoption("--namespace-impl")):
+        try:
+            config.stash[TARGET] = Target(
+                impl=impl,
+                properties=dict(map(parse_property, config.getoption("--namespace-property"))),
+                parent=parse_parent(config.getoption("--namespace-parent")),
+                root=config.getoption("--namespace-root"),
+                entries=config.getoption("--namespace-entries"),
+                known=frozenset(config.getoption("--namespace-known")),
+            )
+        except InvalidInputError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Areas in their own order, those asked for only; the last one always looks what the others left."""
+    ours = [item for item in items if is_check(item)]
+    if not ours:
+        return
+    if TARGET not in config.stash:
+        raise pytest.UsageError("--namespace-impl says which implementation to check")
+    target = config.stash[TARGET]
+    wanted = {*(target.areas or AREAS), "cleanup"}
+    dropped = [item for item in ours if area_of(item) not in wanted]
+    config.hook.pytest_deselected(items=dropped)
+    kept = sorted((item for item in ours if area_of(item) in wanted), key=lambda item: AREAS.index(area_of(item)))
+    items[:] = [item for item in items if not is_check(item)] + kept
+    for item in kept:
+        if name_of(item) in target.known:
+            item.add_marker(pytest.mark.xfail(reason="known", strict=False))
+
+
+@pytest.fixture(scope="session", name="_subject")
+def subject_of_the_run(pytestconfig: pytest.Config) -> Iterator[Subject]:
+    """One client for all checks. What it made goes when the run ends, also when it was interrupted."""
+    subject = Subject(pytestconfig.stash[TARGET])
+    yield subject
+    subject.close()
+
+
+@pytest.fixture
+def subject(_subject: Subject) -> Iterator[Subject]:
+    """The implementation under test; what a check made goes when it ends."""
+    _subject.evidence.clear()
+    yield _subject
+    _subject.ledger.sweep()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Read an error of the interface that a check did not expect."""
+    subject = pyfuncitem.funcargs.get("subject")
+    if not isinstance(subject, Subject):
+        return (yield)
+    try:
+        return (yield)
+    except UnsupportedOperationError as error:
+        operation = subject.evidence.operation
+        if operation in BASIC:
+            pytest.fail(f"{operation} is one of the eight basic operations: {described(error)}", pytrace=False)
+        pytest.skip(f"{UNSUPPORTED}{operation}")
+    except LanceNamespaceError as error:
+        raise AssertionError(f"{subject.evidence.operation} raised {described(error)}") from error
+
+
+def is_check(item: pytest.Item) -> bool:
+    """Whether a test is one of ours."""
+    return item.path.parent == CHECKS
+
+
+def area_of(item: pytest.Item) -> str:
+    """The area of a check."""
+    return item.path.stem
+
+
+def name_of(item: pytest.Item) -> str:
+    """The name of a check, as `--known` takes it."""
+    return f"{area_of(item)}.{item.name.removeprefix('check_')}"
+
+
+def sentence_of(item: pytest.Item) -> str:
+    """What the check asserts, in words."""
+    text = (getattr(item, "function", item).__doc__ or item.name).partition("\n")[0]
+    callspec = getattr(item, "callspec", None)
+    return text.replace("{}", callspec.id) if callspec else text
+
+
+class Collector:
+    """A plug-in that gathers results, and keeps pytest from printing its own."""
+
+    def __init__(self, target: Target, on_result: Callable[[Result], None] | None = None) -> None:
+        self.report = Report(target.impl, target.parent)
+        self._target = target
+        self._on_result = on_result
+        self._failed_before: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Hand the target to the plug-in."""
+        config.stash[TARGET] = self._target
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Take the terminal from pytest."""
+        config = session.config
+        if reporter := config.pluginmanager.getplugin("terminalreporter"):
+            config.pluginmanager.unregister(reporter)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file of checks that cannot be read is trouble of ours."""
+        if report.failed:
+            self.report.trouble.append(f"{report.nodeid}: {report.longreprtext}")
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """So is an error of pytest itself."""
+        self.report.trouble.append(str(excrepr))
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Someone wants to go home."""
+        self.report.interrupted = True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note what became of a check."""
+        report = yield
+        over = report.when == "call" or report.failed or (report.when == "setup" and report.skipped)
+        if over and is_check(item) and item.nodeid not in self._failed_before:
+            outcome, seen = self._judged(item, report, call)
+            if report.failed:
+                self._failed_before.add(item.nodeid)
+            self._add(item, outcome, seen, report.duration)
+        return report
+
+    def _judged(self, item: pytest.Item, report: Any, call: pytest.CallInfo[None]) -> tuple[Outcome, str]:
+        notes = "; ".join(self._notes(item))
+        if report.passed:
+            return Outcome.HOLDS, notes
+        said = first_line(call.excinfo.value) if call.excinfo else ""
+        if hasattr(report, "wasxfail"):
+            return Outcome.KNOWN, said
+        if report.failed:
+            return Outcome.FAILS, said
+        if said.startswith(UNSUPPORTED):
+            return Outcome.UNSUPPORTED, said.removeprefix(UNSUPPORTED)
+        return Outcome.SKIPPED, said
+
+    def _notes(self, item: pytest.Item) -> list[str]:
+        subject = getattr(item, "funcargs", {}).get("subject")
+        return subject.evidence.notes if isinstance(subject, Subject) else []
+
+    def _add(self, item: pytest.Item, outcome: Outcome, seen: str, seconds: float) -> None:
+        sentence = sentence_of(item)
+        result = Result(area_of(item), name_of(item), sentence, outcome, self._target.redact(seen), round(seconds, 3))
+        self.report.results.append(result)
+        if self._on_result:
+            self._on_result(result)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its class is said too unless it is a check that speaks."""
+    text = " ".join(str(error).partition("\nassert ")[0].split())
+    if isinstance(error, (AssertionError, pytest.skip.Exception, pytest.fail.Exception)):
+        return text or type(error).__name__
+    return f"{named(error)}: {text}"

@@ -1,0 +1,80 @@
+"""Runs the suite inside this process, and returns what it found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from lance_namespace import ListNamespacesRequest
+from lance_namespace.errors import (
+    LanceNamespaceError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    UnauthenticatedError,
+)
+
+from lancehouse.conformance.judge import Evidence, judge
+from lancehouse.conformance.plugin import CHECKS, Collector
+from lancehouse.conformance.results import Report, Result
+from lancehouse.conformance.target import Target
+
+HOPELESS = (NamespaceNotFoundError, PermissionDeniedError, ServiceUnavailableError, UnauthenticatedError)
+"""Where the parent cannot be listed because of one of these, every check would only say so again."""
+
+ARGUMENTS = (
+    *("-p", "lancehouse.conformance.plugin"),
+    *("-c", os.devnull, "--rootdir", str(CHECKS)),
+    *("-p", "no:cacheprovider", "-p", "no:warnings", "-p", "no:logging", "-p", "no:faulthandler"),
+    *("--capture=no", "--tb=short", str(CHECKS)),
+)
+
+
+def run(target: Target, on_result: Callable[[Result], None] | None = None) -> Report:
+    """Check an implementation.
+
+    Args:
+        target: what to check.
+        on_result: is told each result as it comes.
+
+    Raises:
+        InvalidInputError: there is no such implementation, or it does not take these properties.
+        LanceNamespaceError: the server cannot be reached, lets nobody in, or has no such parent.
+    """
+    reach(target)
+    collector = Collector(target, on_result)
+    with quiet_environment():
+        status = pytest.main([*ARGUMENTS], plugins=[collector])
+    report = collector.report
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+        report.trouble.append(f"pytest ended with {pytest.ExitCode(status).name}")
+    return report
+
+
+def reach(target: Target) -> None:
+    """Try to list the parent; only what would spoil every check is raised."""
+    client = judge(target.connect(), Evidence())
+    try:
+        client.list_namespaces(ListNamespacesRequest(id=list(target.parent), limit=1))
+    except HOPELESS as error:
+        raise type(error)(target.redact(str(error))) from None
+    except (LanceNamespaceError, AssertionError):
+        pass  # the checks will say it better
+
+
+@contextmanager
+def quiet_environment() -> Iterator[None]:
+    """No plug-ins and options of the surroundings: the suite runs the same everywhere."""
+    changed = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
+    before = {name: os.environ.get(name) for name in (*changed, "PYTEST_CURRENT_TEST")}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,273 @@
+"""The implementation under test, with short words for what most checks do."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DeregisterTableRequest,
+    DescribeNamespaceRequest,
+    DescribeNamespaceResponse,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DropNamespaceRequest,
+    LanceNamespace,
+    ListNamespacesRequest,
+    ListTablesRequest,
+)
+from lance_namespace.errors import ErrorCode, InvalidInputError, PermissionDeniedError, UnsupportedOperationError
+
+from lancehouse.conformance.judge import Evidence, Refusal, judge, refused
+from lancehouse.conformance.ledger import Ledger, local_path
+from lancehouse.conformance.target import Target
+
+Id = list[str]
+MANY_PAGES = 10_000
+"""Whoever has more pages than this for the suite's few entries will never end."""
+
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "name": pa.array(["one", "two", "three"]),
+        "vector": pa.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], pa.list_(pa.float32(), 2)),
+    }
+)
+"""What a table of the suite holds, unless a check wants something else."""
+
+
+class Subject:
+    """Names of all that it makes bear a token of this run, so that nobody else's things are touched."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.token = f"lhc{secrets.token_hex(4)}"
+        self.evidence = Evidence()
+        self.raw: LanceNamespace = target.connect()
+        """The client itself, for pylance."""
+        self.client = judge(self.raw, self.evidence)
+        """The same, judged."""
+        self.ledger = Ledger(self.client, self.token)
+        self._count = 0
+
+    # The run
+
+    def note(self, text: str) -> None:
+        """Say what was seen."""
+        self.evidence.note(text)
+
+    def refused(self, *codes: ErrorCode) -> AbstractContextManager[Refusal]:
+        """What is done inside must be refused with one of these codes."""
+        return refused(self.evidence, *codes)
+
+    def judged(self, client: LanceNamespace) -> LanceNamespace:
+        """Another client, judged as well."""
+        return judge(client, self.evidence)
+
+    def close(self) -> list[str]:
+        """Remove all that is left of the run, and say what could not be removed."""
+        left = self.ledger.sweep(everything=True)
+        self.ledger.remove_data()
+        if "folder" in self.__dict__:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return left
+
+    # What kind of implementation this is, found out once
+
+    @cached_property
+    def parent(self) -> Id:
+        """The namespace under which the suite works."""
+        return list(self.target.parent)
+
+    @cached_property
+    def home(self) -> Id:
+        """A namespace that lives as long as the run, for tables whose neighbours do not matter."""
+        return self.namespace(keep=True)
+
+    @cached_property
+    def nested(self) -> bool:
+        """Whether namespaces can hold namespaces."""
+        child = [*self.home, self.fresh("child")]
+        self.ledger.namespace(child)
+        try:
+            self.client.create_namespace(CreateNamespaceRequest(id=child))
+        except (InvalidInputError, UnsupportedOperationError):
+            return False
+        return True
+
+    @cached_property
+    def locations(self) -> bool:
+        """Whether the caller may choose where a table lies."""
+        table = [*self.home, self.fresh("probe")]
+        self.ledger.table(table)
+        try:
+            self.client.declare_table(DeclareTableRequest(id=table, location=self.place(table)))
+        except (InvalidInputError, PermissionDeniedError, UnsupportedOperationError):
+            return False
+        return True
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder of this run alone, for data."""
+        return Path(tempfile.mkdtemp(prefix=f"{self.token}_"))
+
+    def place(self, table: Sequence[str]) -> str:
+        """A location for a table."""
+        root = self.target.root or self.target.properties.get("root") or self.folder.as_uri()
+        name = re.sub(r"\W", "_", table[-1], flags=re.ASCII)[:60]
+        self._count += 1
+        return f"{root.rstrip('/')}/{self.token}/{name}_{self._count}"
+
+    def fresh(self, what: str = "t") -> str:
+        """A name that nobody has used."""
+        self._count += 1
+        return f"{self.token}_{what}{self._count}"
+
+    # Namespaces
+
+    def create_namespace(self, id: Id, *, keep: bool = False, **options: Any) -> CreateNamespaceResponse:
+        """Create a namespace, and enter it for removal first."""
+        self.ledger.namespace(id, keep=keep)
+        return self.client.create_namespace(CreateNamespaceRequest(id=id, **options))
+
+    def namespace(self, *, keep: bool = False, **options: Any) -> Id:
+        """A new namespace below the parent."""
+        namespace = [*self.parent, self.fresh("n")]
+        self.create_namespace(namespace, keep=keep, **options)
+        return namespace
+
+    def describe_namespace(self, id: Id) -> DescribeNamespaceResponse:
+        """Describe a namespace."""
+        return self.client.describe_namespace(DescribeNamespaceRequest(id=id))
+
+    def drop_namespace(self, id: Id, **options: Any) -> None:
+        """Drop a namespace."""
+        self.client.drop_namespace(DropNamespaceRequest(id=id, **options))
+
+    def list_namespaces(self, id: Id, limit: int | None = None) -> list[str]:
+        """The last levels of all child namespaces."""
+        return [bare(name, id) for page in self.namespace_pages(id, limit) for name in page]
+
+    def namespace_pages(self, id: Id, limit: int | None = None) -> Iterator[list[str]]:
+        """The pages of a list of namespaces, as they come."""
+
+        def ask(token: str | None) -> tuple[list[str], str | None]:
+            page = self.client.list_namespaces(ListNamespacesRequest(id=id, limit=limit, page_token=token))
+            return page.namespaces, page.page_token
+
+        return _pages(ask)
+
+    # Tables
+
+    def declare(self, id: Id, *, keep: bool = False, **options: Any) -> DeclareTableResponse:
+        """Declare a table, at a place of the suite's own where the implementation allows that."""
+        self.ledger.table(id, keep=keep)
+        if "location" not in options and self.locations:
+            options["location"] = self.place(id)
+        declared = self.client.declare_table(DeclareTableRequest(id=id, **options))
+        self.ledger.table(id, declared.location, keep=keep)
+        return declared
+
+    def table(self, namespace: Id | None = None, **options: Any) -> Id:
+        """A new table without data."""
+        table = [*(namespace or self.home), self.fresh()]
+        self.declare(table, **options)
+        return table
+
+    def describe(self, id: Id, **options: Any) -> DescribeTableResponse:
+        """Describe a table."""
+        described = self.client.describe_table(DescribeTableRequest(id=id, **options))
+        if any(self.token in level for level in id):
+            self.ledger.table(id, described.location)
+        return described
+
+    def deregister(self, id: Id) -> None:
+        """Deregister a table."""
+        self.client.deregister_table(DeregisterTableRequest(id=id))
+
+    def list_tables(self, id: Id, limit: int | None = None, **options: Any) -> list[str]:
+        """The names of all tables of a namespace, without the namespace in front."""
+        return [bare(name, id) for page in self.table_pages(id, limit, **options) for name in page]
+
+    def table_pages(self, id: Id, limit: int | None = None, **options: Any) -> Iterator[list[str]]:
+        """The pages of a list of tables, as they come."""
+
+        def ask(token: str | None) -> tuple[list[str], str | None]:
+            page = self.client.list_tables(ListTablesRequest(id=id, limit=limit, page_token=token, **options))
+            return page.tables, page.page_token
+
+        return _pages(ask)
+
+    # Data
+
+    def dataset(self, data: pa.Table = ROWS, namespace: Id | None = None) -> Id:
+        """A new table with data, written by pylance through the namespace."""
+        table = [*(namespace or self.home), self.fresh()]
+        if self.locations:
+            self.declare(table)
+            self.write(table, data, "overwrite")
+        else:
+            self.write(table, data, "create")
+        return table
+
+    def write(self, id: Id, data: pa.Table, mode: str) -> None:
+        """Write by name, as a user of pylance does."""
+        self.ledger.table(id)
+        self.evidence.operation = f"lance.write_dataset(mode={mode!r})"
+        lance.write_dataset(data, namespace_client=self.raw, table_id=id, mode=mode)
+        self.describe(id)
+
+    def read(self, id: Id, **options: Any) -> pa.Table:
+        """Read all rows by name, in the order of `id`."""
+        self.evidence.operation = "lance.dataset"
+        rows: pa.Table = lance.dataset(namespace_client=self.raw, table_id=id, **options).to_table()
+        return rows.sort_by("id") if "id" in rows.column_names else rows
+
+    def rows_at(self, location: str, storage_options: dict[str, str] | None) -> int:
+        """How many rows lie at a location, whatever any catalog says."""
+        self.evidence.operation = f"lance.dataset({location!r})"
+        path = local_path(location)
+        where = location if path is None else str(path)
+        rows: int = lance.dataset(where, storage_options=storage_options).count_rows()
+        return rows
+
+
+def ipc(data: pa.Table) -> bytes:
+    """Rows as the Arrow IPC stream that the interface takes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, data.schema) as writer:
+        writer.write_table(data)
+    return sink.getvalue().to_pybytes()
+
+
+def bare(name: str, parent: Sequence[str]) -> str:
+    """A listed name without the namespace that some implementations put in front."""
+    for separator in (".", "$"):
+        for start in range(len(parent)):
+            prefix = separator.join(parent[start:]) + separator
+            if name.startswith(prefix):
+                return name.removeprefix(prefix)
+    return name
+
+
+def _pages(ask: Callable[[str | None], tuple[list[str], str | None]]) -> Iterator[list[str]]:
+    token: str | None = None
+    for _ in range(MANY_PAGES):
+        names, token = ask(token)
+        yield names
+        if not token:
+            return
+    raise AssertionError(f"the list has not ended after {MANY_PAGES} pages")

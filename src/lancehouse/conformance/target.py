@@ -1,0 +1,116 @@
+"""What is checked: an implementation, the properties that reach its server, and a place in it to work in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lance_namespace import LanceNamespace, connect
+from lance_namespace.errors import InvalidInputError
+
+SECRET_KEY = re.compile(
+    r"token|credential|secret|password|passwd|key|authorization|header|sas|signature", re.IGNORECASE
+)
+URL = re.compile(r"^https?://", re.IGNORECASE)
+DEAD_URL = "http://127.0.0.1:9"
+"""Nobody listens on the discard port."""
+
+LEVEL = re.compile(r"`((?:[^`]|``)+)`|([^.$`]+)")
+HIDDEN = "***"
+
+
+@dataclass(frozen=True)
+class Target:
+    """An implementation under test.
+
+    Args:
+        impl: alias or full class path, as `lance_namespace.connect` takes it.
+        properties: of the implementation; they may hold secrets, so they appear in no repr.
+        parent: the namespace under which the suite makes its own ones; empty for the root.
+        root: a folder in which tables may lie, where the implementation lets its caller choose.
+        entries: how many tables and namespaces a long list has.
+        known: names of checks that are known to fail; they are reported, and do not count.
+        areas: the areas to check; all of them if empty.
+    """
+
+    impl: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    parent: tuple[str, ...] = ()
+    root: str | None = None
+    entries: int = 12
+    known: frozenset[str] = frozenset()
+    areas: tuple[str, ...] = ()
+
+    def connect(self, **changes: str) -> LanceNamespace:
+        """A new client, with some properties changed.
+
+        Raises:
+            InvalidInputError: there is no such implementation, or it does not take these properties.
+        """
+        try:
+            return connect(self.impl, {**self.properties, **changes})
+        except ValueError as error:
+            raise InvalidInputError(self.redact(str(error))) from None
+
+    @property
+    def urls(self) -> list[str]:
+        """The properties that hold the address of a server."""
+        return [key for key, value in self.properties.items() if URL.match(value)]
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must appear in no output, the longest first."""
+        return sorted({part for part in self._secret_parts() if part}, key=len, reverse=True)
+
+    def _secret_parts(self) -> Iterator[str]:
+        for key, value in self.properties.items():
+            if SECRET_KEY.search(key) and not URL.match(value):
+                yield value
+                yield value.partition(":")[2].strip()
+                yield value.removeprefix("Bearer ")
+            elif credentials := re.match(r"^\w+://([^/@]+)@", value):
+                yield credentials[1]
+                yield credentials[1].partition(":")[2]
+
+    def redact(self, text: str) -> str:
+        """The text without the secrets in the properties."""
+        for secret in self.secrets:
+            # A very short one would blank half the text: only where it stands alone.
+            pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+            text = re.sub(pattern, HIDDEN, text)
+        return text
+
+
+def parse_parent(text: str) -> tuple[str, ...]:
+    """The levels of a namespace id as people write it: joined by dots (or `$`), a level with a dot in backquotes.
+
+    Raises:
+        InvalidInputError: an empty level, or a backquote without its partner.
+    """
+    levels: list[str] = []
+    rest = text
+    while rest:
+        match = LEVEL.match(rest)
+        if match is None or (rest[match.end() :] and rest[match.end()] not in ".$"):
+            raise InvalidInputError(
+                f"{text!r} is no namespace id: levels are joined by dots, one with a dot is `quoted`"
+            )
+        levels.append(match[1].replace("``", "`") if match[1] else match[2])
+        rest = rest[match.end() :]
+        if rest in (".", "$"):
+            raise InvalidInputError(f"{text!r} is no namespace id: it ends with a {rest!r}")
+        rest = rest[1:]
+    return tuple(levels)
+
+
+def parse_property(text: str) -> tuple[str, str]:
+    """The key and value of `key=value`.
+
+    Raises:
+        InvalidInputError: there is no `=`, or nothing before it; the text, which may hold a secret, is not repeated.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidInputError("a property is key=value")
+    return key, value

@@ -1,0 +1,1 @@
+"""Lance tables themselves: the only room that imports `lance`."""

@@ -1,0 +1,204 @@
+"""Where a table is, and what can be said of it without knowing its catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import lance
+from lance.file import LanceFileSession
+from lance_namespace import LanceNamespace
+from lance_namespace.errors import InvalidInputError, TableNotFoundError
+from lance_namespace_urllib3_client.models import JsonArrowSchema, TableBasicStats
+
+from lancehouse.lake.errors import translated
+from lancehouse.schema.jsonarrow import to_jsonarrow
+
+MAIN = "main"
+"""Lance's name for the branch that has none."""
+
+StorageOptions = Mapping[str, str]
+
+_DELETES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """The address of a table, by its location or by its name in a namespace; it can be sent to other processes.
+
+    A table that is opened by its name has its credentials refreshed, and its commits go through the namespace where that manages versions.
+    """
+
+    location: str | None = None
+    storage_options: StorageOptions = field(default_factory=dict, repr=False, hash=False)
+    namespace: LanceNamespace | None = field(default=None, repr=False, hash=False)
+    id: tuple[str, ...] = ()
+    version: int | None = None
+    branch: str | None = None
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.location is None) == (self.namespace is None or not self.id):
+            raise InvalidInputError("a table is addressed by its location, or by a namespace and its id there")
+        if self.tag is not None and (self.version is not None or self.branch is not None):
+            raise InvalidInputError("a tag names a version of a branch: it goes with neither version nor branch")
+
+    @classmethod
+    def of(
+        cls,
+        namespace: LanceNamespace,
+        id: Sequence[str] | None,
+        *,
+        version: int | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> Self:
+        """A table that a request names.
+
+        Raises:
+            InvalidInputError: the request has no id, or tag together with version or branch.
+        """
+        if not id:
+            raise InvalidInputError("the request names no table: its id is missing")
+        return cls(namespace=namespace, id=tuple(id), version=version, branch=branch, tag=tag)
+
+    def open(self) -> lance.LanceDataset:
+        """The table as it is now, or at the version that this address names.
+
+        Raises:
+            TableNotFoundError: there is no such table, or it is only declared.
+            TableVersionNotFoundError, TableBranchNotFoundError, TableTagNotFoundError: the table has no such thing.
+        """
+        address: dict[str, Any] = (
+            {"uri": self.location} if self.location is not None else {"namespace_client": self.namespace, "table_id": list(self.id)}
+        )
+        with translated(self, self.storage_options):
+            if self.branch in (None, MAIN):
+                version = self.version if self.tag is None else self.tag
+                return lance.dataset(**address, version=version, storage_options=self._options())
+            latest = lance.dataset(**address, storage_options=self._options()).checkout_version((self.branch, None))
+            return latest if self.version is None else latest.checkout_version((self.branch, self.version))
+
+    @contextmanager
+    def opened(self) -> Iterator[lance.LanceDataset]:
+        """The table, for calls of pylance whose failures become Lance errors."""
+        dataset = self.open()
+        with translated(self, self.storage_options):
+            yield dataset
+
+    def _options(self) -> dict[str, str] | None:
+        return dict(self.storage_options) or None
+
+    def __str__(self) -> str:
+        at = (("version", self.version), ("branch", self.branch), ("tag", self.tag))
+        named = self.location if self.location is not None else f"table {'.'.join(self.id)}"
+        return named + "".join(f" {name} {value}" for name, value in at if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What describing a table in detail adds to its catalog entry."""
+
+    version: int
+    schema: JsonArrowSchema
+    stats: TableBasicStats
+    metadata: dict[str, str]
+
+
+def details(table: TableRef) -> Details:
+    """Open a table and describe it. `metadata` is the summary of its manifest: rows, files and bytes.
+
+    Raises:
+        TableNotFoundError: there is no such table, or it is only declared.
+        TableSchemaValidationError: a type that the interface has no word for.
+    """
+    with table.opened() as dataset:
+        schema, now, stats = dataset.schema, dataset.get_version(), dataset.stats.dataset_stats()
+    return Details(
+        version=now["version"],
+        schema=to_jsonarrow(schema),
+        stats=TableBasicStats(num_deleted_rows=stats["num_deleted_rows"], num_fragments=stats["num_fragments"]),
+        metadata=now["metadata"],
+    )
+
+
+def exists(location: str, storage_options: StorageOptions | None = None) -> bool:
+    """Whether there is a Lance dataset with at least one version.
+
+    Only a place that could be looked at and holds none is False. No access, an unknown bucket or a store that does not answer raises.
+    """
+    try:
+        TableRef(location, storage_options or {}).open()
+    except TableNotFoundError:
+        return False
+    return True
+
+
+def drop(location: str, storage_options: StorageOptions | None = None) -> None:
+    """Remove a dataset, and the Iceberg `metadata/` that a catalog writes next to it. Nothing there is no error.
+
+    Other files at that place stay. The versions go first, so that whoever interrupts this leaves no table that opens but cannot be read.
+    """
+    with translated(location, storage_options):
+        session = LanceFileSession(location, storage_options=dict(storage_options or {}) or None)
+        ours = [file for file in session.list() if is_ours(file)]
+        versions = [file for file in ours if "_versions/" in file]
+        with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
+            list(pool.map(lambda file: _delete(session, file), versions))
+            list(pool.map(lambda file: _delete(session, file), set(ours).difference(versions)))
+        if folder := local_folder(location):
+            _remove_empty(folder)
+
+
+_OURS = re.compile(
+    r"(tree/.+?/)?(_versions|_transactions|_deletions|_indices)/.+"
+    r"|(tree/.+?/)?data/.+\.(lance|blob)"
+    r"|(_refs|_mem_wal)/.+"
+    r"|\.lance-(reserved|deregistered)"
+    r"|metadata/[^/]+(\.metadata\.json(\.gz)?|\.avro|\.stats|\.puffin)"
+    r"|metadata/version-hint\.text"
+)
+"""Files of a Lance dataset and of its branches, and Iceberg's metadata."""
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file below a table's location belongs to the table."""
+    return _OURS.fullmatch(file) is not None
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder of a location on this machine; None for an object store."""
+    if "://" not in location:
+        return Path(location)
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _delete(session: LanceFileSession, file: str) -> None:
+    try:
+        session.delete_file(file)
+    except OSError as error:
+        # Whoever else dropped it did what was asked. Object stores do not even say so.
+        if " not found" not in str(error):
+            raise
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the table's folders that are empty by now, and nothing else."""
+    for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        top = path.relative_to(folder).parts[0]
+        if _OURS.fullmatch(f"{top}/x.lance") or top in ("tree", "metadata"):
+            _rmdir(path)
+    if folder.is_dir():
+        _rmdir(folder)
+
+
+def _rmdir(folder: Path) -> None:
+    if not folder.is_symlink() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,170 @@
+"""What pylance raises becomes a Lance error here, chosen in a table.
+
+pylance tells failures apart by their text alone: a missing table, a refused bucket and a bad filter are all `ValueError` or `OSError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InternalError,
+    InvalidInputError,
+    InvalidTableStateError,
+    LanceNamespaceError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TableBranchAlreadyExistsError,
+    TableBranchNotFoundError,
+    TableColumnNotFoundError,
+    TableIndexAlreadyExistsError,
+    TableIndexNotFoundError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    TableTagAlreadyExistsError,
+    TableTagNotFoundError,
+    TableVersionNotFoundError,
+    ThrottlingError,
+    TransactionNotFoundError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+)
+
+from lancehouse.errors import CommitStateUnknownError
+
+Kind = type[LanceNamespaceError]
+
+BY_NAMESPACE: Mapping[str, Kind] = MappingProxyType(
+    {
+        "Unsupported": UnsupportedOperationError,
+        "Namespace not found": NamespaceNotFoundError,
+        "Namespace already exists": NamespaceAlreadyExistsError,
+        "Namespace not empty": NamespaceNotEmptyError,
+        "Table not found": TableNotFoundError,
+        "Table already exists": TableAlreadyExistsError,
+        "Table index not found": TableIndexNotFoundError,
+        "Table index already exists": TableIndexAlreadyExistsError,
+        "Table tag not found": TableTagNotFoundError,
+        "Table tag already exists": TableTagAlreadyExistsError,
+        "Transaction not found": TransactionNotFoundError,
+        "Table version not found": TableVersionNotFoundError,
+        "Table column not found": TableColumnNotFoundError,
+        "Invalid input": InvalidInputError,
+        "Concurrent modification": ConcurrentModificationError,
+        "Permission denied": PermissionDeniedError,
+        "Unauthenticated": UnauthenticatedError,
+        "Service unavailable": ServiceUnavailableError,
+        "Internal error": InternalError,
+        "Invalid table state": InvalidTableStateError,
+        "Table schema validation error": TableSchemaValidationError,
+        "Throttling": ThrottlingError,
+        "Table branch not found": TableBranchNotFoundError,
+        "Table branch already exists": TableBranchAlreadyExistsError,
+    }
+)
+"""How Rust names an error that a Python namespace raised while Rust was calling it: `Namespace error: <name>: <text>`."""
+
+BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), kind)
+    for pattern, kind in (
+        # A column, wherever it was named
+        (r"Schema error: No field named |Field \S+ not found in struct", TableColumnNotFoundError),
+        (r"[Cc]olumn .{1,300}? does not exist in |column '.*' does not exist", TableColumnNotFoundError),
+        (r"not found in schema|Embedding column .* is not in the dataset", TableColumnNotFoundError),
+        (r"FTS field path '.*' does not exist|^Field '.*' not found\.", TableColumnNotFoundError),
+        # The shape of the data
+        (r"Append with different schema|Duplicate field name|is marked non-null", TableSchemaValidationError),
+        (r"Cannot cast column|Column .* already exists in the dataset", TableSchemaValidationError),
+        # Arguments
+        (r"^Invalid user input|Invalid argument error|Ref is invalid|Cannot drop all columns", InvalidInputError),
+        (r"must be (>|<=|1 or more|divisible|specified)|must have the same length", InvalidInputError),
+        (r"does not match index column size|Metric .* not supported|can't set tokenizer", InvalidInputError),
+        (r"(index|Vector|Query) column .* must (be|have) ", InvalidInputError),
+        (r"is referenced by .* versions|tagged version\(s\) have been marked", InvalidInputError),
+        # Commits
+        (r"Commit result for version \d+ is unknown", CommitStateUnknownError),
+        (r"[Cc]ommit conflict|Too many concurrent writers", ConcurrentModificationError),
+        # The store
+        (r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", UnauthenticatedError),
+        (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),
+        (r"status code: 403|Permission denied \(os error|Read-only file system", PermissionDeniedError),
+        (r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist", InvalidInputError),
+        (r"incorrectly configured region|Not a directory \(os error", InvalidInputError),
+        (r"status code: 429|SlowDown", ThrottlingError),
+        (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
+        # What is not there, or there already
+        (r"_versions/[^/]+\.manifest was not found|Version not found error", TableVersionNotFoundError),
+        (r"Not found: .*/tree/.*/_versions|Ref not found error: Branch", TableBranchNotFoundError),
+        (r"Ref not found error: tag", TableTagNotFoundError),
+        (r"Ref conflict error: tag", TableTagAlreadyExistsError),
+        (r"Lance index not found", TableIndexNotFoundError),
+        (r"Index name '.*' already exists", TableIndexAlreadyExistsError),
+        (r"Dataset already exists", TableAlreadyExistsError),
+        (r"Dataset at path .* was not found", TableNotFoundError),
+    )
+)
+"""The first row that is found in the text of a failure decides."""
+
+FROM_NAMESPACE = re.compile(rf"^Namespace error: ({'|'.join(BY_NAMESPACE)}): ")
+NOISE = re.compile(r",? ?(location: )?\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
+"""Lines of Rust source and dumps of its structures; they mean nothing to a user."""
+
+SECRET_KEYS = re.compile(r"key|secret|token|sas|password|credential|signature", re.IGNORECASE)
+SECRETS = re.compile(
+    r"(?<=://)[^\s/@]+:[^\s/@]+@"
+    r"|(?<=[\w/])\?[\w.-]+=\S*"
+    r"|<(\w*Signature\w*|StringToSign\w*|CanonicalRequest\w*|\w*KeyId|Token\w*)>.*?</\1>",
+    re.DOTALL,
+)
+"""What a store may echo: a signed query, a user in an address, the signature that it did not like."""
+
+
+@contextmanager
+def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn what pylance raises inside into a Lance error that names the table.
+
+    Programming errors pass through as they are, and so do Lance errors.
+
+    Args:
+        about: the table, as its user knows it.
+        hide: storage options, whose secrets a store might echo.
+    """
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        kind = kind_of(text)
+        if kind is None and isinstance(error, (KeyError, TypeError)):
+            raise
+        said = redacted(text, hide or {})
+        translation = (kind or InternalError)(f"{about}: {readable(said)}")
+        # A cause is printed with its own text: it may only be shown where there is nothing to hide.
+        raise translation from (error if said == text else None)
+
+
+def kind_of(text: str) -> Kind | None:
+    """The Lance error for a text of pylance, or None where it is not known."""
+    if wrapped := FROM_NAMESPACE.match(text):
+        return BY_NAMESPACE[wrapped[1]]
+    return next((kind for pattern, kind in BY_TEXT if pattern.search(text)), None)
+
+
+def redacted(text: str, hide: Mapping[str, str]) -> str:
+    """The text without secrets."""
+    for key, value in hide.items():
+        if value and SECRET_KEYS.search(key):
+            text = text.replace(value, "***")
+    return SECRETS.sub("", text)
+
+
+def readable(text: str) -> str:
+    """The text without what only pylance's authors can read."""
+    return NOISE.sub("", FROM_NAMESPACE.sub("", text)).strip()

@@ -1,0 +1,163 @@
+"""Spark types as text, the way DDL has them (`struct<id:bigint,tags:array<string>>`), to their JSON and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from lance_namespace.errors import TableSchemaValidationError
+
+SparkType = str | dict[str, Any]
+"""A type inside the JSON of a Spark StructType."""
+
+_TEXTS = MappingProxyType({"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"})
+"""Names that differ between the JSON and the text."""
+
+_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        **{text: name for name, text in _TEXTS.items()},
+        "real": "float",
+        "timestamp_ltz": "timestamp",
+        "dec": "decimal",
+        "numeric": "decimal",
+        "null": "void",
+    }
+)
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[<>(),:]|[^\s<>(),:`']+)")
+_DEFAULT_PARAMETERS = MappingProxyType({"decimal": "(10,0)", "time": "(6)"})
+
+
+def to_ddl(type_: SparkType) -> str:
+    """The text of a type; names that are not plain words stand in backquotes. It says nothing of nullability."""
+    if isinstance(type_, str):
+        return _TEXTS.get(type_, type_)
+    match type_["type"]:
+        case "array":
+            return f"array<{to_ddl(type_['elementType'])}>"
+        case "map":
+            return f"map<{to_ddl(type_['keyType'])},{to_ddl(type_['valueType'])}>"
+        case "struct":
+            fields = (f"{_quoted(field['name'])}:{to_ddl(field['type'])}" for field in type_["fields"])
+            return f"struct<{','.join(fields)}>"
+    raise TableSchemaValidationError(f"no text for the Spark type {type_!r}")
+
+
+def from_ddl(text: str) -> SparkType:
+    """The JSON of a type written as text, in any case and with any of Spark's own synonyms.
+
+    Raises:
+        TableSchemaValidationError: not the text of one type. Whether Arrow knows its name is for `from_spark` to say.
+    """
+    parser = _Parser(text)
+    type_ = parser.type()
+    parser.end()
+    return type_
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = []
+        at, whole = 0, text.rstrip()
+        while at < len(whole):
+            if (found := _TOKEN.match(whole, at)) is None:
+                raise self._error()
+            self._tokens.append(found[1])
+            at = found.end()
+        self._tokens.reverse()
+
+    def type(self) -> SparkType:
+        match name := self._word():
+            case "array":
+                self._expect("<")
+                element = self.type()
+                self._expect(">")
+                return {"type": "array", "elementType": element, "containsNull": True}
+            case "map":
+                self._expect("<")
+                key = self.type()
+                self._expect(",")
+                value = self.type()
+                self._expect(">")
+                return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+            case "struct":
+                return {"type": "struct", "fields": self._fields()}
+            case "interval":
+                return " ".join([name, *self._words()])
+            case "string":
+                if self._next_is("collate"):
+                    self._word()
+                    self._word()
+                return name
+        name = _ALIASES.get(name, name)
+        return name + (self._parameters() or _DEFAULT_PARAMETERS.get(name, ""))
+
+    def end(self) -> None:
+        if self._tokens:
+            raise self._error()
+
+    def _fields(self) -> list[dict[str, Any]]:
+        self._expect("<")
+        fields: list[dict[str, Any]] = []
+        while not self._next_is(">"):
+            if fields:
+                self._expect(",")
+            fields.append(self._field())
+        self._expect(">")
+        return fields
+
+    def _field(self) -> dict[str, Any]:
+        name = self._take()
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        if self._next_is(":"):
+            self._expect(":")
+        type_, nullable, metadata = self.type(), True, {}
+        if self._next_is("not"):
+            self._word()
+            self._expect("null")
+            nullable = False
+        if self._next_is("comment"):
+            self._word()
+            metadata = {"comment": re.sub(r"\\(.)", r"\1", self._take()[1:-1])}
+        return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
+
+    def _parameters(self) -> str:
+        if not self._next_is("("):
+            return ""
+        taken = [self._take()]
+        while taken[-1] != ")":
+            taken.append(self._take())
+        return "".join(taken)
+
+    def _words(self) -> list[str]:
+        words = []
+        while self._tokens and self._tokens[-1][0].isalpha() and self._tokens[-1].lower() not in ("not", "comment"):
+            words.append(self._word())
+        return words
+
+    def _word(self) -> str:
+        return self._take().lower()
+
+    def _next_is(self, token: str) -> bool:
+        return bool(self._tokens) and self._tokens[-1].lower() == token
+
+    def _expect(self, token: str) -> None:
+        if self._take().lower() != token:
+            raise self._error()
+
+    def _take(self) -> str:
+        if not self._tokens:
+            raise self._error()
+        return self._tokens.pop()
+
+    def _error(self) -> TableSchemaValidationError:
+        return TableSchemaValidationError(f"{self._text!r} is not the text of a Spark type")

@@ -1,0 +1,298 @@
+"""Arrow schemas as Iceberg's, in the JSON of table metadata.
+
+Iceberg knows fewer types, so the way back gives the type in which Iceberg's readers see the column. Only a vector stays
+one: the doc of the field keeps its dimension.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from lancehouse.schema.walk import (
+    BFLOAT16,
+    BLOB,
+    EXTENSION,
+    EXTENSION_METADATA,
+    JSON,
+    UUID,
+    Folded,
+    Node,
+    Path,
+    arrow_field,
+    fold,
+    map_type,
+    narrow_decimal,
+    refused,
+)
+
+Json = dict[str, Any]
+
+DOC = "doc"
+"""Key of Arrow field metadata for the doc of an Iceberg field, as pyiceberg has it."""
+
+ELEMENT_IDS = 1_000_000
+"""Elements of fixed-size lists have no id in Lance: theirs is the parent's and this."""
+
+_NAMES: Mapping[str, pa.DataType] = MappingProxyType(
+    {
+        "boolean": pa.bool_(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "date": pa.date32(),
+        "time": pa.time64("us"),
+        "timestamp": pa.timestamp("us"),
+        "timestamptz": pa.timestamp("us", "UTC"),
+        "timestamp_ns": pa.timestamp("ns"),
+        "timestamptz_ns": pa.timestamp("ns", "UTC"),
+        "string": pa.string(),
+        "uuid": pa.binary(16),
+        "binary": pa.binary(),
+        "unknown": pa.null(),
+    }
+)
+
+_TYPES: Mapping[pa.DataType, str] = MappingProxyType(
+    {
+        pa.null(): "string",
+        pa.bool_(): "boolean",
+        **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), "int"),
+        **dict.fromkeys((pa.int64(), pa.uint32()), "long"),
+        pa.uint64(): "decimal(20, 0)",
+        **dict.fromkeys((pa.float16(), pa.float32()), "float"),
+        pa.float64(): "double",
+        **dict.fromkeys((pa.string(), pa.large_string()), "string"),
+        **dict.fromkeys((pa.binary(), pa.large_binary()), "binary"),
+        **dict.fromkeys((pa.date32(), pa.date64()), "date"),
+    }
+)
+
+_EXTENSIONS: Mapping[str, str] = MappingProxyType(
+    {BLOB: "binary", BFLOAT16: "float", UUID: "uuid", **dict.fromkeys(JSON, "string")}
+)
+"""Extensions that mean something else than their storage type."""
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+
+_ONE_DIMENSION = r"(?:([a-z.]+) )?dimension (\d+)"
+_DIMENSIONS = re.compile(rf"(?P<doc>.*?) ?\[(?P<dimensions>{_ONE_DIMENSION}(?:, {_ONE_DIMENSION})*)\]", re.DOTALL)
+
+
+def to_iceberg(schema: pa.Schema, ids: Mapping[Path, int] | None = None, *, schema_id: int = 0) -> Json:
+    """The JSON of an Iceberg schema.
+
+    Args:
+        schema: of the table.
+        ids: Lance's own field ids, from `walk.field_ids`; they stay when columns come and go. Without them fields are
+            numbered from 1, parents before their children.
+        schema_id: of the schema in the table's metadata.
+
+    Raises:
+        TableSchemaValidationError: a type that Lance cannot store, two fields of one name, or a field without id.
+    """
+    fields = fold(schema, _Iceberg(ids))
+    return {"type": "struct", "schema-id": schema_id, "fields": [_nested_field(column) for column in fields]}
+
+
+def from_iceberg(struct: Mapping[str, Any]) -> pa.Schema:
+    """The Arrow schema of an Iceberg schema, or of any of its structs.
+
+    Raises:
+        TableSchemaValidationError: a type that Arrow, or Lance, has not.
+    """
+    return pa.schema([_arrow_field((), column) for column in struct["fields"]])
+
+
+def last_column_id(struct: Mapping[str, Any]) -> int:
+    """The highest field id of an Iceberg schema, which table metadata must know; 0 for no columns."""
+    return max(_ids(struct), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """An Iceberg type, the id of its field, and the dimensions of fixed-size lists in it, by path below that field."""
+
+    id: int
+    json: Json | str
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Iceberg:
+    """Folds to Iceberg types. Ids are given on the way down, parents first."""
+
+    def __init__(self, lance_ids: Mapping[Path, int] | None) -> None:
+        self._lance_ids = lance_ids
+        self._fresh = itertools.count(1)
+        self._ids: dict[Path, int] = {}
+        self._vectors: set[Path] = set()
+
+    def enter(self, node: Node) -> _Typed | None:
+        if node.path in self._ids:
+            raise refused(node.path, "Iceberg takes no two fields of one name")
+        self._ids[node.path] = self._id(node.path)
+        if isinstance(node.type, pa.FixedSizeListType):
+            self._vectors.add(node.path)
+        name = _EXTENSIONS.get(node.extension or "")
+        return None if name is None else _Typed(self._ids[node.path], name)
+
+    def leaf(self, node: Node) -> _Typed:
+        return _Typed(self._ids[node.path], _name(node))
+
+    def dictionary(self, _: Node, values: _Typed) -> _Typed:
+        return values
+
+    def list(self, node: Node, element: Folded[_Typed]) -> _Typed:
+        json: Json = {
+            "type": "list",
+            "element-id": element.type.id,
+            "element": element.type.json,
+            "element-required": not element.node.nullable,
+        }
+        own = {"": node.type.list_size} if isinstance(node.type, pa.FixedSizeListType) else {}
+        return _Typed(self._ids[node.path], json, own | _below("element", element.type.dimensions))
+
+    def map(self, node: Node, key: Folded[_Typed], value: Folded[_Typed]) -> _Typed:
+        json: Json = {
+            "type": "map",
+            "key-id": key.type.id,
+            "key": key.type.json,
+            "value-id": value.type.id,
+            "value": value.type.json,
+            "value-required": not value.node.nullable,
+        }
+        dimensions = _below("key", key.type.dimensions) | _below("value", value.type.dimensions)
+        return _Typed(self._ids[node.path], json, dimensions)
+
+    def struct(self, node: Node, fields: Sequence[Folded[_Typed]]) -> _Typed:
+        json: Json = {"type": "struct", "fields": [_nested_field(field) for field in fields]}
+        return _Typed(self._ids[node.path], json)
+
+    def _id(self, path: Path) -> int:
+        if self._lance_ids is None:
+            return next(self._fresh)
+        if (lance_id := self._lance_ids.get(path)) is not None:
+            return lance_id + 1
+        if path[:-1] in self._vectors:
+            return ELEMENT_IDS + self._ids[path[:-1]]
+        raise refused(path, "Lance gave no field id")
+
+
+def _name(node: Node) -> str:
+    match dtype := node.type:
+        case pa.TimestampType():
+            return "timestamp" if dtype.tz is None else "timestamptz"
+        case pa.DurationType():
+            return "long"
+        case pa.Time32Type() | pa.Time64Type():
+            return "time"
+        case pa.Decimal128Type() | pa.Decimal256Type():
+            digits = narrow_decimal(dtype)
+            return f"decimal({digits[0]}, {digits[1]})" if digits else "string"
+        case pa.FixedSizeBinaryType():
+            return f"fixed[{dtype.byte_width}]"
+    if (name := _TYPES.get(dtype)) is None:
+        raise node.refused("Iceberg")
+    return name
+
+
+def _below(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
+    return {f"{step}.{path}".rstrip("."): size for path, size in dimensions.items()}
+
+
+def _nested_field(folded: Folded[_Typed]) -> Json:
+    node, typed = folded.node, folded.type
+    told = ", ".join(f"{path} dimension {size}".lstrip() for path, size in typed.dimensions.items())
+    doc = " ".join(part for part in (node.metadata.get(DOC, ""), f"[{told}]" if told else "") if part)
+    json: Json = {"id": typed.id, "name": node.name, "required": not node.nullable, "type": typed.json}
+    return json | ({"doc": doc} if doc else {})
+
+
+def _arrow_field(above: Path, nested: Mapping[str, Any]) -> pa.Field[Any]:
+    path = (*above, nested["name"])
+    doc, dimensions = _doc(nested)
+    metadata = {DOC: doc} if doc else {}
+    return _typed_field(path, path[-1], nested["type"], nested["required"], dimensions, metadata)
+
+
+def _typed_field(
+    path: Path,
+    name: str,
+    json: Json | str,
+    required: bool,
+    dimensions: Mapping[str, int],
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> pa.Field[Any]:
+    extension = {EXTENSION: UUID, EXTENSION_METADATA: ""} if json == "uuid" else {}
+    dtype = _arrow_type(path, json, dimensions)
+    return arrow_field((*path[:-1], name), dtype, nullable=not required, metadata={**metadata, **extension})
+
+
+def _arrow_type(path: Path, json: Json | str, dimensions: Mapping[str, int]) -> pa.DataType:
+    match json:
+        case str():
+            return _named(path, json)
+        case {"type": "list", "element": of, "element-required": required}:
+            element = _typed_field((*path, "element"), "item", of, required, _inside("element", dimensions))
+            return pa.list_(element, dimensions.get("", -1))
+        case {"type": "map", "key": key, "value": value, "value-required": required}:
+            keys = _typed_field((*path, "key"), "key", key, True, _inside("key", dimensions))
+            values = _typed_field((*path, "value"), "value", value, required, _inside("value", dimensions))
+            return map_type(keys, values)
+        case {"type": "struct", "fields": fields}:
+            return pa.struct([_arrow_field(path, nested) for nested in fields])
+    raise refused(path, f"Arrow has no type for Iceberg {json!r}")
+
+
+def _named(path: Path, name: str) -> pa.DataType:
+    if (dtype := _NAMES.get(name)) is not None:
+        return dtype
+    if found := _FIXED.fullmatch(name):
+        return pa.binary(int(found[1]))
+    if found := _DECIMAL.fullmatch(name):
+        try:
+            return pa.decimal128(int(found[1]), int(found[2]))
+        except ValueError as error:
+            raise refused(path, f"Arrow has no type for Iceberg {name}: {error}") from error
+    raise refused(path, f"Arrow has no type for Iceberg {name}")
+
+
+def _doc(nested: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
+    doc = nested.get("doc") or ""
+    found = _DIMENSIONS.fullmatch(doc)
+    if found is None or isinstance(nested["type"], str):
+        return doc, {}
+    dimensions = re.findall(_ONE_DIMENSION, found["dimensions"])
+    return found["doc"], {path: int(size) for path, size in dimensions}
+
+
+def _inside(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
+    inside = {}
+    for path, size in dimensions.items():
+        first, _, rest = path.partition(".")
+        if first == step:
+            inside[rest] = size
+    return inside
+
+
+def _ids(json: object) -> Iterator[int]:
+    match json:
+        case {"type": "struct", "fields": fields}:
+            for nested in fields:
+                yield nested["id"]
+                yield from _ids(nested["type"])
+        case {"type": "list", "element-id": id, "element": element}:
+            yield id
+            yield from _ids(element)
+        case {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value}:
+            yield from (key_id, value_id)
+            yield from _ids(key)
+            yield from _ids(value)

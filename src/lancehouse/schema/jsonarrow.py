@@ -1,0 +1,239 @@
+"""Arrow schemas in the JSON of the Lance interface, with the words that Lance's own native code uses.
+
+Native code says `timestamp` for all of them and nothing of dictionaries. What it leaves out we add where it does not
+look: next to the name of a lone type (`{"type": "timestamp", "unit": "ns"}`), and, as the interface's models drop
+unknown keys, in the metadata of a field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
+
+from lancehouse.schema.walk import (
+    EXTENSION,
+    EXTENSION_METADATA,
+    Folded,
+    Node,
+    Path,
+    arrow_field,
+    fold,
+    map_type,
+    refused,
+    texts,
+)
+
+Json = dict[str, Any]
+
+DETAILS = "lancehouse.arrow"
+"""Key of field metadata: JSON of what the native name of the field's type leaves out."""
+
+_NAMES: Mapping[str, pa.DataType] = MappingProxyType(
+    {
+        "null": pa.null(),
+        "bool": pa.bool_(),
+        **{str(dtype): dtype for dtype in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+        **{str(dtype): dtype for dtype in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+        "float16": pa.float16(),
+        "float32": pa.float32(),
+        "float64": pa.float64(),
+        "utf8": pa.string(),
+        "large_utf8": pa.large_string(),
+        "binary": pa.binary(),
+        "large_binary": pa.large_binary(),
+        "date32": pa.date32(),
+        "date64": pa.date64(),
+    }
+)
+_TYPES = MappingProxyType({dtype: name for name, dtype in _NAMES.items()})
+_ALIASES = MappingProxyType({"boolean": "bool", "string": "utf8", "large_string": "large_utf8"})
+
+_DEFAULT_UNITS = MappingProxyType({"timestamp": "us", "duration": "us", "time64": "us", "time32": "ms"})
+"""What a bare name means; for the first two native code says so."""
+
+_SCALES = 1000
+"""Native code keeps precision and scale of a decimal in one number: precision * 1000 + scale."""
+
+
+def to_jsonarrow(schema: pa.Schema) -> JsonArrowSchema:
+    """The schema as the Lance interface has it.
+
+    Raises:
+        TableSchemaValidationError: Lance cannot store a type.
+    """
+    metadata = texts((), schema.metadata)
+    fields = [_field(column) for column in fold(schema, _JsonArrow())]
+    return JsonArrowSchema.model_validate({"fields": fields, "metadata": metadata or None})
+
+
+def from_jsonarrow(model: JsonArrowSchema) -> pa.Schema:
+    """The Arrow schema. Names of types are taken in any case, as native code does.
+
+    Raises:
+        TableSchemaValidationError: an unknown type.
+    """
+    fields = [_arrow_field((), column) for column in model.to_dict()["fields"]]
+    return pa.schema(fields, metadata=dict(model.metadata.items()) if model.metadata else None)
+
+
+def type_to_jsonarrow(dtype: pa.DataType) -> Json:
+    """A type alone, as `AlterColumnsEntry.data_type` has it; an extension type as its storage, for fields name it."""
+    (column,) = fold([pa.field("type", dtype)], _JsonArrow())
+    return column.type
+
+
+def type_from_jsonarrow(json_type: Mapping[str, Any], path: Path = ("type",)) -> pa.DataType:
+    """The inverse of `type_to_jsonarrow`.
+
+    Args:
+        json_type: of a type, or of a whole `JsonArrowDataType`.
+        path: of the field, for the error.
+
+    Raises:
+        TableSchemaValidationError: an unknown type, or one that lacks its length or fields.
+    """
+    said = str(json_type.get("type")).lower()
+    name = _ALIASES.get(said, said)
+    try:
+        dtype = _NAMES[name] if name in _NAMES else _BUILDERS[name](json_type, path)
+        if (indices := json_type.get("dictionary")) is None:
+            return dtype
+        return _dictionary(_NAMES[indices["indices"]], dtype, indices.get("ordered", False))
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        raise refused(path, f"Arrow has no type for {dict(json_type)!r}") from error
+
+
+class _JsonArrow:
+    """Folds to the JSON of types; what native code leaves out stands beside the name."""
+
+    def enter(self, node: Node) -> Json | None:
+        return {"type": "large_binary"} if _is_json(node) else None
+
+    def leaf(self, node: Node) -> Json:
+        match dtype := node.type:
+            case pa.TimestampType():
+                zone = {} if dtype.tz is None else {"timezone": dtype.tz}
+                return _united("timestamp", dtype.unit) | zone
+            case pa.DurationType():
+                return _united("duration", dtype.unit)
+            case pa.Time32Type():
+                return _united("time32", dtype.unit)
+            case pa.Time64Type():
+                return _united("time64", dtype.unit)
+            case pa.Decimal128Type():
+                return {"type": "decimal128", "length": dtype.precision * _SCALES + dtype.scale}
+            case pa.Decimal256Type():
+                return {"type": "decimal256", "length": dtype.precision * _SCALES + dtype.scale}
+            case pa.FixedSizeBinaryType():
+                return {"type": "fixed_size_binary", "length": dtype.byte_width}
+        if (name := _TYPES.get(dtype)) is None:
+            raise node.refused("JSON Arrow")
+        return {"type": name}
+
+    def dictionary(self, node: Node, values: Json) -> Json:
+        assert isinstance(node.type, pa.DictionaryType)
+        indices = {"indices": str(node.type.index_type), **({"ordered": True} if node.type.ordered else {})}
+        return {**values, "dictionary": indices}
+
+    def list(self, node: Node, element: Folded[Json]) -> Json:
+        match dtype := node.type:
+            case pa.FixedSizeListType():
+                return {"type": "fixed_size_list", "length": dtype.list_size, "fields": [_field(element)]}
+            case pa.LargeListType():
+                return {"type": "large_list", "fields": [_field(element)]}
+        return {"type": "list", "fields": [_field(element)]}
+
+    def map(self, _: Node, key: Folded[Json], value: Folded[Json]) -> Json:
+        entries = {"type": "struct", "fields": [_field(key), _field(value)]}
+        return {"type": "map", "fields": [{"name": "entries", "nullable": False, "type": entries}]}
+
+    def struct(self, _: Node, fields: Sequence[Folded[Json]]) -> Json:
+        return {"type": "struct", "fields": [_field(field) for field in fields]}
+
+
+def _is_json(node: Node) -> bool:
+    return node.extension == "arrow.json" and node.type == pa.string()
+
+
+def _united(name: str, unit: str) -> Json:
+    return {"type": name} if unit == _DEFAULT_UNITS[name] else {"type": name, "unit": unit}
+
+
+def _field(folded: Folded[Json]) -> Json:
+    node, native = folded.node, dict(folded.type)
+    metadata = dict(node.metadata)
+    if _is_json(node):
+        metadata |= {EXTENSION: "lance.json"}
+    if details := {key: native.pop(key) for key in ("unit", "timezone", "dictionary") if key in native}:
+        metadata[DETAILS] = json.dumps(details)
+    told = {"metadata": metadata} if metadata else {}
+    return {"name": node.name, "nullable": node.nullable, "type": native, **told}
+
+
+def _arrow_field(above: Path, json_field: Mapping[str, Any]) -> pa.Field[Any]:
+    path = (*above, json_field["name"])
+    metadata = dict(json_field.get("metadata") or {})
+    try:
+        details = json.loads(metadata.pop(DETAILS, "{}"))
+    except ValueError as error:
+        raise refused(path, f"{DETAILS} is no JSON: {error}") from error
+    dtype = type_from_jsonarrow({**json_field["type"], **details}, path)
+    if metadata.get(EXTENSION) == "lance.json":
+        dtype, metadata = pa.string(), {**metadata, EXTENSION: "arrow.json", EXTENSION_METADATA: ""}
+    return arrow_field(path, dtype, nullable=json_field["nullable"], metadata=metadata)
+
+
+def _children(json_type: Mapping[str, Any], path: Path) -> Iterable[pa.Field[Any]]:
+    return (_arrow_field(path, child) for child in json_type["fields"])
+
+
+def _unit(json_type: Mapping[str, Any]) -> Any:
+    return json_type.get("unit", _DEFAULT_UNITS[json_type["type"].lower()])
+
+
+def _digits(json_type: Mapping[str, Any]) -> tuple[int, int]:
+    precision, scale = divmod(json_type["length"], _SCALES)
+    return (precision, scale) if scale < _SCALES // 2 else (precision + 1, scale - _SCALES)
+
+
+def _list(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
+    (element,) = _children(json_type, path)
+    match json_type["type"].lower():
+        case "fixed_size_list":
+            return pa.list_(element, int(json_type["length"]))
+        case "large_list":
+            return pa.large_list(element)
+    return pa.list_(element)
+
+
+def _dictionary(indices: pa.DataType, values: pa.DataType, ordered: bool) -> pa.DataType:
+    return pa.dictionary(indices, values, ordered=ordered)  # type: ignore[call-overload, no-any-return]
+
+
+def _map(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
+    (entries,) = json_type["fields"]
+    key, value = _children(entries["type"], path)
+    return map_type(key, value)
+
+
+_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Path], pa.DataType]] = MappingProxyType(
+    {
+        "timestamp": lambda of, _: pa.timestamp(_unit(of), of.get("timezone")),
+        "duration": lambda of, _: pa.duration(_unit(of)),
+        "time32": lambda of, _: pa.time32(_unit(of)),
+        "time64": lambda of, _: pa.time64(_unit(of)),
+        "decimal128": lambda of, _: pa.decimal128(*_digits(of)),
+        "decimal256": lambda of, _: pa.decimal256(*_digits(of)),
+        "fixed_size_binary": lambda of, _: pa.binary(of["length"]),
+        "list": _list,
+        "large_list": _list,
+        "fixed_size_list": _list,
+        "map": _map,
+        "struct": lambda of, path: pa.struct(_children(of, path)),
+    }
+)

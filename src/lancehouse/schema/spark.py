@@ -1,0 +1,234 @@
+"""Arrow schemas as Spark's StructType, in the JSON that `StructType.json()` writes.
+
+Where Spark has no such type, the nearest that holds all values stands in, and the field's metadata keep the Arrow type,
+so that the way back is exact. That is how a vector stays one: to Spark it is `array<float>`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from lancehouse.schema.ddl import SparkType, to_ddl
+from lancehouse.schema.jsonarrow import type_from_jsonarrow, type_to_jsonarrow
+from lancehouse.schema.walk import (
+    BFLOAT16,
+    BLOB,
+    EXTENSION,
+    EXTENSION_METADATA,
+    JSON,
+    Folded,
+    Node,
+    Path,
+    arrow_field,
+    fold,
+    map_type,
+    narrow_decimal,
+    refused,
+)
+
+ARROW = "lancehouse.arrow"
+"""Key of a StructField's metadata: the Arrow type, as JSON text, where the Spark type alone would not give it back."""
+
+_NAMES: Mapping[str, pa.DataType] = MappingProxyType(
+    {
+        "void": pa.null(),
+        "boolean": pa.bool_(),
+        "byte": pa.int8(),
+        "short": pa.int16(),
+        "integer": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+    }
+)
+
+_TYPES: Mapping[pa.DataType, str] = MappingProxyType(
+    {
+        **{dtype: name for name, dtype in _NAMES.items()},
+        pa.uint8(): "short",
+        pa.uint16(): "integer",
+        pa.uint32(): "long",
+        pa.uint64(): "decimal(20,0)",
+        pa.float16(): "float",
+        pa.large_string(): "string",
+        pa.large_binary(): "binary",
+        pa.date64(): "date",
+    }
+)
+
+_EXTENSIONS: Mapping[str, str] = MappingProxyType(
+    {BLOB: "binary", BFLOAT16: "float", **dict.fromkeys(JSON, "string")},
+)
+"""Extensions that mean something else than their storage type."""
+
+_PARAMETRIC: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], pa.DataType]], ...] = (
+    (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), int(found[2]))),
+    (re.compile(r"decimal\(\s*(\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), 0)),
+    (re.compile(r"(var)?char\(\s*\d+\s*\)|string collate \S+"), lambda _: pa.string()),
+    (re.compile(r"time\(\s*\d+\s*\)"), lambda _: pa.time64("ns")),
+    (re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?"), lambda _: pa.duration("us")),
+)
+
+
+def to_spark(schema: pa.Schema) -> dict[str, Any]:
+    """The JSON of the StructType.
+
+    Raises:
+        TableSchemaValidationError: Lance cannot store a type.
+    """
+    return {"type": "struct", "fields": [_struct_field(column) for column in fold(schema, _Spark())]}
+
+
+def from_spark(struct: Mapping[str, Any]) -> pa.Schema:
+    """The Arrow schema of a StructType, in Spark's own Arrow types where nothing better was kept.
+
+    A kept Arrow type counts only while it fits the Spark type: after a change of type in Spark it is stale.
+
+    Raises:
+        TableSchemaValidationError: Arrow, or Lance, has no such type.
+    """
+    return pa.schema([from_struct_field(field) for field in struct["fields"]])
+
+
+def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[Any]:
+    """The Arrow field of one StructField; `above` is the path of its parent, for errors."""
+    path = (*above, field["name"])
+    nullable = field.get("nullable", True)
+    metadata = {key: _text(value) for key, value in (field.get("metadata") or {}).items()}
+    kept = metadata.pop(ARROW, None)
+    plain = _arrow_type(field["type"], path)
+    if kept is not None or EXTENSION in metadata:
+        dtype = plain if kept is None else _kept_type(kept, path)
+        exact = arrow_field(path, dtype, nullable=nullable, metadata=metadata)
+        if _ddl(exact) == _ddl(pa.field(path[-1], plain)):
+            return exact
+        metadata = {key: value for key, value in metadata.items() if key not in (EXTENSION, EXTENSION_METADATA)}
+    return arrow_field(path, plain, nullable=nullable, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """A Spark type, and whether it alone gives the Arrow type back."""
+
+    spark: SparkType
+    exact: bool
+
+
+class _Spark:
+    """Folds to Spark types."""
+
+    def enter(self, node: Node) -> _Typed | None:
+        name = _EXTENSIONS.get(node.extension or "")
+        return None if name is None else _Typed(name, _NAMES[name] == node.type)
+
+    def leaf(self, node: Node) -> _Typed:
+        name = _name(node)
+        return _Typed(name, _arrow_type(name, node.path) == node.type)
+
+    def dictionary(self, _: Node, values: _Typed) -> _Typed:
+        return _Typed(values.spark, exact=False)
+
+    def list(self, node: Node, element: Folded[_Typed]) -> _Typed:
+        array = {"type": "array", "elementType": element.type.spark, "containsNull": element.node.nullable}
+        return _Typed(array, isinstance(node.type, pa.ListType) and _is_bare(element, "item"))
+
+    def map(self, _: Node, key: Folded[_Typed], value: Folded[_Typed]) -> _Typed:
+        types = {"keyType": key.type.spark, "valueType": value.type.spark, "valueContainsNull": value.node.nullable}
+        return _Typed({"type": "map", **types}, _is_bare(key, "key") and _is_bare(value, "value"))
+
+    def struct(self, _: Node, fields: Sequence[Folded[_Typed]]) -> _Typed:
+        # Each field keeps its own Arrow type.
+        return _Typed({"type": "struct", "fields": [_struct_field(field) for field in fields]}, exact=True)
+
+
+def _name(node: Node) -> str:
+    match dtype := node.type:
+        case pa.TimestampType():
+            return "timestamp_ntz" if dtype.tz is None else "timestamp"
+        case pa.DurationType():
+            return "interval day to second"
+        case pa.Time32Type() | pa.Time64Type():
+            # Spark's own TIME is off unless it is asked for, and Unity Catalog has none.
+            return "long"
+        case pa.Decimal128Type() | pa.Decimal256Type():
+            digits = narrow_decimal(dtype)
+            return f"decimal({digits[0]},{digits[1]})" if digits else "string"
+        case pa.FixedSizeBinaryType():
+            return "binary"
+    if (name := _TYPES.get(dtype)) is None:
+        raise node.refused("Spark")
+    return name
+
+
+def _is_bare(child: Folded[_Typed], name: str) -> bool:
+    return child.type.exact and child.node.name == name and not child.node.metadata
+
+
+def _struct_field(folded: Folded[_Typed]) -> dict[str, Any]:
+    node, typed = folded.node, folded.type
+    kept = {} if typed.exact else {ARROW: json.dumps(type_to_jsonarrow(node.type), separators=(",", ":"))}
+    return {
+        "name": node.name,
+        "type": typed.spark,
+        "nullable": node.nullable,
+        "metadata": {**node.metadata, **kept},
+    }
+
+
+def _ddl(field: pa.Field[Any]) -> str:
+    # The text, as it leaves out nullability: Spark widens that on many ways, which makes no other type.
+    (folded,) = fold([field], _Spark())
+    return to_ddl(folded.type.spark)
+
+
+def _kept_type(kept: str, path: Path) -> pa.DataType:
+    try:
+        return type_from_jsonarrow(json.loads(kept), path)
+    except ValueError as error:
+        raise refused(path, f"{ARROW} is no JSON: {kept!r}") from error
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _arrow_type(spark: SparkType, path: Path) -> pa.DataType:
+    match spark:
+        case str():
+            return _named(spark, path)
+        case {"type": "array", "elementType": of, "containsNull": nullable}:
+            return pa.list_(_child(path, "item", of, nullable))
+        case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nullable}:
+            return map_type(_child(path, "key", key, False), _child(path, "value", value, nullable))
+        case {"type": "struct", "fields": fields}:
+            return pa.struct([from_struct_field(field, path) for field in fields])
+    raise refused(path, f"Arrow has no type for Spark {spark!r}")
+
+
+def _child(above: Path, name: str, spark: SparkType, nullable: bool) -> pa.Field[Any]:
+    path = (*above, name)
+    return arrow_field(path, _arrow_type(spark, path), nullable=nullable, metadata={})
+
+
+def _named(name: str, path: Path) -> pa.DataType:
+    if (dtype := _NAMES.get(name)) is not None:
+        return dtype
+    try:
+        for pattern, build in _PARAMETRIC:
+            if found := pattern.fullmatch(name):
+                return build(found)
+    except ValueError as error:
+        raise refused(path, f"Arrow has no type for Spark {name}: {error}") from error
+    raise refused(path, f"Arrow has no type for Spark {name}")

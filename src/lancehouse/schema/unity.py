@@ -1,0 +1,105 @@
+"""Arrow schemas as columns of Unity Catalog. Its types are Spark's: this module only lays them out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from lancehouse.schema.ddl import SparkType, from_ddl, to_ddl
+from lancehouse.schema.spark import from_spark, to_spark
+from lancehouse.schema.walk import refused
+
+_COMMENT = "comment"
+
+_TYPE_NAMES = MappingProxyType(
+    {
+        "void": "NULL",
+        "boolean": "BOOLEAN",
+        "byte": "BYTE",
+        "short": "SHORT",
+        "integer": "INT",
+        "long": "LONG",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "string": "STRING",
+        "binary": "BINARY",
+        "date": "DATE",
+        "timestamp": "TIMESTAMP",
+        "timestamp_ntz": "TIMESTAMP_NTZ",
+        "interval day to second": "INTERVAL",
+        "array": "ARRAY",
+        "map": "MAP",
+        "struct": "STRUCT",
+    }
+)
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def to_unity(schema: pa.Schema) -> list[dict[str, Any]]:
+    """The columns of a CreateTable request.
+
+    Raises:
+        TableSchemaValidationError: Lance cannot store a type.
+    """
+    return [_column(position, field) for position, field in enumerate(to_spark(schema)["fields"])]
+
+
+def from_unity(columns: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """The Arrow schema of a table's columns, in the order of their positions.
+
+    `type_json` tells all. Where it is missing or no StructField, for others write it otherwise, `type_text` must do.
+
+    Raises:
+        TableSchemaValidationError: a column has neither, or a type that Arrow or Lance has not.
+    """
+    ordered = sorted(columns, key=lambda column: column.get("position") or 0)
+    return from_spark({"fields": [_struct_field(column) for column in ordered]})
+
+
+def _column(position: int, field: Mapping[str, Any]) -> dict[str, Any]:
+    column = {
+        "name": field["name"],
+        "type_text": to_ddl(field["type"]),
+        "type_json": json.dumps(field, separators=(",", ":")),
+        "position": position,
+        "nullable": field["nullable"],
+        **_type_name(field["type"]),
+    }
+    return column | ({_COMMENT: field["metadata"][_COMMENT]} if _COMMENT in field["metadata"] else {})
+
+
+def _type_name(spark: SparkType) -> dict[str, Any]:
+    name = spark if isinstance(spark, str) else spark["type"]
+    if found := _DECIMAL.fullmatch(name):
+        return {"type_name": "DECIMAL", "type_precision": int(found[1]), "type_scale": int(found[2])}
+    return {"type_name": _TYPE_NAMES[name]}
+
+
+def _struct_field(column: Mapping[str, Any]) -> dict[str, Any]:
+    # Name and nullability are the catalog's own; type_json only repeats them, as they once were.
+    told = _from_json(column.get("type_json"))
+    if told is None:
+        if not (text := column.get("type_text")):
+            raise refused((column["name"],), "the column has neither type_json nor type_text")
+        told = {"type": text}
+    nullable = column.get("nullable")
+    comment = {} if column.get(_COMMENT) is None else {_COMMENT: column[_COMMENT]}
+    return {
+        "name": column["name"],
+        "type": from_ddl(told["type"]) if isinstance(told["type"], str) else told["type"],
+        "nullable": told.get("nullable", True) if nullable is None else nullable,
+        "metadata": {**(told.get("metadata") or {}), **comment},
+    }
+
+
+def _from_json(text: str | None) -> dict[str, Any] | None:
+    try:
+        told = json.loads(text or "null")
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and "type" in told and "name" in told else None

@@ -1,0 +1,251 @@
+"""The one walk over Arrow types: what Lance stores, seen the same way by every converter.
+
+On the way a field loses what is only Arrow's way of saying it: an extension type becomes its storage type with the
+extension named in the metadata (as Arrow itself does for those who do not know the extension), and a string view a
+string (as Lance does).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+from lance_namespace.errors import TableSchemaValidationError
+
+T = TypeVar("T")
+
+Path = tuple[str, ...]
+"""How a field is reached: by name in a struct, as `element`, `key` or `value` in a list or map."""
+
+EXTENSION = "ARROW:extension:name"
+EXTENSION_METADATA = "ARROW:extension:metadata"
+
+BLOB = "lance.blob.v2"
+BFLOAT16 = "lance.bfloat16"
+UUID = "arrow.uuid"
+JSON = frozenset({"arrow.json", "lance.json"})
+"""The same to a reader: Lance shows `arrow.json`, which is text, and keeps it as `lance.json`, which is binary."""
+
+MAX_DECIMAL_DIGITS = 38
+"""What Iceberg and Spark can hold."""
+
+_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+_PLAIN_LEAVES = frozenset(
+    {
+        *(pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+    }
+)
+# By exact class: narrow decimals, which Lance refuses, derive from fixed-size binaries.
+_LEAF_CLASSES = frozenset(
+    {
+        *(pa.FixedSizeBinaryType, pa.Decimal128Type, pa.Decimal256Type),
+        *(pa.Time32Type, pa.Time64Type, pa.TimestampType, pa.DurationType),
+    }
+)
+
+# pyarrow's own extension types do not tell how they are serialized.
+_PARAMETERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "arrow.json": lambda _: {},
+    "arrow.uuid": lambda _: {},
+    "arrow.bool8": lambda _: {},
+    "arrow.fixed_shape_tensor": lambda dtype: {
+        "shape": dtype.shape,
+        "permutation": dtype.permutation,
+        "dim_names": dtype.dim_names,
+    },
+    "arrow.opaque": lambda dtype: {"type_name": dtype.type_name, "vendor_name": dtype.vendor_name},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A field on the walk. `type` is never an extension type; `extension` names the one it stands for."""
+
+    path: Path
+    name: str
+    type: pa.DataType
+    nullable: bool
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def extension(self) -> str | None:
+        """The extension type that this field's values mean."""
+        return self.metadata.get(EXTENSION)
+
+    def refused(self, by: str) -> TableSchemaValidationError:
+        """The error for a type that a format cannot hold."""
+        return refused(self.path, f"{by} has no type for Arrow {self.type}")
+
+
+@dataclass(frozen=True, slots=True)
+class Folded(Generic[T]):
+    """A field, and what its type became."""
+
+    node: Node
+    type: T
+
+
+class Visitor(Protocol[T]):
+    """What a format makes of the types, from the leaves up."""
+
+    def enter(self, node: Node, /) -> T | None:
+        """Called on the way down. An answer stands for all that is below; None lets the walk go on."""
+
+    def leaf(self, node: Node, /) -> T:
+        """A type without children."""
+
+    def dictionary(self, node: Node, values: T, /) -> T:
+        """A dictionary of `values`."""
+
+    def list(self, node: Node, element: Folded[T], /) -> T:
+        """A list, large list or fixed-size list."""
+
+    def map(self, node: Node, key: Folded[T], value: Folded[T], /) -> T:
+        """A map."""
+
+    def struct(self, node: Node, fields: Sequence[Folded[T]], /) -> T:
+        """A struct."""
+
+
+def fold(fields: Iterable[pa.Field[Any]], visitor: Visitor[T]) -> list[Folded[T]]:
+    """Walk over the columns of a schema, one answer for each.
+
+    Raises:
+        TableSchemaValidationError: a type that Lance cannot store, or the visitor has no word for.
+    """
+    return [_fold(_node((column.name,), column), visitor) for column in fields]
+
+
+def _fold(node: Node, visitor: Visitor[T]) -> Folded[T]:
+    early = visitor.enter(node)
+    return Folded(node, _type(node, visitor) if early is None else early)
+
+
+def _type(node: Node, visitor: Visitor[T]) -> T:
+    def child(step: str, field: pa.Field[Any]) -> Folded[T]:
+        return _fold(_node((*node.path, step), field), visitor)
+
+    dtype = node.type
+    match dtype:
+        case pa.StructType():
+            return visitor.struct(node, [child(field.name, field) for field in dtype])
+        case pa.MapType() if not dtype.keys_sorted:
+            return visitor.map(node, child("key", dtype.key_field), child("value", dtype.item_field))
+        case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
+            return visitor.list(node, child("element", dtype.value_field))
+        case pa.DictionaryType():
+            values = Node(node.path, node.name, dtype.value_type, node.nullable, node.metadata)
+            return visitor.dictionary(node, _type(values, visitor))
+        case _ if dtype in _PLAIN_LEAVES or type(dtype) in _LEAF_CLASSES:
+            return visitor.leaf(node)
+    raise node.refused("Lance")
+
+
+def _node(path: Path, field: pa.Field[Any]) -> Node:
+    dtype = field.type
+    metadata = texts(path, field.metadata)
+    if isinstance(dtype, pa.BaseExtensionType):
+        metadata |= {EXTENSION: dtype.extension_name}
+        metadata |= texts(path, {EXTENSION_METADATA.encode(): _serialized(path, dtype)})
+        dtype = dtype.storage_type
+    return Node(path, field.name, _VIEWS.get(dtype, dtype), field.nullable, metadata)
+
+
+def _serialized(path: Path, dtype: pa.BaseExtensionType) -> bytes:
+    if isinstance(dtype, pa.ExtensionType):
+        return dtype.__arrow_ext_serialize__()
+    if (parameters := _PARAMETERS.get(dtype.extension_name)) is None:
+        raise refused(path, f"unknown extension type {dtype}")
+    given = {key: value for key, value in parameters(dtype).items() if value is not None}
+    return json.dumps(given).encode() if given else b""
+
+
+def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Mapping[str, str]) -> pa.Field[Any]:
+    """An Arrow field, the inverse of what the walk does: an extension that this process knows becomes its type again.
+
+    Raises:
+        TableSchemaValidationError: the extension cannot be stored in `dtype`.
+    """
+    # Arrow has no field of nulls that may not be null.
+    made: pa.Field[Any] = pa.field(path[-1], dtype, nullable=nullable or dtype == pa.null(), metadata={**metadata})
+    if EXTENSION not in metadata:
+        return made
+    try:
+        resolved = pa.ipc.read_schema(pa.schema([made]).serialize()).field(0)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise refused(path, f"{dtype} cannot hold {metadata[EXTENSION]}: {error}") from error
+    return resolved if resolved.metadata else resolved.remove_metadata()
+
+
+def map_type(key: pa.Field[Any], value: pa.Field[Any]) -> pa.DataType:
+    """A map of two fields. pyarrow takes fields, its stubs know types only."""
+    return pa.map_(key, value)  # type: ignore[call-overload, no-any-return]
+
+
+def texts(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    """Arrow's metadata of the field at `path`, or of the schema at the empty path, as text.
+
+    Raises:
+        TableSchemaValidationError: they are none, and Lance would not take them either.
+    """
+    try:
+        return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
+    except UnicodeDecodeError as error:
+        raise refused(path, f"metadata that are no text: {error}") from error
+
+
+def refused(path: Path, why: str) -> TableSchemaValidationError:
+    """The error about a field, by its path, or about the schema, by the empty path."""
+    return TableSchemaValidationError(f"{'column ' + '.'.join(path) if path else 'schema'}: {why}")
+
+
+def narrow_decimal(dtype: pa.Decimal128Type[Any, Any] | pa.Decimal256Type[Any, Any]) -> tuple[int, int] | None:
+    """Precision and scale that hold every value of `dtype` in Iceberg, Parquet and Spark; None where nothing does."""
+    precision = max(dtype.precision, dtype.scale)
+    return (precision, dtype.scale) if dtype.scale >= 0 and precision <= MAX_DECIMAL_DIGITS else None
+
+
+class LanceField(Protocol):
+    """What `lance_schema.fields()` of a dataset holds."""
+
+    def name(self) -> str: ...
+
+    def id(self) -> int: ...
+
+    def children(self) -> Sequence[LanceField]: ...
+
+    def to_arrow(self) -> pa.Field[Any]: ...
+
+
+def field_ids(fields: Iterable[LanceField]) -> dict[Path, int]:
+    """Lance's own ids by path, from `dataset.lance_schema.fields()`.
+
+    Elements of fixed-size lists have no id unless they are structs. The entries of a map have one, and no path.
+    """
+    ids: dict[Path, int] = {}
+
+    def visit(path: Path, field: LanceField) -> None:
+        ids[path] = field.id()
+        match _node(path, field.to_arrow()).type:
+            case pa.MapType():
+                (entries,) = field.children()
+                steps: Iterable[str] = ("key", "value")
+                children = entries.children()
+            case pa.StructType():
+                children = field.children()
+                steps = (child.name() for child in children)
+            case _:
+                children = field.children()
+                steps = ("element" for _ in children)
+        for step, child in zip(steps, children, strict=True):
+            visit((*path, step), child)
+
+    for column in fields:
+        visit((column.name(),), column)
+    return ids

@@ -1,0 +1,250 @@
+"""One table of settings: name, kind, default and help of every property that a client takes.
+
+Properties arrive as strings, as `lance_namespace.connect` passes them. They are checked here, once, before any request
+is sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.properties import STORAGE_PREFIX
+
+HEADER_PREFIX = "header."
+MILLIS_SUFFIX = "_millis"
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be a URL that starts with http:// or https://")
+    if parts.username or parts.password:
+        raise ValueError("must not carry a user or password; use `auth_token` or `credential`")
+    if parts.query or parts.fragment:
+        raise ValueError("must not have a query or a fragment")
+    return value.rstrip("/")
+
+
+def _credential(value: str) -> str:
+    if not all(value.partition(":")):
+        raise ValueError("must have the form client_id:client_secret")
+    return value
+
+
+def _token(value: str) -> str:
+    if not value or not value.isascii() or not value.isprintable():
+        raise ValueError("must be a printable ASCII token")
+    return value
+
+
+def _count(value: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", value):
+        raise ValueError("must be a whole number, 0 or more")
+    return int(value)
+
+
+def _duration(value: str) -> float:
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?", value) or float(value) == 0:
+        raise ValueError("must be a number greater than 0")
+    return float(value)
+
+
+def _file(value: str) -> str:
+    if not Path(value).is_file():
+        raise ValueError(f"names no file: {value!r}")
+    return value
+
+
+def _path(value: str) -> str:
+    return "/" + value.strip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One property of the clients: its name, how it is read, its default by client, and what it is for."""
+
+    name: str
+    read: Callable[[str], Any]
+    help: str
+    default: Any = None
+    only: tuple[str, ...] = ("iceberg", "polaris", "unity")
+    secret: bool = False
+    required: bool = False
+
+    def default_for(self, client: str) -> Any:
+        """The default, which may differ by client."""
+        return self.default.get(client) if isinstance(self.default, Mapping) else self.default
+
+
+CLIENT_SETTINGS: tuple[Setting, ...] = (
+    Setting("endpoint", _url, "URL of the catalog server, without the path of its API", required=True),
+    Setting("catalog", _text, "name of the Unity catalog to use", only=("unity",), required=True),
+    Setting("api_path", _path, "path of the API below the endpoint", "/api/2.1/unity-catalog", only=("unity",)),
+    Setting("auth_token", _token, "bearer token", secret=True),
+    Setting("credential", _credential, "OAuth2 client credential, client_id:client_secret", secret=True),
+    Setting("oauth2_server_uri", _url, "token endpoint for `credential`, where it is not the catalog's own"),
+    Setting(
+        "scope",
+        _text,
+        "OAuth2 scope for `credential`",
+        {"iceberg": "catalog", "polaris": "PRINCIPAL_ROLE:ALL", "unity": "all-apis"},
+    ),
+    Setting(
+        "connect_timeout",
+        _duration,
+        "time to wait for a connection; milliseconds, seconds for unity",
+        {"iceberg": 10000.0, "polaris": 10000.0, "unity": 10.0},
+    ),
+    Setting(
+        "read_timeout",
+        _duration,
+        "time to wait for an answer; milliseconds, seconds for unity",
+        {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0},
+    ),
+    Setting("max_retries", _count, "how often a call that is safe to repeat is repeated", 3),
+    Setting("root", _text, "where tables that are declared without a location lie"),
+    Setting("ca_bundle", _file, "PEM file with the certificates of the authorities to trust"),
+    Setting("client_cert", _file, "PEM file with the client's certificate, and its key unless `client_key` is given"),
+    Setting("client_key", _file, "PEM file with the key of `client_cert`"),
+    Setting("sigv4.region", _text, "AWS region: requests are signed with SigV4", only=("iceberg",)),
+    Setting("sigv4.service", _text, "AWS service that SigV4 signs for, such as glue or s3tables", only=("iceberg",)),
+)
+
+UNIT_S: Mapping[str, float] = MappingProxyType({"iceberg": 0.001, "polaris": 0.001, "unity": 1.0})
+"""Seconds in one unit of a client's time-outs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """The settings of one client, checked. Its repr shows no secret."""
+
+    client: str
+    endpoint: str
+    connect_timeout_s: float
+    read_timeout_s: float
+    max_retries: int
+    scope: str
+    catalog: str = ""
+    api_path: str = ""
+    auth_token: str | None = field(default=None, repr=False)
+    credential: str | None = field(default=None, repr=False)
+    oauth2_server_uri: str | None = None
+    root: str | None = None
+    ca_bundle: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    sigv4_region: str | None = None
+    sigv4_service: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, client: str, properties: Mapping[str, object]) -> ClientSettings:
+        """Check the properties of a client.
+
+        The spellings of lance-namespace-impls are taken too: `polaris.endpoint`, `unity.read_timeout_millis`.
+
+        Raises:
+            InvalidInputError: a property is unknown, missing or has a wrong value; it is named, its value is not.
+        """
+        table = {setting.name: setting for setting in CLIENT_SETTINGS if client in setting.only}
+        values: dict[str, Any] = {name: setting.default_for(client) for name, setting in table.items()}
+        headers: dict[str, str] = {}
+        storage: dict[str, str] = {}
+        given: dict[str, str] = {}
+        for key, value in properties.items():
+            text = _string(key, value)
+            name = key.removeprefix(f"{client}.")
+            if name.startswith(HEADER_PREFIX):
+                headers[_header_name(key, name.removeprefix(HEADER_PREFIX))] = _header_value(key, text)
+                continue
+            if name.startswith(STORAGE_PREFIX):
+                storage[name.removeprefix(STORAGE_PREFIX)] = text
+                continue
+            in_millis = name.endswith(f"_timeout{MILLIS_SUFFIX}")
+            name = name.removesuffix(MILLIS_SUFFIX) if in_millis else name
+            if name not in table:
+                raise InvalidInputError(_unknown(client, key, table))
+            if name in given:
+                raise InvalidInputError(
+                    f"{client}: property {key!r} says the same as {given[name]!r}; give one of them"
+                )
+            given[name] = key
+            try:
+                values[name] = table[name].read(text)
+            except ValueError as error:
+                raise InvalidInputError(f"{client}: property {key!r} {error}") from None
+            if in_millis:
+                values[name] *= 0.001 / UNIT_S[client]
+        _check_whole(client, table, values)
+        return cls(
+            client=client,
+            connect_timeout_s=values.pop("connect_timeout") * UNIT_S[client],
+            read_timeout_s=values.pop("read_timeout") * UNIT_S[client],
+            headers=MappingProxyType(headers),
+            storage=MappingProxyType(storage),
+            digest=_digest(properties),
+            **{name.replace(".", "_"): value for name, value in values.items()},
+        )
+
+
+def _string(key: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InvalidInputError(f"property {key!r} must be a string, not {type(value).__name__}")
+    return str(value)
+
+
+def _header_name(key: str, name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+        raise InvalidInputError(f"property {key!r} names no HTTP header")
+    return name
+
+
+def _header_value(key: str, value: str) -> str:
+    if not value.isprintable():
+        raise InvalidInputError(f"property {key!r} has a value that no HTTP header can carry")
+    return value
+
+
+def _unknown(client: str, key: str, table: Mapping[str, Setting]) -> str:
+    known = [*table, "header.*", "storage.*"]
+    near = difflib.get_close_matches(key.removeprefix(f"{client}."), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return f"{client}: unknown property {key!r}; {hint}"
+
+
+def _check_whole(client: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:
+    for name, setting in table.items():
+        if setting.required and values[name] is None:
+            raise InvalidInputError(f"{client}: property {name!r} is required: {setting.help}")
+    if client == "unity" and values["credential"] and not values["oauth2_server_uri"]:
+        raise InvalidInputError(
+            "unity: property 'credential' needs 'oauth2_server_uri', the address that issues tokens"
+        )
+    if values["client_key"] and not values["client_cert"]:
+        raise InvalidInputError(f"{client}: property 'client_key' needs 'client_cert'")
+    if client == "iceberg" and bool(values["sigv4.region"]) != bool(values["sigv4.service"]):
+        raise InvalidInputError("iceberg: properties 'sigv4.region' and 'sigv4.service' are given together")
+
+
+def _digest(properties: Mapping[str, object]) -> str:
+    """A short name for these properties: equal for equal ones, and of no use to find out what they are."""
+    text = "\0".join(f"{key}={properties[key]}" for key in sorted(properties))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

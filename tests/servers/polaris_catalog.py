@@ -1,0 +1,113 @@
+"""What the Polaris emulator holds: catalogs, their namespaces, and the tables of both kinds in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.servers.loopback import Answer
+
+Levels = tuple[str, ...]
+Json = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """An error that goes back to the client."""
+
+    def __init__(self, status: int, type_: str, message: str) -> None:
+        super().__init__(message)
+        self.answer = Answer.json({"error": {"message": message, "type": type_, "code": status}}, status)
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """An Iceberg table; `vended` are the storage credentials that a client gets when it asks for them."""
+
+    metadata: Json
+    metadata_location: str
+    config: Mapping[str, str] = field(default_factory=dict)
+    vended: Sequence[Json] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenericTable:
+    """A generic table; `vended` are its storage access configurations."""
+
+    format: str
+    location: str | None
+    doc: str | None
+    properties: Mapping[str, str]
+    vended: Sequence[Json] = ()
+
+
+@dataclass(slots=True)
+class Namespace:
+    """A namespace; tables of both kinds share its names."""
+
+    properties: dict[str, str]
+    tables: dict[str, IcebergTable | GenericTable] = field(default_factory=dict)
+
+    @property
+    def location(self) -> str:
+        return self.properties.get("location", "")
+
+
+@dataclass(slots=True)
+class Catalog:
+    """A catalog, which Iceberg calls a warehouse."""
+
+    name: str
+    location: str
+    namespaces: dict[Levels, Namespace] = field(default_factory=dict)
+
+    def namespace(self, levels: Levels) -> Namespace:
+        if (found := self.namespaces.get(levels)) is None:
+            raise RefusedError(404, "NoSuchNamespaceException", f"Namespace does not exist: {dotted(levels)}")
+        return found
+
+    def children(self, parent: Levels) -> list[Levels]:
+        return [levels for levels in self.namespaces if levels[:-1] == parent]
+
+    def home(self, levels: Levels) -> str:
+        """Where what is created in a namespace, or at the root, goes by default."""
+        return (self.namespace(levels).location if levels else self.location).rstrip("/")
+
+    def iceberg(self, levels: Levels, name: str) -> IcebergTable:
+        found = self.namespaces[levels].tables.get(name) if levels in self.namespaces else None
+        if not isinstance(found, IcebergTable):
+            raise RefusedError(404, "NoSuchTableException", f"Table does not exist: {dotted([*levels, name])}")
+        return found
+
+    def generic(self, levels: Levels, name: str) -> GenericTable:
+        found = self.namespaces[levels].tables.get(name) if levels in self.namespaces else None
+        if not isinstance(found, GenericTable):
+            raise RefusedError(404, "NoSuchTableException", f"Generic table does not exist: {dotted([*levels, name])}")
+        return found
+
+    def check_free(self, levels: Levels, name: str) -> None:
+        found = self.namespace(levels).tables.get(name)
+        if found is not None:
+            kind = "Table" if isinstance(found, IcebergTable) else "Generic table"
+            raise RefusedError(409, "AlreadyExistsException", f"{kind} already exists: {dotted([*levels, name])}")
+
+    def check_apart(self, parent: Levels, location: str) -> None:
+        """Refuse a location that lies above, below or at that of an Iceberg table or namespace beside it."""
+        beside = [self.namespaces[child].location for child in self.children(parent)]
+        tables = self.namespaces[parent].tables.values() if parent else ()
+        beside += [table.metadata["location"] for table in tables if isinstance(table, IcebergTable)]
+        wanted = folder(location)
+        for other in map(folder, filter(None, beside)):
+            if wanted.startswith(other) or other.startswith(wanted):
+                reason = f"because it conflicts with existing table or namespace at location '{other}'"
+                raise RefusedError(
+                    403, "ForbiddenException", f"Unable to create table at location '{location}' {reason}"
+                )
+
+
+def dotted(levels: Iterable[str]) -> str:
+    return ".".join(levels)
+
+
+def folder(location: str) -> str:
+    return location.rstrip("/") + "/"

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.identifiers import NamespaceId, TableId, is_plain
+
+
+@pytest.mark.parametrize(
+    ("levels", "separator", "wire"),
+    [
+        (["db"], "%1F", "db"),
+        (["a", "b"], "%1F", "a%1Fb"),
+        (["a", "b"], "%2E", "a%2Eb"),
+        (["a.b", "c"], "%1F", "a.b%1Fc"),
+        (["a b", "c/d"], "%1F", "a%20b%1Fc%2Fd"),
+        (["50%"], "%1F", "50%25"),
+        (["a%2Fb"], "%1F", "a%252Fb"),
+        (["a+b", "a$b"], "%1F", "a%2Bb%1Fa%24b"),
+        (["ü", "😀"], "%1F", "%C3%BC%1F%F0%9F%98%80"),
+        ([".."], "%1F", "%2E%2E"),  # a dot segment would be resolved away, and the call would hit the parent
+        (["."], "%1F", "%2E"),
+        (["a", ".."], "%2E", "a%2E.."),
+    ],
+)
+def test_each_level_is_encoded_once(levels: list[str], separator: str, wire: str) -> None:
+    assert NamespaceId("wh", tuple(levels)).wire(separator) == wire
+
+
+@pytest.mark.parametrize(
+    ("name", "wire"), [("t", "t"), ("t/x", "t%2Fx"), ("..", "%2E%2E"), ("a.b", "a.b"), ("it's", "it%27s")]
+)
+def test_a_table_is_one_segment(name: str, wire: str) -> None:
+    assert TableId(NamespaceId("wh", ("db",)), name).wire() == wire
+    assert is_plain(name) == (wire == name)
+
+
+def test_parsing_keeps_every_level() -> None:
+    table = TableId.parse(["wh", "a", "b", "t"])
+    assert table.parts == ["wh", "a", "b", "t"]
+    assert table.namespace == NamespaceId("wh", ("a", "b"))
+    assert table.namespace.parent == NamespaceId("wh", ("a",))
+    assert NamespaceId.parse(["wh"]).levels == ()
+
+
+@pytest.mark.parametrize("parts", [None, [], ["wh"], ["wh", "t"], ["wh", "", "t"], ["wh", "db", ""]])
+def test_a_table_needs_three_levels(parts: list[str] | None) -> None:
+    with pytest.raises(InvalidInputError, match="a table id is"):
+        TableId.parse(parts)
+
+
+@pytest.mark.parametrize(("parts", "least"), [(None, 1), ([], 1), (["wh"], 2), (["wh", ""], 2)])
+def test_a_namespace_needs_its_levels(parts: list[str] | None, least: int) -> None:
+    with pytest.raises(InvalidInputError, match="a namespace id is"):
+        NamespaceId.parse(parts, least=least)
+
+
+def test_contains() -> None:
+    parent = NamespaceId("wh", ("a",))
+    assert parent.contains(parent)
+    assert parent.contains(NamespaceId("wh", ("a", "b")))
+    assert not parent.contains(NamespaceId("wh", ("ab",)))
+    assert not parent.contains(NamespaceId("other", ("a", "b")))
