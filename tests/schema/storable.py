@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 BFLOAT16 = lance.arrow.BFloat16Type()
 BLOB = lance.blob.BlobType()
 ZONES = (None, "UTC", "+02:00", "America/New_York")
-UNITS = ("s", "ms", "us", "ns")
+UNITS: tuple[Any, ...] = ("s", "ms", "us", "ns")
 
 LEAVES: list[pa.DataType] = [
     *(pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64()),
@@ -21,8 +21,8 @@ LEAVES: list[pa.DataType] = [
     *(pa.decimal128(1, 0), pa.decimal128(38, 10), pa.decimal128(10, -2), pa.decimal128(2, 5)),
     *(pa.decimal256(20, 2), pa.decimal256(38, 38), pa.decimal256(39, 1), pa.decimal256(76, 10), pa.decimal256(5, -3)),
     *(pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
-    *(pa.timestamp(unit, zone) for unit in UNITS for zone in ZONES),  # type: ignore[call-overload]
-    *(pa.duration(unit) for unit in UNITS),  # type: ignore[call-overload]
+    *(pa.timestamp(unit, zone) for unit in UNITS for zone in ZONES),
+    *(pa.duration(unit) for unit in UNITS),
 ]
 
 DICTIONARIES: list[pa.DataType] = [
@@ -64,15 +64,16 @@ EXTENSIONS: list[pa.DataType] = [
 ]
 
 
-def _map(key: pa.DataType | pa.Field[Any], value: pa.DataType | pa.Field[Any]) -> pa.DataType:
-    return pa.map_(key, value)  # type: ignore[call-overload, no-any-return]
+def _map(key: Any, value: Any) -> pa.DataType:
+    return pa.map_(key, value)
 
 
 NESTED: list[pa.DataType] = [
     pa.list_(pa.int32()),
     pa.large_list(pa.string()),
     pa.list_(pa.field("item", pa.int32(), nullable=False)),
-    pa.list_(pa.field("other", pa.int32(), metadata={"k": "v"})),
+    pa.list_(pa.field("other", pa.int32())),
+    pa.list_(pa.field("item", pa.int32(), metadata={"k": "v"})),
     pa.large_list(pa.list_(pa.large_list(pa.binary()))),
     *(pa.list_(dtype, 4) for dtype in (pa.float32(), pa.float16(), pa.uint8(), pa.bool_(), pa.string(), BFLOAT16)),
     pa.list_(pa.timestamp("ns", "UTC"), 1),
@@ -112,6 +113,7 @@ CHANGED: list[tuple[pa.DataType, pa.DataType]] = [
     (pa.string_view(), pa.string()),
     (pa.binary_view(), pa.binary()),
     (pa.json_(pa.large_string()), pa.json_()),
+    (pa.dictionary(pa.int8(), pa.string(), ordered=True), pa.dictionary(pa.int8(), pa.string())),
 ]
 """What Lance takes, and what it gives back."""
 
@@ -130,38 +132,41 @@ def label(case: object) -> str:
     return str(case.type if isinstance(case, pa.Field) else case).replace("extension", "")[:60]
 
 
-_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0."), min_size=1, max_size=8)
-_METADATA = st.none() | st.dictionaries(st.sampled_from(["k", "doc", "comment"]), _NAMES, min_size=1)
+_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0."), min_size=1, max_size=6)
+_METADATA = st.dictionaries(st.sampled_from(["k", "doc", "comment"]), _NAMES, max_size=2)
+_FLAT = [*LEAVES, *DICTIONARIES, *EXTENSIONS]
 
 
-def _field(
-    name: str, dtype: pa.DataType, nullable: bool, metadata: dict[bytes | str, bytes | str] | None
-) -> pa.Field[Any]:
-    return pa.field(name, dtype, nullable=nullable or dtype == pa.null(), metadata=metadata)
+@st.composite
+def schemas(draw: st.DrawFn) -> pa.Schema:
+    """Schemas that Lance stores, up to five levels deep."""
+    return pa.schema(_struct(draw, 4))
 
 
-def _fields(types: st.SearchStrategy[pa.DataType], name: str) -> st.SearchStrategy[pa.Field[Any]]:
-    return st.builds(_field, st.just(name), types, st.booleans(), _METADATA)
+def _struct(draw: st.DrawFn, depth: int) -> list[pa.Field[Any]]:
+    names = draw(st.lists(_NAMES, max_size=4 if depth > 2 else 2, unique=True))
+    return [_field(draw, name, depth) for name in names]
 
 
-def _named(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[list[pa.Field[Any]]]:
-    columns = st.builds(_field, _NAMES, types, st.booleans(), _METADATA)
-    return st.lists(columns, max_size=4, unique_by=lambda column: column.name)
+def _field(draw: st.DrawFn, name: str, depth: int) -> pa.Field[Any]:
+    dtype = _type(draw, depth)
+    metadata: Any = draw(_METADATA)
+    return pa.field(name, dtype, nullable=draw(st.booleans()) or dtype == pa.null(), metadata=metadata)
 
 
-def _nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    vectors = st.sampled_from([*LEAVES, BFLOAT16]) | st.just(pa.list_(pa.float32(), 3))
-    keys = st.builds(_field, st.just("key"), types.filter(lambda dtype: dtype != pa.null()), st.just(False), st.none())
-    return st.one_of(
-        st.builds(pa.list_, _fields(types, "item")),
-        st.builds(pa.large_list, _fields(types, "item")),
-        st.builds(pa.list_, vectors, st.integers(1, 4096)),
-        st.builds(pa.struct, _named(types)),
-        st.builds(_map, keys, _fields(types, "value")),
-    )
-
-
-def schemas() -> st.SearchStrategy[pa.Schema]:
-    """Schemas that Lance stores, however deep."""
-    types = st.recursive(st.sampled_from([*LEAVES, *DICTIONARIES, *EXTENSIONS]), _nested, max_leaves=8)
-    return st.builds(pa.schema, _named(types))
+def _type(draw: st.DrawFn, depth: int) -> pa.DataType:
+    match draw(st.integers(0, 6 if depth else 1)):
+        case 2:
+            return pa.list_(_field(draw, "item", depth - 1))
+        case 3:
+            return pa.large_list(_field(draw, "item", depth - 1))
+        case 4:
+            return pa.struct(_struct(draw, depth - 1))
+        case 5:
+            key = pa.field("key", draw(st.sampled_from(LEAVES[1:])), nullable=False)
+            return _map(key, _field(draw, "value", depth - 1))
+        case 6:
+            return pa.list_(
+                draw(st.sampled_from([*LEAVES, BFLOAT16, pa.list_(pa.float32(), 3)])), draw(st.integers(1, 4096))
+            )
+    return draw(st.sampled_from(_FLAT))

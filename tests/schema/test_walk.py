@@ -68,6 +68,15 @@ def test_every_type_of_the_table_is_stored_by_lance(tmp_path: Path) -> None:
     assert stored(schema, tmp_path / "t").schema.equals(schema, check_metadata=True)
 
 
+@pytest.mark.parametrize("field", STORABLE, ids=label)
+def test_rows_of_every_type_are_stored_by_lance(tmp_path: Path, field: pa.Field[Any]) -> None:
+    schema = pa.schema([pa.field("c", field.type, metadata=field.metadata)])
+    rows = pa.Table.from_arrays([pa.nulls(2, field.type)], schema=schema)
+    dataset = lance.write_dataset(rows, str(tmp_path / "t"))
+    assert dataset.schema.equals(schema, check_metadata=True)
+    assert dataset.to_table().num_rows == 2
+
+
 def test_a_legacy_blob_is_stored_by_lance(tmp_path: Path) -> None:
     schema = pa.schema([LEGACY_BLOB])
     assert stored(schema, tmp_path / "t", data_storage_version="2.1").schema.equals(schema, check_metadata=True)

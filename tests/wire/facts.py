@@ -59,8 +59,11 @@ class Talk:
         self._connection = HTTPConnection(urlsplit(self.uri).netloc, timeout=60)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Reply:
-        """Status and text of the answer."""
-        content = None if body is None else json.dumps(body)
+        """Send JSON; status and text of the answer."""
+        return self.send_raw(method, path, None if body is None else json.dumps(body).encode())
+
+    def send_raw(self, method: str, path: str, content: bytes | None) -> Reply:
+        """Send bytes, of JSON unless `headers` say otherwise."""
         headers = {"Content-Type": "application/json", **self.headers}
         self._connection.request(method, urlsplit(self.uri).path + path, content, headers)
         response = self._connection.getresponse()

@@ -11,10 +11,7 @@ import click
 from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.cli.conformance import conformance
-from lancehouse.cli.output import OUTPUTS, Output
-
-FAILED = 1
-INTERRUPTED = 130
+from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
 
 
 @dataclass(frozen=True)
@@ -33,19 +30,16 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except LanceNamespaceError as error:
-            app = ctx.obj
-            if app.debug:
+            if ctx.obj.debug:
                 raise
-            app.output.error(str(error))
+            ctx.obj.output.error(str(error))
             ctx.exit(FAILED)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--output", type=click.Choice(list(OUTPUTS)), default="text", show_default=True, help="For people or programs."
-)
+@click.option("--output", type=click.Choice(list(OUTPUTS)), default="text", help="For people, or for programs.")
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
 @click.pass_context
 def main(ctx: click.Context, output: str, debug: bool) -> None:

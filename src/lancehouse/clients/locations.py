@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -18,6 +19,11 @@ def below(root: str, levels: Sequence[str]) -> str:
     if _URI.match(root):
         segments = [quote(segment, safe="") for segment in segments]
     return "/".join([root.rstrip("/"), *segments])
+
+
+def uri(location: str) -> str:
+    """A location as a complete URI."""
+    return location if _URI.match(location) else Path(location).absolute().as_uri()
 
 
 def is_same(one: str, other: str) -> bool:

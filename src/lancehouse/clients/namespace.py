@@ -50,7 +50,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.clients import paging
+from lancehouse.clients import locations, paging
 from lancehouse.clients.transport import CONNECTIONS
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
@@ -334,7 +334,7 @@ class CatalogNamespace(TableOperations):
             response.is_only_declared = not dataset.exists(entry.location, options)
         if request.load_detailed_metadata:
             response.table, response.namespace = table.name, table.namespace.parts
-            response.table_uri = dataset.uri(entry.location) if request.with_table_uri else None
+            response.table_uri = locations.uri(entry.location) if request.with_table_uri else None
             if not response.is_only_declared:
                 self._add_details(response, request, options)
         else:

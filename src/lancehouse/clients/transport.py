@@ -85,7 +85,7 @@ class Transport:
     def _read(self, answer: urllib3.BaseHTTPResponse, deadline: float, where: str) -> bytes:
         """The body, with an end to servers that drip it."""
         chunks = []
-        for chunk in answer.stream(CHUNK):
+        while chunk := answer.read1(CHUNK):
             chunks.append(chunk)
             if time.monotonic() > deadline:
                 answer.close()

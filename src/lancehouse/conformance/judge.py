@@ -107,6 +107,8 @@ def refused(evidence: Evidence, *codes: ErrorCode) -> Iterator[Refusal]:
         yield refusal
     except LanceNamespaceError as error:
         if error.code not in codes:
+            if error.code is ErrorCode.UNSUPPORTED:
+                raise  # the plug-in knows what that means
             raise AssertionError(f"{evidence.operation}: expected error {wanted}, got {described(error)}") from error
         refusal.error = error
         evidence.note(f"error {int(error.code)}")

@@ -1,6 +1,6 @@
 """The pytest plug-in: options, the `subject` fixture, and results as data.
 
-A check is a function `check_*` in `lancehouse/conformance/checks/`; pytest reports it as usual, an unsupported operation
+A check is a function `check_*` in `lancehouse/conformance/checks/`; pytest reports it as usual, what is unsupported
 as skipped. Whoever wants the results as data registers a `Collector`.
 """
 
@@ -68,6 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=dropped)
     kept = sorted((item for item in ours if area_of(item) in wanted), key=lambda item: AREAS.index(area_of(item)))
     items[:] = [item for item in items if not is_check(item)] + kept
+    if strange := target.known - {name_of(item) for item in ours}:
+        raise pytest.UsageError(f"there is no check called {', '.join(sorted(strange))}")
     for item in kept:
         if name_of(item) in target.known:
             item.add_marker(pytest.mark.xfail(reason="known", strict=False))
@@ -103,7 +105,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
             pytest.fail(f"{operation} is one of the eight basic operations: {described(error)}", pytrace=False)
         pytest.skip(f"{UNSUPPORTED}{operation}")
     except LanceNamespaceError as error:
-        raise AssertionError(f"{subject.evidence.operation} raised {described(error)}") from error
+        raise AssertionError(f"{subject.evidence.operation or 'the client'} raised {described(error)}") from error
 
 
 def is_check(item: pytest.Item) -> bool:
@@ -129,7 +131,7 @@ def sentence_of(item: pytest.Item) -> str:
 
 
 class Collector:
-    """A plug-in that gathers results, and keeps pytest from printing its own."""
+    """A plug-in that gathers results."""
 
     def __init__(self, target: Target, on_result: Callable[[Result], None] | None = None) -> None:
         self.report = Report(target.impl, target.parent)
@@ -141,13 +143,6 @@ class Collector:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Hand the target to the plug-in."""
         config.stash[TARGET] = self._target
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Take the terminal from pytest."""
-        config = session.config
-        if reporter := config.pluginmanager.getplugin("terminalreporter"):
-            config.pluginmanager.unregister(reporter)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file of checks that cannot be read is trouble of ours."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from lance_namespace import ListNamespacesRequest
 from lance_namespace.errors import (
+    InvalidInputError,
     LanceNamespaceError,
     NamespaceNotFoundError,
     PermissionDeniedError,
@@ -27,7 +28,18 @@ HOPELESS = (NamespaceNotFoundError, PermissionDeniedError, ServiceUnavailableErr
 ARGUMENTS = (
     *("-p", "lancehouse.conformance.plugin"),
     *("-c", os.devnull, "--rootdir", str(CHECKS)),
-    *("-p", "no:cacheprovider", "-p", "no:warnings", "-p", "no:logging", "-p", "no:faulthandler"),
+    *(
+        "-p",
+        "no:terminalreporter",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:warnings",
+        "-p",
+        "no:logging",
+        "-p",
+        "no:faulthandler",
+    ),
     *("--capture=no", "--tb=short", str(CHECKS)),
 )
 
@@ -40,7 +52,7 @@ def run(target: Target, on_result: Callable[[Result], None] | None = None) -> Re
         on_result: is told each result as it comes.
 
     Raises:
-        InvalidInputError: there is no such implementation, or it does not take these properties.
+        InvalidInputError: there is no such implementation or check, or it does not take these properties.
         LanceNamespaceError: the server cannot be reached, lets nobody in, or has no such parent.
     """
     reach(target)
@@ -48,6 +60,8 @@ def run(target: Target, on_result: Callable[[Result], None] | None = None) -> Re
     with quiet_environment():
         status = pytest.main([*ARGUMENTS], plugins=[collector])
     report = collector.report
+    if status == pytest.ExitCode.USAGE_ERROR:
+        raise InvalidInputError("the suite did not start")
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
         report.trouble.append(f"pytest ended with {pytest.ExitCode(status).name}")
     return report

@@ -120,6 +120,18 @@ class Subject:
         return True
 
     @cached_property
+    def chooses(self) -> bool:
+        """Whether the implementation finds a place for a table whose caller names none."""
+        table = [*self.home, self.fresh("probe")]
+        self.ledger.table(table)
+        try:
+            declared = self.client.declare_table(DeclareTableRequest(id=table))
+        except (InvalidInputError, UnsupportedOperationError):
+            return False
+        self.ledger.table(table, declared.location)
+        return True
+
+    @cached_property
     def folder(self) -> Path:
         """A folder of this run alone, for data."""
         return Path(tempfile.mkdtemp(prefix=f"{self.token}_"))
@@ -228,7 +240,7 @@ class Subject:
         self.ledger.table(id)
         self.evidence.operation = f"lance.write_dataset(mode={mode!r})"
         lance.write_dataset(data, namespace_client=self.raw, table_id=id, mode=mode)
-        self.describe(id)
+        self.ledger.table(id, self.raw.describe_table(DescribeTableRequest(id=id)).location)
 
     def read(self, id: Id, **options: Any) -> pa.Table:
         """Read all rows by name, in the order of `id`."""

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import lance
 from lance.file import LanceFileSession
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError, TableNotFoundError
-from lance_namespace_urllib3_client.models import JsonArrowSchema, TableBasicStats
+from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
+from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
 from lancehouse.lake.errors import translated
 from lancehouse.schema.jsonarrow import to_jsonarrow
@@ -32,7 +33,8 @@ _DELETES_AT_ONCE = 16
 class TableRef:
     """The address of a table, by its location or by its name in a namespace; it can be sent to other processes.
 
-    A table that is opened by its name has its credentials refreshed, and its commits go through the namespace where that manages versions.
+    A table that is opened by its name has its credentials refreshed, and its commits go through the namespace where it
+    manages versions.
     """
 
     location: str | None = None
@@ -76,7 +78,9 @@ class TableRef:
             TableVersionNotFoundError, TableBranchNotFoundError, TableTagNotFoundError: the table has no such thing.
         """
         address: dict[str, Any] = (
-            {"uri": self.location} if self.location is not None else {"namespace_client": self.namespace, "table_id": list(self.id)}
+            {"uri": self.location}
+            if self.location is not None
+            else {"namespace_client": self.namespace, "table_id": list(self.id)}
         )
         with translated(self, self.storage_options):
             if self.branch in (None, MAIN):
@@ -131,7 +135,8 @@ def details(table: TableRef) -> Details:
 def exists(location: str, storage_options: StorageOptions | None = None) -> bool:
     """Whether there is a Lance dataset with at least one version.
 
-    Only a place that could be looked at and holds none is False. No access, an unknown bucket or a store that does not answer raises.
+    Only a place that could be looked at and holds none is False. No access, an unknown bucket or a store that does not
+    answer raises.
     """
     try:
         TableRef(location, storage_options or {}).open()
@@ -143,16 +148,16 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
 def drop(location: str, storage_options: StorageOptions | None = None) -> None:
     """Remove a dataset, and the Iceberg `metadata/` that a catalog writes next to it. Nothing there is no error.
 
-    Other files at that place stay. The versions go first, so that whoever interrupts this leaves no table that opens but cannot be read.
+    Other files at that place stay. The versions go first: no interruption leaves a table that opens but cannot be read.
     """
-    with translated(location, storage_options):
-        session = LanceFileSession(location, storage_options=dict(storage_options or {}) or None)
-        ours = [file for file in session.list() if is_ours(file)]
-        versions = [file for file in ours if "_versions/" in file]
+    options = dict(storage_options or {})
+    with translated(location, options):
+        ours = {file for file in LanceFileSession(location, storage_options=options or None).list() if is_ours(file)}
+        versions = {file for file in ours if "_versions/" in file}
         with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-            list(pool.map(lambda file: _delete(session, file), versions))
-            list(pool.map(lambda file: _delete(session, file), set(ours).difference(versions)))
-        if folder := local_folder(location):
+            for files in (versions, ours - versions):
+                list(pool.map(lambda file: delete_file(location, options, file), files))
+        if ours and (folder := local_folder(location)):
             _remove_empty(folder)
 
 
@@ -180,13 +185,13 @@ def local_folder(location: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _delete(session: LanceFileSession, file: str) -> None:
-    try:
-        session.delete_file(file)
-    except OSError as error:
-        # Whoever else dropped it did what was asked. Object stores do not even say so.
-        if " not found" not in str(error):
-            raise
+def delete_file(location: str, options: dict[str, str], file: str) -> None:
+    """Delete a file below a location, if nobody else just did: object stores do not even tell."""
+    if folder := local_folder(location):
+        (folder / file).unlink(missing_ok=True)
+    else:
+        # A name such as `a%2Fb.json` is encoded once more by `delete_file`, but not as part of the session's address.
+        LanceFileSession(f"{location.rstrip('/')}/{quote(file)}", storage_options=options or None).delete_file("")
 
 
 def _remove_empty(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What pylance raises becomes a Lance error here, chosen in a table.
 
-pylance tells failures apart by their text alone: a missing table, a refused bucket and a bad filter are all `ValueError` or `OSError`.
+pylance tells failures apart by their text alone: a missing table, a refused bucket and a bad filter are all
+`ValueError` or `OSError`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ BY_NAMESPACE: Mapping[str, Kind] = MappingProxyType(
         "Table branch already exists": TableBranchAlreadyExistsError,
     }
 )
-"""How Rust names an error that a Python namespace raised while Rust was calling it: `Namespace error: <name>: <text>`."""
+"""How Rust names an error that a Python namespace raised while Rust called it: `Namespace error: <name>: <text>`."""
 
 BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
     (re.compile(pattern, re.DOTALL), kind)
@@ -95,7 +96,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         # The store
         (r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", UnauthenticatedError),
         (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),
-        (r"status code: 403|Permission denied \(os error|Read-only file system", PermissionDeniedError),
+        (r"status code: 403|Permission denied( \(os error|: ')|Read-only file system", PermissionDeniedError),
         (r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist", InvalidInputError),
         (r"incorrectly configured region|Not a directory \(os error", InvalidInputError),
         (r"status code: 429|SlowDown", ThrottlingError),

@@ -111,9 +111,8 @@ def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[An
     plain = _arrow_type(field["type"], path)
     if kept is not None or EXTENSION in metadata:
         dtype = plain if kept is None else _kept_type(kept, path)
-        exact = arrow_field(path, dtype, nullable=nullable, metadata=metadata)
-        if _ddl(exact) == _ddl(pa.field(path[-1], plain)):
-            return exact
+        if _ddl(pa.field(path[-1], dtype, metadata={**metadata})) == _ddl(pa.field(path[-1], plain)):
+            return arrow_field(path, dtype, nullable=nullable, metadata=metadata)
         metadata = {key: value for key, value in metadata.items() if key not in (EXTENSION, EXTENSION_METADATA)}
     return arrow_field(path, plain, nullable=nullable, metadata=metadata)
 

@@ -163,7 +163,7 @@ def _serialized(path: Path, dtype: pa.BaseExtensionType) -> bytes:
     if (parameters := _PARAMETERS.get(dtype.extension_name)) is None:
         raise refused(path, f"unknown extension type {dtype}")
     given = {key: value for key, value in parameters(dtype).items() if value is not None}
-    return json.dumps(given).encode() if given else b""
+    return json.dumps(given, separators=(",", ":")).encode() if given else b""
 
 
 def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Mapping[str, str]) -> pa.Field[Any]:

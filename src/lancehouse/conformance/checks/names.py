@@ -5,10 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
-from lance_namespace.errors import ErrorCode, InvalidInputError
+from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.conformance.ledger import local_path
-from lancehouse.conformance.subject import Subject
+from lancehouse.conformance.subject import Id, Subject
 
 NAMES = {
     "a space": "a b",
@@ -49,10 +49,7 @@ def check_table(subject: Subject, text: str) -> None:
     assert subject.list_tables(namespace) == [name], f"it is listed as {subject.list_tables(namespace)}"
     assert subject.describe(table).location == declared.location, "it is described at another location than declared"
     subject.deregister(table)
-    with subject.refused(ErrorCode.TABLE_NOT_FOUND):
-        subject.describe(table)
     _not_listed(name, subject.list_tables(namespace))
-    subject.evidence.notes.clear()
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -70,14 +67,9 @@ def check_namespace(subject: Subject, text: str) -> None:
     alike = [one for one in listed if name.removesuffix(text)[:20] in one]
     assert listed.count(name) == 1, f"it is listed as {alike}"
     subject.describe_namespace(namespace)
-    table = subject.table(namespace)
-    assert subject.list_tables(namespace) == [table[-1]], f"its tables are {subject.list_tables(namespace)}"
-    subject.deregister(table)
+    _holds_a_table(subject, namespace)
     subject.drop_namespace(namespace)
-    with subject.refused(ErrorCode.NAMESPACE_NOT_FOUND):
-        subject.describe_namespace(namespace)
     _not_listed(name, subject.list_namespaces(subject.parent))
-    subject.evidence.notes.clear()
 
 
 @pytest.mark.parametrize("text", [pytest.param("..", id="two dots"), pytest.param("../../escape", id="../../escape")])
@@ -95,6 +87,18 @@ def check_default_location(subject: Subject, text: str) -> None:
     resolved = str(local_path(location) or urlsplit(location).path)
     assert subject.token in resolved, f"it lies at {location}"
     assert ".." not in resolved.split("/"), f"it lies at {location}"
+
+
+def _holds_a_table(subject: Subject, namespace: Id) -> None:
+    try:
+        table = subject.table(namespace)
+    except PermissionDeniedError as error:
+        subject.note(f"no table in it: {error}")
+        table = []
+    listed = subject.list_tables(namespace)
+    assert listed == table[-1:], f"its tables are {listed}, not {table[-1:]}"
+    if table:
+        subject.deregister(table)
 
 
 def _unique(subject: Subject, text: str) -> str:

@@ -1,0 +1,24 @@
+"""Everything that the Lance interface can do to one table, written once for every catalog."""
+
+from __future__ import annotations
+
+from lancehouse.lake.columns import Columns
+from lancehouse.lake.indices import Indices
+from lancehouse.lake.queries import Queries
+from lancehouse.lake.references import References
+from lancehouse.lake.rows import Rows
+from lancehouse.lake.versions import Versions
+
+
+class TableOperations(Rows, Queries, Columns, Indices, References, Versions):
+    """A namespace whose tables can be read, written and altered.
+
+    A catalog adds `describe_table`, `declare_table`, `deregister_table` and `drop_table`. Each operation opens the
+    table by its name, through the catalog: credentials stay fresh, and commits go through it where it manages
+    versions. Nothing is kept between calls.
+
+    It is done as Lance's own directory namespace does it. Where that one ignores what a request says, this one heeds
+    it: the branch of every operation, options of indices, pages of tags and branches, several query vectors. Beyond
+    that, `batch_delete_table_versions` spares the current version and tagged ones, and statistics do not count deleted
+    rows.
+    """

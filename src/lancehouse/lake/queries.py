@@ -1,0 +1,121 @@
+"""Questions to a table: scans, vector searches and full-text searches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    AnalyzeTableQueryPlanRequest,
+    ExplainTableQueryPlanRequest,
+    LanceNamespace,
+    QueryTableRequest,
+    QueryTableResponse,
+)
+from lance_namespace.errors import InvalidInputError
+from lance_namespace_urllib3_client.models.query_table_request_columns import QueryTableRequestColumns
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.fulltext import full_text
+
+Query = QueryTableRequest | AnalyzeTableQueryPlanRequest
+
+VECTOR_COLUMN = "vector"
+"""What is searched where a request names no column and the table has several vectors."""
+
+DEFAULT_K = 10
+
+
+class Queries(LanceNamespace):
+    """The operations that read."""
+
+    def query_table(self, request: QueryTableRequest) -> QueryTableResponse:
+        """The rows as an Arrow IPC file.
+
+        Without a vector `k` limits a scan, 0 is no limit. Several vectors are searched at once: `k` rows for each, told
+        apart by the column `query_index`. `offset` skips rows of the answer, it does not make it shorter.
+        """
+        with _table(self, request).opened() as dataset:
+            reader = scanner(dataset, request).to_reader()
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_file(sink, reader.schema) as file:
+                for batch in reader:
+                    file.write_batch(batch)
+        return QueryTableResponse(data=sink.getvalue().to_pybytes())
+
+    def explain_table_query_plan(self, request: ExplainTableQueryPlanRequest) -> str:
+        """How a query would be run. The id and branch of the request win over those inside its query."""
+        overrides = {"id": request.id, "branch": request.branch}
+        query = request.query.model_copy(update={key: value for key, value in overrides.items() if value})
+        with _table(self, query).opened() as dataset:
+            return str(scanner(dataset, query).explain_plan(bool(request.verbose)))
+
+    def analyze_table_query_plan(self, request: AnalyzeTableQueryPlanRequest) -> str:
+        """How a query was run, with times and counts: it is run for that."""
+        with _table(self, request).opened() as dataset:
+            return str(scanner(dataset, request).analyze_plan())
+
+
+def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
+    """The query as pylance has it."""
+    nearest = _nearest(dataset, query)
+    batch = nearest is not None and isinstance(nearest["q"][0], list)
+    if batch and query.offset:
+        raise InvalidInputError("offset has no meaning for several query vectors")
+    return dataset.scanner(
+        columns=_columns(query.columns),
+        filter=query.filter,
+        prefilter=bool(query.prefilter),
+        limit=None if nearest else query.k or None,
+        offset=query.offset or None,
+        nearest=nearest,
+        full_text_query=full_text(dataset, query.full_text_query),
+        fast_search=query.fast_search,
+        with_row_id=query.with_row_id,
+    )
+
+
+def _table(namespace: LanceNamespace, query: Query) -> TableRef:
+    return TableRef.of(namespace, query.id, version=query.version, branch=query.branch)
+
+
+def _columns(columns: QueryTableRequestColumns | None) -> list[str] | dict[str, str] | None:
+    if columns is None:
+        return None
+    return columns.column_names or columns.column_aliases or None
+
+
+def _nearest(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None:
+    vector = query.vector.single_vector or query.vector.multi_vector
+    if not vector:
+        return None
+    bounds = (query.lower_bound, query.upper_bound)
+    ranged = query.minimum_nprobes is not None or query.maximum_nprobes is not None
+    options = {
+        "metric": query.distance_type,
+        "nprobes": None if ranged else query.nprobes,
+        "minimum_nprobes": query.minimum_nprobes,
+        "maximum_nprobes": query.maximum_nprobes,
+        "refine_factor": query.refine_factor,
+        "ef": query.ef,
+        "use_index": not query.bypass_vector_index,
+        "distance_range": None if bounds == (None, None) else bounds,
+    }
+    return {
+        "column": query.vector_column or _vector_column(dataset.schema),
+        "q": vector,
+        "k": (query.k or DEFAULT_K) + (query.offset or 0),
+        **{key: value for key, value in options.items() if value is not None},
+    }
+
+
+def _vector_column(schema: pa.Schema) -> str:
+    vectors = [field.name for field in schema if _is_vector(field.type)]
+    return vectors[0] if len(vectors) == 1 else VECTOR_COLUMN
+
+
+def _is_vector(dtype: pa.DataType) -> bool:
+    while isinstance(dtype, pa.ListType | pa.BaseExtensionType):
+        dtype = dtype.value_type if isinstance(dtype, pa.ListType) else dtype.storage_type
+    return isinstance(dtype, pa.FixedSizeListType)

@@ -1,0 +1,259 @@
+"""Tables with their rows: created, inserted into, merged, updated, deleted from, counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, cast
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    CountTableRowsRequest,
+    CountTableRowsResponse,
+    CreateTableRequest,
+    CreateTableResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DeleteFromTableRequest,
+    DeleteFromTableResponse,
+    DeregisterTableRequest,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    InsertIntoTableRequest,
+    InsertIntoTableResponse,
+    LanceNamespace,
+    MergeInsertIntoTableRequest,
+    MergeInsertIntoTableResponse,
+    UpdateTableRequest,
+    UpdateTableResponse,
+)
+from lance_namespace.errors import (
+    InternalError,
+    InvalidInputError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
+
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake.dataset import MAIN, TableRef, drop, exists
+from lancehouse.lake.errors import translated
+from lancehouse.lake.fragments import OvertakenError, create
+
+Entry = DeclareTableResponse | DescribeTableResponse
+
+_UNITS = MappingProxyType({"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0})
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
+
+
+class Rows(LanceNamespace):
+    """The operations on rows, for any catalog that can describe, declare and deregister a table."""
+
+    def create_table(self, request: CreateTableRequest, request_data: bytes) -> CreateTableResponse:
+        """Declare a table and write its first rows; a table that is only declared gets them, whatever the mode.
+
+        If the rows cannot be written, the entry that this call made is taken back. A table that was there before is
+        never harmed: overwriting adds a version.
+        """
+        mode = _mode(request.mode, "create", ("create", "existok", "overwrite"))
+        rows = read_stream(request_data)
+        try:
+            entry = self.declare_table(
+                DeclareTableRequest(
+                    identity=request.identity, context=request.context, id=request.id, properties=request.properties
+                )
+            )
+        except TableAlreadyExistsError:
+            return self._create_in_entry(request, mode, rows)
+        try:
+            version = self._create(request, entry, mode, rows)
+        except (OvertakenError, CommitStateUnknownError):
+            raise  # what lies there now is somebody's table, or perhaps this call's
+        except BaseException as error:
+            self._take_back(request.id, entry, error)
+            raise
+        return _created(entry, version)
+
+    def insert_into_table(self, request: InsertIntoTableRequest, request_data: bytes) -> InsertIntoTableResponse:
+        """Append rows or put them in the place of all others. A table that is only declared is created by them."""
+        mode = _mode(request.mode, "append", ("append", "overwrite"))
+        rows = read_stream(request_data)
+        table = TableRef.of(self, request.id, branch=request.branch)
+        try:
+            version = _add(table, rows, mode)
+        except TableNotFoundError:
+            version = self._create_first(table, rows, mode)
+        return InsertIntoTableResponse(num_inserted_rows=rows.num_rows, version=version)
+
+    def merge_insert_into_table(
+        self, request: MergeInsertIntoTableRequest, request_data: bytes
+    ) -> MergeInsertIntoTableResponse:
+        """Update, insert and delete rows by key, in one commit. A filter alone turns its clause on."""
+        if not request.on:
+            raise InvalidInputError("merge_insert_into_table needs `on`, the columns to match by")
+        timeout = None if request.timeout is None else duration(request.timeout)
+        rows = read_stream(request_data)
+        table = TableRef.of(self, request.id, branch=request.branch)
+        try:
+            with table.opened() as dataset:
+                counts = _merge(dataset, request, timeout).execute(rows)
+        except TableNotFoundError:
+            if not request.when_not_matched_insert_all:
+                raise
+            version = self._create_first(table, rows, "append")
+            return MergeInsertIntoTableResponse(
+                num_updated_rows=0, num_inserted_rows=rows.num_rows, num_deleted_rows=0, version=version
+            )
+        return MergeInsertIntoTableResponse(**counts, version=dataset.version)
+
+    def update_table(self, request: UpdateTableRequest) -> UpdateTableResponse:
+        """Set columns to SQL expressions, in the rows that the predicate names or in all. Properties stay."""
+        updates = dict(request.updates)
+        if not updates or len(updates) < len(request.updates):
+            raise InvalidInputError("update_table needs [column, expression] pairs, each column once")
+        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
+            updated = dataset.update(updates, where=request.predicate)
+        return UpdateTableResponse(updated_rows=updated["num_rows_updated"], version=dataset.version)
+
+    def delete_from_table(self, request: DeleteFromTableRequest) -> DeleteFromTableResponse:
+        """Delete the rows that the predicate names."""
+        if not request.predicate.strip():
+            raise InvalidInputError("delete_from_table needs a predicate; `true` deletes all rows")
+        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
+            dataset.delete(request.predicate)
+        return DeleteFromTableResponse(version=dataset.version)
+
+    def count_table_rows(self, request: CountTableRowsRequest) -> CountTableRowsResponse:
+        """Count rows, all or those that the predicate names."""
+        with TableRef.of(self, request.id, version=request.version, branch=request.branch).opened() as dataset:
+            return CountTableRowsResponse(count=dataset.count_rows(request.predicate))
+
+    def _create_in_entry(self, request: CreateTableRequest, mode: str, rows: pa.Table) -> CreateTableResponse:
+        """Create a table whose entry this call did not make, and therefore never takes back."""
+        entry = self.describe_table(
+            DescribeTableRequest(identity=request.identity, context=request.context, id=request.id)
+        )
+        try:
+            version = self._create(request, entry, mode, rows)
+        except TableAlreadyExistsError:
+            if mode != "existok":
+                raise
+            return _created(entry, None)
+        return _created(entry, version)
+
+    def _create(self, request: CreateTableRequest, entry: Entry, mode: str, rows: pa.Table) -> int:
+        """Write the first version of a table, or the next one if the mode is to overwrite."""
+        location, table_id = _location(entry), list(request.id or ())
+        options = {**(entry.storage_options or {}), **(request.storage_options or {})}
+        about = f"table {'.'.join(table_id)}"
+        client: LanceNamespace = self
+        if request.storage_options:
+            client = cast("LanceNamespace", _Overriding(self, request.storage_options))
+        if not exists(location, options):
+            managed = entry.managed_versioning is True
+            return create(rows, location, options, namespace=client, id=table_id, managed=managed)
+        if mode != "overwrite":
+            raise TableAlreadyExistsError(f"{about}: there is a Lance table at {location}")
+        with translated(about, options):
+            return int(lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode="overwrite").version)
+
+    def _create_first(self, table: TableRef, rows: pa.Table, mode: str) -> int:
+        """Write the first version of a table that is only declared; if somebody else just did, add to theirs."""
+        if table.branch not in (None, MAIN):
+            raise TableNotFoundError(f"{table}: the table has no data yet, and therefore no branches")
+        entry = self.describe_table(DescribeTableRequest(id=list(table.id)))
+        try:
+            return self._create(CreateTableRequest(id=list(table.id)), entry, "create", rows)
+        except TableAlreadyExistsError:
+            return _add(table, rows, mode)
+
+    def _take_back(self, id: list[str] | None, entry: Entry, error: BaseException) -> None:
+        """Undo a declaration; a failure to do so is noted on the error that is already on its way."""
+        try:
+            self.deregister_table(DeregisterTableRequest(id=id))
+            if not exists(_location(entry), entry.storage_options):
+                drop(_location(entry), entry.storage_options)
+        except LanceNamespaceError as left:
+            error.add_note(f"and what this had begun could not be taken back: {left}")
+
+
+class _Overriding:
+    """A namespace whose storage options yield to those of a request; pylance has it the other way around."""
+
+    def __init__(self, namespace: LanceNamespace, storage_options: Mapping[str, str]) -> None:
+        self._namespace = namespace
+        self._storage_options = storage_options
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        entry = self._namespace.describe_table(request)
+        return entry.model_copy(update={"storage_options": {**(entry.storage_options or {}), **self._storage_options}})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._namespace, name)
+
+
+def read_stream(data: bytes) -> pa.Table:
+    """The rows of an Arrow IPC stream, all of them: what is broken is found out before anything is written.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if not data:
+        raise InvalidInputError("the request has no data: an Arrow IPC stream is needed")
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInputError(f"the request's data is no Arrow IPC stream: {error}") from error
+
+
+def duration(text: str) -> timedelta:
+    """A time span such as `30s`, `5m` or `1m30s`.
+
+    Raises:
+        InvalidInputError: it has no unit, or is no time span at all.
+    """
+    if not _DURATION.fullmatch(text):
+        raise InvalidInputError(f"timeout {text!r} is no time span such as 100ms, 30s, 5m or 1h30m")
+    parts = re.findall(r"([\d.]+)(ms|s|m|h)", text)
+    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+
+
+def _mode(said: str | None, default: str, known: tuple[str, ...]) -> str:
+    mode = (said or default).replace("_", "").lower()
+    if mode not in known:
+        raise InvalidInputError(f"mode {said!r} is none of {', '.join(known)}")
+    return mode
+
+
+def _location(entry: Entry) -> str:
+    if not entry.location:
+        raise InternalError("the catalog did not say where the table is")
+    return entry.location
+
+
+def _created(entry: Entry, version: int | None) -> CreateTableResponse:
+    return CreateTableResponse(
+        location=entry.location, version=version, storage_options=entry.storage_options, properties=entry.properties
+    )
+
+
+def _add(table: TableRef, rows: pa.Table, mode: str) -> int:
+    with table.opened() as dataset:
+        return int(lance.write_dataset(rows, dataset, mode=mode).version)
+
+
+def _merge(
+    dataset: lance.LanceDataset, request: MergeInsertIntoTableRequest, timeout: timedelta | None
+) -> lance.MergeInsertBuilder:
+    merge = dataset.merge_insert(request.on).use_index(bool(request.use_index))
+    if request.when_matched_update_all or request.when_matched_update_all_filt:
+        merge.when_matched_update_all(request.when_matched_update_all_filt)
+    if request.when_not_matched_insert_all:
+        merge.when_not_matched_insert_all()
+    if request.when_not_matched_by_source_delete or request.when_not_matched_by_source_delete_filt:
+        merge.when_not_matched_by_source_delete(request.when_not_matched_by_source_delete_filt)
+    return merge if timeout is None else merge.retry_timeout(timeout)

@@ -1,0 +1,180 @@
+"""Versions of a table, the files that hold them, and the transactions that made them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import lance
+from lance.file import LanceFileSession
+from lance_namespace import (
+    BatchDeleteTableVersionsRequest,
+    BatchDeleteTableVersionsResponse,
+    DescribeTableRequest,
+    DescribeTableVersionRequest,
+    DescribeTableVersionResponse,
+    DescribeTransactionRequest,
+    DescribeTransactionResponse,
+    LanceNamespace,
+    ListTableVersionsRequest,
+    ListTableVersionsResponse,
+    RestoreTableRequest,
+    RestoreTableResponse,
+    TableVersion,
+)
+from lance_namespace.errors import InvalidInputError, TableVersionNotFoundError, TransactionNotFoundError
+from lance_namespace_urllib3_client.models.version_range import VersionRange
+from pydantic import BaseModel
+
+from lancehouse.lake.dataset import MAIN, TableRef, local_folder
+from lancehouse.lake.errors import translated
+from lancehouse.lake.pages import page
+
+Request = TypeVar("Request", bound=BaseModel)
+Response = TypeVar("Response", bound=BaseModel)
+
+_MANIFEST = re.compile(r"(\d+)\.manifest")
+_LAST = 2**64 - 1
+"""Names of the second scheme count down from here, so that the latest version is listed first."""
+
+
+class Versions(LanceNamespace):
+    """The operations on versions, as storage has them.
+
+    The first three open a table by its location: opened by its name, a table whose versions are managed would ask its
+    namespace for them. pylance sends their requests as dicts, and gets such an answer then.
+    """
+
+    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
+        """The versions, oldest first unless `descending`. `e_tag` is unknown, `manifest_size` too in object stores."""
+        asked = _model(ListTableVersionsRequest, request)
+        table = self._located(asked.id, asked.branch)
+        with table.opened() as dataset:
+            found = page(manifests(table), asked.limit, asked.page_token, descending=bool(asked.descending))
+            versions = _described(table, dataset, found.items)
+        return _in_kind(request, ListTableVersionsResponse(versions=versions, page_token=found.token))
+
+    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
+        """One version, by default the latest."""
+        asked = _model(DescribeTableVersionRequest, request)
+        table = self._located(asked.id, asked.branch)
+        with table.opened() as dataset:
+            files = manifests(table)
+            version = dataset.version if asked.version is None else asked.version
+            if version not in files:
+                raise TableVersionNotFoundError(f"{table} has no version {version}")
+            (described,) = _described(table, dataset, {version: files[version]})
+        return _in_kind(request, DescribeTableVersionResponse(version=described))
+
+    def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
+        """Delete versions and the data that no other version needs.
+
+        Raises:
+            InvalidInputError: a range holds the current version, which a table cannot do without, or a tagged one.
+        """
+        asked = _model(BatchDeleteTableVersionsRequest, request)
+        table = self._located(asked.id, asked.branch)
+        with table.opened() as dataset:
+            doomed = [ref["version"] for ref in dataset.version_refs() if _within(ref["version"], asked.ranges)]
+            if dataset.latest_version in doomed:
+                raise InvalidInputError(f"{table}: version {dataset.latest_version} is the current one and has to stay")
+            if doomed:
+                dataset.cleanup_old_versions(versions=doomed)
+        return _in_kind(request, BatchDeleteTableVersionsResponse(deleted_count=len(doomed)))
+
+    def restore_table(self, request: RestoreTableRequest) -> RestoreTableResponse:
+        """Make an old version the current one, by a new version that looks the same."""
+        table = TableRef.of(self, request.id, version=request.version, branch=request.branch)
+        with table.opened() as dataset:
+            dataset.restore()
+            return RestoreTableResponse(transaction_id=transaction_id(dataset))
+
+    def describe_transaction(self, request: DescribeTransactionRequest) -> DescribeTransactionResponse:
+        """A commit of a table, by its uuid or by the version it made. Lance keeps none but those that succeeded."""
+        *table_id, wanted = request.id or [""]
+        if not table_id:
+            raise InvalidInputError(f"a transaction id is [..., table, transaction]; got {request.id!r}")
+        with TableRef.of(self, table_id).opened() as dataset:
+            version, found = _transaction(dataset, wanted)
+        properties = {"uuid": found.uuid, "version": str(version), "read_version": str(found.read_version)}
+        return DescribeTransactionResponse(
+            status="SUCCEEDED", properties={**properties, "operation": _operation(found)}
+        )
+
+    def _located(self, id: Sequence[str] | None, branch: str | None) -> TableRef:
+        named = TableRef.of(self, id, branch=branch)
+        entry = self.describe_table(DescribeTableRequest(id=list(named.id)))
+        return TableRef(entry.location, entry.storage_options or {}, branch=branch)
+
+
+def manifests(table: TableRef) -> dict[int, str]:
+    """Where each version's manifest is, below the location; one listing, nothing is read."""
+    folder = "_versions" if table.branch in (None, MAIN) else f"tree/{table.branch}/_versions"
+    with translated(table, table.storage_options):
+        session = LanceFileSession(str(table.location), storage_options=dict(table.storage_options) or None)
+        files = session.list_with_delimiter(folder).objects
+    names = ((file, _MANIFEST.fullmatch(file.rpartition("/")[2])) for file in files)
+    return dict(sorted((_version(name[1]), file) for file, name in names if name))
+
+
+def transaction_id(dataset: lance.LanceDataset) -> str | None:
+    """The uuid of the commit that made the dataset's version."""
+    made = dataset.read_transaction(dataset.version)
+    return None if made is None else str(made.uuid)
+
+
+def _version(digits: str) -> int:
+    return _LAST - int(digits) if len(digits) == len(str(_LAST)) else int(digits)
+
+
+def _described(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int, str]) -> list[TableVersion]:
+    root = str(table.location)
+    folder = local_folder(root)
+    above = (str(folder) if folder else unquote(urlsplit(root).path)).strip("/")
+    branch = table.branch or MAIN
+    return [
+        TableVersion(
+            version=version,
+            manifest_path=f"{above}/{file}",
+            manifest_size=(folder / file).stat().st_size if folder else None,
+            timestamp_millis=_millis(dataset.checkout_version((branch, version)).get_version()["timestamp"]),
+        )
+        for version, file in files.items()
+    ]
+
+
+def _millis(local: datetime) -> int:
+    return int(local.timestamp() * 1000)
+
+
+def _within(version: int, ranges: Sequence[VersionRange]) -> bool:
+    return any(
+        each.start_version <= version and (version < each.end_version or each.end_version == -1) for each in ranges
+    )
+
+
+def _transaction(dataset: lance.LanceDataset, wanted: str) -> tuple[int, lance.Transaction]:
+    versions = [ref["version"] for ref in dataset.version_refs()]
+    candidates = [int(wanted)] if wanted.isdecimal() else reversed(versions)
+    for version in candidates:
+        found = dataset.read_transaction(version) if version in versions else None
+        if found is not None and (wanted.isdecimal() or found.uuid == wanted):
+            return version, found
+    raise TransactionNotFoundError(f"transaction {wanted} not found")
+
+
+def _operation(transaction: lance.Transaction) -> str:
+    operation = transaction.operation
+    dropped = isinstance(operation, lance.LanceOperation.CreateIndex) and not operation.new_indices
+    return "DropIndex" if dropped else type(operation).__name__
+
+
+def _model(model: type[Request], request: Request | dict[str, Any]) -> Request:
+    return model.model_validate(request) if isinstance(request, dict) else request
+
+
+def _in_kind(request: object, response: Response) -> Response:
+    return response.model_dump(exclude_none=True) if isinstance(request, dict) else response  # type: ignore[return-value]

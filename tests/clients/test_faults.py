@@ -1,0 +1,247 @@
+"""Bad days of networks and servers: a right result or the right error, and nothing lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DeclareTableRequest,
+    DeregisterTableRequest,
+    DescribeNamespaceRequest,
+    DescribeTableRequest,
+    DropNamespaceRequest,
+    ListTablesRequest,
+    RenameTableRequest,
+)
+from lance_namespace import errors as lance
+from lance_namespace.errors import LanceNamespaceError
+
+import lancehouse
+from lancehouse.clients.namespace import CatalogNamespace
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset, slow, throttled, truncated
+from tests.servers.polaris import Polaris
+from tests.servers.unity import Unity
+
+RETRIES = 2
+PROPERTIES = {
+    "connect_timeout_millis": "500",
+    "read_timeout_millis": "250",
+    "max_retries": str(RETRIES),
+    "root": "/data",
+}
+
+
+class Setup:
+    """A client behind a proxy, with one namespace and one table that are there already."""
+
+    def __init__(self, proxy: FaultProxy, namespace: CatalogNamespace, parent: list[str]) -> None:
+        self.proxy = proxy
+        self.namespace = namespace
+        self.parent = parent
+        namespace.create_namespace(CreateNamespaceRequest(id=parent))
+        namespace.declare_table(DeclareTableRequest(id=[*parent, "t"]))
+        proxy.clear()
+
+    def tables(self) -> list[str]:
+        return self.namespace.list_tables(ListTablesRequest(id=self.parent)).tables
+
+
+@pytest.fixture(params=["iceberg", "polaris", "unity"])
+def setup(request: pytest.FixtureRequest) -> Iterator[Setup]:
+    if request.param == "unity":
+        with Unity("cat") as unity, FaultProxy(unity.uri) as proxy:
+            yield Setup(
+                proxy, lancehouse.UnityNamespace(endpoint=proxy.uri, catalog="cat", **PROPERTIES), ["cat", "db"]
+            )
+        return
+    kind = lancehouse.PolarisNamespace if request.param == "polaris" else lancehouse.IcebergNamespace
+    path = "" if request.param == "polaris" else "/api/catalog"
+    with Polaris("cat", root="file:///data") as polaris, FaultProxy(polaris.uri) as proxy:
+        properties = {**PROPERTIES, "endpoint": proxy.uri + path, "credential": polaris.credential}
+        if request.param == "iceberg":
+            properties |= {"root": "file:///data/cat/db", "scope": "PRINCIPAL_ROLE:ALL"}
+        yield Setup(proxy, kind(**properties), ["cat", "db"])
+
+
+READS: dict[str, Callable[[Setup], Any]] = {
+    "describe namespace": lambda on: on.namespace.describe_namespace(DescribeNamespaceRequest(id=on.parent)),
+    "describe table": lambda on: on.namespace.describe_table(DescribeTableRequest(id=[*on.parent, "t"])).location,
+    "list tables": lambda on: on.tables(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        reset,
+        lost_answer,
+        truncated(5),
+        slow(5),
+        slow(drip_s=0.2),
+        throttled("0"),
+        canned(503),
+        canned(502),
+        canned(504),
+    ],
+    ids=["reset", "lost", "truncated", "slow", "drip", "429", "503", "502", "504"],
+)
+def test_a_read_survives_a_passing_fault(setup: Setup, read: str, fault: Fault) -> None:
+    healthy = READS[read](setup)
+    setup.proxy.clear()
+    setup.proxy.add(fault, times=RETRIES)
+    assert READS[read](setup) == healthy
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "attempts"),
+    [
+        (reset, lance.ServiceUnavailableError, RETRIES + 1),
+        (slow(5), lance.ServiceUnavailableError, RETRIES + 1),
+        (truncated(5), lance.ServiceUnavailableError, RETRIES + 1),
+        (canned(503, "<h1>Sorry</h1>"), lance.ServiceUnavailableError, RETRIES + 1),
+        (canned(502), lance.InternalError, RETRIES + 1),
+        (canned(504), lance.InternalError, RETRIES + 1),
+        (throttled("0"), lance.ThrottlingError, RETRIES + 1),
+        (throttled("3600"), lance.ThrottlingError, 1),  # nobody waits an hour
+        (html, lance.InternalError, 1),
+        (canned(200, '{"unexpected": true}'), lance.InternalError, 1),
+        (canned(200, ""), lance.InternalError, 1),
+        (canned(500, '{"error": {"message": "oops", "type": "X", "code": 500}}'), lance.InternalError, 1),
+        (canned(400, '{"error": {"message": "bad", "type": "X", "code": 400}}'), lance.InvalidInputError, 1),
+        (canned(403, "<html>Forbidden</html>"), lance.PermissionDeniedError, 1),
+        (canned(409, ""), lance.ConcurrentModificationError, 1),
+        (canned(302, "", {"Location": "http://elsewhere"}), lance.InternalError, 1),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_read_that_fails_for_good(
+    setup: Setup, fault: Fault, expected: type[LanceNamespaceError], attempts: int
+) -> None:
+    setup.proxy.add(fault, path="t$|t[?]", times=ALWAYS)
+    with pytest.raises(expected) as error:
+        setup.namespace.describe_table(DescribeTableRequest(id=[*setup.parent, "t"]))
+    assert "table cat.db.t" in str(error.value)
+    assert setup.proxy.count("GET", "t$|t[?]") == attempts
+
+
+def test_no_server_at_all(setup: Setup) -> None:
+    with setup.proxy.refusing(), pytest.raises(lance.ServiceUnavailableError, match=r"table cat\.db\.t: no connection"):
+        setup.namespace.describe_table(DescribeTableRequest(id=[*setup.parent, "t"]))
+    assert setup.tables() == ["t"]
+
+
+def test_a_list_is_whole_or_an_error(setup: Setup) -> None:
+    """One table that cannot be read does not vanish from the list."""
+    for name in "abc":
+        setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, name]))
+    setup.proxy.add(canned(401, ""), path="tables", method="GET", times=ALWAYS)
+    with pytest.raises(lance.UnauthenticatedError):
+        setup.tables()
+    setup.proxy.clear()
+    setup.proxy.add(canned(503, ""), path="/b|tables[?]", method="GET", times=ALWAYS)
+    with pytest.raises(lance.ServiceUnavailableError):
+        setup.tables()
+    setup.proxy.clear()
+    assert setup.tables() == ["a", "b", "c", "t"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [lost_answer, truncated(5), slow(5), html, reset, canned(503), canned(502), canned(504)],
+    ids=["lost", "truncated", "slow", "html", "reset", "503", "502", "504"],
+)
+@pytest.mark.parametrize("made", ["namespace", "table"])
+def test_a_create_whose_answer_is_lost(setup: Setup, fault: Fault, made: str) -> None:
+    path = "(namespaces|schemas)$" if made == "namespace" else "tables$"
+    setup.proxy.add(fault, method="POST", path=path)
+    served = fault not in (html,)
+    if made == "namespace":
+        schema = ["cat", "made"]
+        if not served:
+            with pytest.raises(lance.InternalError):
+                setup.namespace.create_namespace(CreateNamespaceRequest(id=schema, properties={"k": "v"}))
+            return
+        answer = setup.namespace.create_namespace(CreateNamespaceRequest(id=schema, properties={"k": "v"}))
+        assert (answer.properties or {})["k"] == "v"
+        with pytest.raises(lance.NamespaceAlreadyExistsError):
+            setup.namespace.create_namespace(CreateNamespaceRequest(id=schema, properties={"k": "v"}))
+        return
+    if not served:
+        with pytest.raises(lance.InternalError):
+            setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "made"]))
+        assert setup.tables() == ["t"]
+        return
+    answer_ = setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "made"]))
+    assert answer_.location
+    assert setup.tables() == ["made", "t"]
+    with pytest.raises(lance.TableAlreadyExistsError):
+        setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "made"]))
+
+
+def test_a_lost_create_of_somebody_else_is_not_ours(setup: Setup) -> None:
+    """The answer is lost, and what the look-up finds was made by another with another location."""
+    setup.proxy.add(reset, method="POST", path="tables$")
+
+    def other_is_faster(request: Any, forward: Any) -> Any:
+        other.declare_table(DeclareTableRequest(id=[*setup.parent, "made"], location="file:///data/cat/db/other"))
+        return forward(request)
+
+    other = type(setup.namespace)(**setup.namespace._properties)
+    setup.proxy.add(other_is_faster, method="GET", path="made")
+    with pytest.raises(lance.TableAlreadyExistsError):
+        setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "made"]))
+
+
+@pytest.mark.parametrize("fault", [lost_answer, slow(5), canned(503), reset], ids=["lost", "slow", "503", "reset"])
+def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
+    setup.proxy.add(fault, method="DELETE")
+    setup.namespace.deregister_table(DeregisterTableRequest(id=[*setup.parent, "t"]))
+    assert setup.tables() == []
+    setup.proxy.add(fault, method="DELETE")
+    setup.namespace.drop_namespace(DropNamespaceRequest(id=setup.parent, mode="Fail"))
+    with pytest.raises(lance.NamespaceNotFoundError):
+        setup.namespace.describe_namespace(DescribeNamespaceRequest(id=setup.parent))
+
+
+@pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
+@pytest.mark.parametrize("fault", [lost_answer, throttled("0")], ids=["lost", "429"])
+def test_a_rename_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
+    setup.proxy.add(fault, method="POST", path="rename")
+    setup.namespace.rename_table(RenameTableRequest(id=[*setup.parent, "t"], new_table_name="u"))
+    assert setup.tables() == ["u"]
+
+
+@pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
+def test_a_rename_that_was_never_made_is_not_repeated(setup: Setup) -> None:
+    setup.proxy.add(reset, method="POST", path="rename")
+    with pytest.raises(lance.ServiceUnavailableError):
+        setup.namespace.rename_table(RenameTableRequest(id=[*setup.parent, "t"], new_table_name="u"))
+    assert setup.proxy.count("POST", "rename") == 1
+    assert setup.tables() == ["t"]
+
+
+@pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
+def test_a_failed_config_is_not_remembered(setup: Setup) -> None:
+    fresh = type(setup.namespace)(**{**setup.namespace._properties, "max_retries": "0"})
+    setup.proxy.add(canned(503), path="/v1/config")
+    with pytest.raises(lance.ServiceUnavailableError):
+        fresh.list_tables(ListTablesRequest(id=setup.parent))
+    assert fresh.list_tables(ListTablesRequest(id=setup.parent)).tables == ["t"]
+    assert fresh.list_tables(ListTablesRequest(id=setup.parent)).tables == ["t"]
+    assert setup.proxy.count("GET", "/v1/config") == 2  # and a success is
+
+
+def test_requests_say_who_they_are(setup: Setup) -> None:
+    seen: list[str] = []
+
+    def look(request: Any, forward: Any) -> Any:
+        seen.append(request.headers["User-Agent"])
+        return forward(request)
+
+    setup.proxy.add(look)
+    READS["describe namespace"](setup)
+    assert seen[0].startswith("lancehouse/")

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import (
+    CreateTableRequest,
+    DeclareTableRequest,
+    InvalidInputError,
+    LanceNamespaceError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableBranchNotFoundError,
+    TableNotFoundError,
+    TableTagNotFoundError,
+    TableVersionNotFoundError,
+)
+
+from lancehouse.lake.dataset import TableRef, details, drop, exists, is_ours
+from tests.lake.folder import FolderNamespace, rows, stream
+from tests.lake.store import Store
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    """A table: version 1 has 10 rows, 2 has 12 and is tagged; the branch has 13 in its version 3."""
+    place = str(tmp_path / "a table")
+    made = lance.write_dataset(rows(10), place)
+    lance.write_dataset(rows(2, 10), place, mode="append")
+    made = lance.dataset(place)
+    made.tags.create("two", 2)
+    branch = made.create_branch("side")
+    lance.write_dataset(rows(1, 12), branch, mode="append")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("at", "count", "version"),
+    [
+        ({}, 12, 2),
+        ({"version": 1}, 10, 1),
+        ({"tag": "two"}, 12, 2),
+        ({"branch": "side"}, 13, 3),
+        ({"branch": "side", "version": 2}, 12, 2),
+        ({"branch": "main"}, 12, 2),
+        ({"branch": "main", "version": 1}, 10, 1),
+    ],
+)
+def test_open(location: str, at: dict[str, Any], count: int, version: int) -> None:
+    dataset = TableRef(location, **at).open()
+    assert (dataset.count_rows(), dataset.version) == (count, version)
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ({"version": 9}, TableVersionNotFoundError),
+        ({"version": 0}, TableVersionNotFoundError),
+        ({"tag": "nine"}, TableTagNotFoundError),
+        ({"branch": "none"}, TableBranchNotFoundError),
+        ({"branch": "none", "version": 1}, TableBranchNotFoundError),
+        ({"branch": "side", "version": 9}, TableVersionNotFoundError),
+    ],
+)
+def test_open_what_is_not_there(location: str, at: dict[str, Any], expected: type[Exception]) -> None:
+    with pytest.raises(LanceNamespaceError) as raised:
+        TableRef(location, **at).open()
+    assert type(raised.value) is expected
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"id": ("t",)},
+        {"location": "/t", "namespace": FolderNamespace(Path("/")), "id": ("t",)},
+        {"namespace": FolderNamespace(Path("/"))},
+        {"location": "/t", "tag": "a", "version": 1},
+        {"location": "/t", "tag": "a", "branch": "b"},
+    ],
+)
+def test_an_address_must_be_one(parts: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        TableRef(**parts)
+
+
+def test_a_request_without_id() -> None:
+    with pytest.raises(InvalidInputError, match="id is missing"):
+        TableRef.of(FolderNamespace(Path("/")), None)
+
+
+def test_an_address_hides_its_secrets() -> None:
+    table = TableRef("s3://b/t", {"aws_secret_access_key": "hush"}, branch="side")
+    assert "hush" not in repr(table)
+    assert str(table) == "s3://b/t branch side"
+    assert hash(table) == hash(TableRef("s3://b/t", {}, branch="side"))
+
+
+def test_an_address_pickles(location: str, ours: FolderNamespace) -> None:
+    ours.create_table(CreateTableRequest(id=["t"]), stream(rows(5)))
+    for table in (TableRef(location, {"a": "b"}, branch="side"), TableRef.of(ours, ["t"])):
+        copy = pickle.loads(pickle.dumps(table))
+        assert copy.storage_options == table.storage_options
+        assert copy.open().count_rows() == table.open().count_rows()
+
+
+def test_details(location: str) -> None:
+    lance.dataset(location).delete("id = 3")
+    described = details(TableRef(location))
+    assert described.version == 3
+    assert [field.name for field in described.schema.fields] == ["id", "s", "b", "v", "l"]
+    assert (described.stats.num_deleted_rows, described.stats.num_fragments) == (1, 2)
+    assert described.metadata["total_rows"] == "11"
+    assert details(TableRef(location, version=1)).stats.num_fragments == 1
+
+
+def test_exists(location: str, tmp_path: Path) -> None:
+    assert exists(location)
+    assert exists(Path(location).as_uri())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "emptied" / "_versions").mkdir(parents=True)
+    for nothing in ("none", "none/below", "empty", "emptied"):
+        assert not exists(str(tmp_path / nothing)), nothing
+
+
+def test_exists_of_what_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "broken" / "_versions").mkdir(parents=True)
+    (tmp_path / "broken" / "_versions" / "1.manifest").write_text("garbage" * 100)
+    for place in ("file", "broken"):
+        with pytest.raises(LanceNamespaceError):
+            exists(str(tmp_path / place))
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may read everything, so the test steps down for a moment."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_exists_without_access(location: str) -> None:
+    mode = Path(location).stat().st_mode
+    Path(location).chmod(0)
+    try:
+        with as_nobody(), pytest.raises(PermissionDeniedError):
+            exists(location)
+    finally:
+        Path(location).chmod(mode)
+
+
+def test_exists_in_a_store(store: Store) -> None:
+    assert not exists("s3://bucket/a/t", store.options)
+    lance.write_dataset(rows(3), "s3://bucket/a/t", storage_options=store.options)
+    assert exists("s3://bucket/a/t", store.options)
+    assert not exists("s3://bucket/a", store.options)
+    store.refusal = (403, "AccessDenied")
+    with pytest.raises(PermissionDeniedError):
+        exists("s3://bucket/a/t", store.options)
+    store.refusal = (503, "ServiceUnavailable")
+    with pytest.raises(ServiceUnavailableError):
+        exists("s3://bucket/a/t", store.options)
+
+
+def test_versions_in_a_store(store: Store) -> None:
+    made = lance.write_dataset(rows(3), "s3://bucket/t", storage_options=store.options)
+    made.create_branch("side")
+    for at, expected in (
+        ({"version": 9}, TableVersionNotFoundError),
+        ({"branch": "none"}, TableBranchNotFoundError),
+        ({"branch": "side", "version": 9}, TableVersionNotFoundError),
+        ({"tag": "none"}, TableTagNotFoundError),
+    ):
+        with pytest.raises(LanceNamespaceError) as raised:
+            TableRef("s3://bucket/t", store.options, **at).open()
+        assert type(raised.value) is expected, raised.value
+
+
+THEIRS = ("notes.txt", "metadata/notes.json", "data/raw.csv", "tree/oak.txt", "mine/t.lance", "_mine/x.txt")
+ICEBERG = ("metadata/00000-1.metadata.json", "metadata/snap-1.avro", "metadata/1-m0.avro", "metadata/version-hint.text")
+
+
+def fill(location: str) -> None:
+    """Everything that Lance and a catalog leave at a table's place."""
+    made = lance.write_dataset(
+        pa.table(
+            {"id": [1, 2], "b": lance.blob_array([b"x", b"y" * 5_000_000])},
+            schema=pa.schema([pa.field("id", pa.int64()), lance.blob_field("b")]),
+        ),
+        location,
+        data_storage_version="2.2",
+    )
+    made.create_scalar_index("id", "BTREE")
+    made.delete("id = 1")
+    made.tags.create("one", 1)
+    made.create_branch("a/b").delete("id = 2")
+
+
+@pytest.mark.parametrize("as_uri", [False, True])
+def test_drop(tmp_path: Path, as_uri: bool) -> None:
+    place = tmp_path / "a table"
+    fill(str(place))
+    (place / "metadata").mkdir()
+    for file in ICEBERG:
+        (place / file).write_text("x")
+    (tmp_path / "sibling").write_text("stays")
+    location = place.as_uri() if as_uri else str(place)
+    drop(location)
+    assert not place.exists()
+    assert (tmp_path / "sibling").exists()
+    drop(location)
+
+
+def test_drop_leaves_what_is_not_ours(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    fill(str(place))
+    for file in (*THEIRS, *ICEBERG):
+        (place / file).parent.mkdir(exist_ok=True)
+        (place / file).write_text("x")
+    (place / "empty").mkdir()
+    drop(str(place))
+    assert {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()} == set(THEIRS)
+    assert (place / "empty").is_dir()
+    assert not exists(str(place))
+
+
+def test_drop_of_an_empty_folder_leaves_it(tmp_path: Path) -> None:
+    drop(str(tmp_path))
+    assert tmp_path.is_dir()
+
+
+def test_drop_in_a_store(store: Store) -> None:
+    made = lance.write_dataset(rows(3), "s3://bucket/a/t", storage_options=store.options)
+    made.create_branch("a/b").delete("id = 2")
+    lance.write_dataset(rows(3), "s3://bucket/a/t2", storage_options=store.options)
+    store.objects |= {f"a/t/{file}": b"x" for file in (*THEIRS, *ICEBERG)}
+    neighbours = {key for key in store.objects if key.startswith("a/t2/")}
+    drop("s3://bucket/a/t", store.options)
+    assert set(store.objects) == neighbours | {f"a/t/{file}" for file in THEIRS}
+    drop("s3://bucket/a/t", store.options)
+    drop("s3://bucket/none", store.options)
+
+
+def test_drop_that_is_refused(store: Store) -> None:
+    lance.write_dataset(rows(3), "s3://bucket/t", storage_options=store.options)
+    store.refusal = (403, "AccessDenied")
+    with pytest.raises(PermissionDeniedError):
+        drop("s3://bucket/t", store.options)
+
+
+@pytest.mark.parametrize(
+    "file", ["../data/x.lance", "x/data/y.lance", "data/x.parquet", "metadata/x/y.avro", "versions/1"]
+)
+def test_files_of_others(file: str) -> None:
+    assert not is_ours(file)
+
+
+def test_a_declared_table_does_not_open(ours: FolderNamespace) -> None:
+    ours.declare_table(DeclareTableRequest(id=["t"]))
+    with pytest.raises(TableNotFoundError):
+        TableRef.of(ours, ["t"]).open()

@@ -1,0 +1,279 @@
+"""One row for each text of pylance that means something: pylance itself has to say it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import (
+    ConcurrentModificationError,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    InternalError,
+    InvalidInputError,
+    LanceNamespaceError,
+    ListTableVersionsRequest,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TableBranchNotFoundError,
+    TableColumnNotFoundError,
+    TableIndexAlreadyExistsError,
+    TableIndexNotFoundError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    TableTagAlreadyExistsError,
+    TableTagNotFoundError,
+    TableVersionNotFoundError,
+    ThrottlingError,
+    UnauthenticatedError,
+)
+
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import kind_of, translated
+from tests.lake.folder import DIMENSION, FolderNamespace, rows
+from tests.lake.store import Store
+
+Dataset = Any
+ONES = [1.0] * DIMENSION
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    made = lance.write_dataset(rows(40), str(tmp_path / "t"))
+    made.tags.create("old", 1)
+    made.create_branch("side")
+    made.create_scalar_index("id", "BTREE")
+    return made
+
+
+def search(**options: Any) -> Callable[[Dataset], object]:
+    return lambda d: d.to_table(nearest={"column": "v", "q": ONES, "k": 3, **options})
+
+
+def merge(data: Callable[[], pa.Table] = lambda: rows(3), on: str = "id", condition: str | None = None) -> Any:
+    return lambda d: d.merge_insert(on).when_matched_update_all(condition).execute(data())
+
+
+def overtaken(d: Dataset) -> object:
+    late = lance.dataset(d.uri)
+    d.drop_columns(["b"])
+    return late.alter_columns({"path": "l", "name": "labels"})
+
+
+def outrun(d: Dataset) -> object:
+    late = lance.dataset(d.uri)
+    d.delete("id < 5")
+    return late.update({"s": "'x'"}, where="id < 9", conflict_retries=0, retry_timeout=timedelta(seconds=5))
+
+
+def stale(d: Dataset) -> object:
+    d.delete("id = 1")
+    operation = lance.LanceOperation.Overwrite(d.schema, [])
+    return lance.LanceDataset.commit(d.uri, operation, read_version=1, max_retries=0)
+
+
+FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] = [
+    ("no dataset", lambda d: lance.dataset(d.uri + "/none"), TableNotFoundError),
+    ("no parent", lambda d: lance.dataset("/nonexistent/a/b"), TableNotFoundError),
+    ("dataset there", lambda d: lance.write_dataset(rows(1), d.uri), TableAlreadyExistsError),
+    ("no version", lambda d: lance.dataset(d.uri, version=99), TableVersionNotFoundError),
+    ("version 0", lambda d: lance.dataset(d.uri, version=0), TableVersionNotFoundError),
+    ("no version, checkout", lambda d: d.checkout_version(99), TableVersionNotFoundError),
+    ("no version, tag", lambda d: d.tags.create("x", 99), TableVersionNotFoundError),
+    ("no version, branch", lambda d: d.create_branch("x", 99), TableVersionNotFoundError),
+    ("no tag", lambda d: lance.dataset(d.uri, version="none"), TableTagNotFoundError),
+    ("no tag, delete", lambda d: d.tags.delete("none"), TableTagNotFoundError),
+    ("no tag, update", lambda d: d.tags.update("none", 1), TableTagNotFoundError),
+    ("tag there", lambda d: d.tags.create("old", 1), TableTagAlreadyExistsError),
+    ("tag's name", lambda d: d.tags.create("a b", 1), InvalidInputError),
+    ("no branch", lambda d: d.checkout_version(("none", None)), TableBranchNotFoundError),
+    ("no branch, delete", lambda d: d.branches.delete("none"), TableBranchNotFoundError),
+    ("no branch, from", lambda d: d.create_branch("x", ("none", None)), TableBranchNotFoundError),
+    ("branch's name", lambda d: d.create_branch("a b"), InvalidInputError),
+    ("branch main", lambda d: d.branches.delete("main"), InvalidInputError),
+    (
+        "branch in use",
+        lambda d: (d.create_branch("leaf", ("side", None)), d.branches.delete("side")),
+        InvalidInputError,
+    ),
+    ("no index", lambda d: d.drop_index("none"), TableIndexNotFoundError),
+    ("index there", lambda d: d.create_scalar_index("id", "BTREE", replace=False), TableIndexAlreadyExistsError),
+    ("index, no column", lambda d: d.create_scalar_index("zz", "BTREE"), TableColumnNotFoundError),
+    ("index, btree of a vector", lambda d: d.create_scalar_index("v", "BTREE"), InvalidInputError),
+    ("index, text of a number", lambda d: d.create_scalar_index("id", "FTS"), InvalidInputError),
+    ("index, labels of a number", lambda d: d.create_scalar_index("id", "LABEL_LIST"), InvalidInputError),
+    ("index, vectors of numbers", lambda d: d.create_index("id", "IVF_FLAT"), InvalidInputError),
+    ("index, metric", lambda d: d.create_index("v", "IVF_FLAT", metric="zz"), InvalidInputError),
+    ("index, parts", lambda d: d.create_index("v", "IVF_PQ", num_sub_vectors=3), InvalidInputError),
+    ("index, tokenizer", lambda d: d.create_scalar_index("s", "FTS", base_tokenizer="zz"), InvalidInputError),
+    ("index, language", lambda d: d.create_scalar_index("s", "FTS", language="Klingon"), InvalidInputError),
+    ("filter, SQL", lambda d: d.count_rows("id <<< 1"), InvalidInputError),
+    ("filter, column", lambda d: d.count_rows("zz = 1"), TableColumnNotFoundError),
+    ("filter, type", lambda d: d.count_rows("id = 'abc'"), InvalidInputError),
+    ("filter, no condition", lambda d: d.count_rows("id + 1"), InvalidInputError),
+    ("columns", lambda d: d.to_table(columns=["zz"]), TableColumnNotFoundError),
+    ("columns, expression", lambda d: d.to_table(columns={"x": "zz + 1"}), TableColumnNotFoundError),
+    ("search, column", search(column="zz"), TableColumnNotFoundError),
+    ("search, no vector", search(column="id"), InvalidInputError),
+    ("search, size", search(q=[1.0]), InvalidInputError),
+    ("search, sizes", search(q=[ONES, [1.0]]), InvalidInputError),
+    ("search, metric", search(metric="zz"), InvalidInputError),
+    ("search, probes", search(minimum_nprobes=3, maximum_nprobes=2), InvalidInputError),
+    ("search, no probes", search(nprobes=0), InvalidInputError),
+    ("search, ef", search(ef=0), InvalidInputError),
+    ("search, refine", search(refine_factor=0), InvalidInputError),
+    ("text, no index", lambda d: d.to_table(full_text_query="word"), InvalidInputError),
+    ("text, column", lambda d: d.to_table(full_text_query={"query": "a", "columns": ["zz"]}), TableColumnNotFoundError),
+    ("text, number", lambda d: d.to_table(full_text_query={"query": "a", "columns": ["id"]}), InvalidInputError),
+    ("update, column", lambda d: d.update({"zz": "1"}), TableColumnNotFoundError),
+    ("update, expression", lambda d: d.update({"id": "1 +"}), InvalidInputError),
+    ("update, type", lambda d: d.update({"id": "'abc'"}), InvalidInputError),
+    ("update, filter", lambda d: d.update({"id": "1"}, where="zz = 1"), TableColumnNotFoundError),
+    ("delete, column", lambda d: d.delete("zz = 1"), TableColumnNotFoundError),
+    ("delete, SQL", lambda d: d.delete("id (("), InvalidInputError),
+    ("add, there", lambda d: d.add_columns({"id": "1"}), TableSchemaValidationError),
+    ("add, column", lambda d: d.add_columns({"c": "zz + 1"}), TableColumnNotFoundError),
+    ("add, SQL", lambda d: d.add_columns({"c": "id (("}), InvalidInputError),
+    ("alter, column", lambda d: d.alter_columns({"path": "zz", "name": "y"}), TableColumnNotFoundError),
+    ("alter, name taken", lambda d: d.alter_columns({"path": "s", "name": "id"}), TableSchemaValidationError),
+    ("alter, cast", lambda d: d.alter_columns({"path": "s", "data_type": pa.int32()}), TableSchemaValidationError),
+    ("alter, nothing", lambda d: d.alter_columns({"path": "s"}), InvalidInputError),
+    ("drop, column", lambda d: d.drop_columns(["zz"]), TableColumnNotFoundError),
+    ("drop, all", lambda d: d.drop_columns(["id", "s", "b", "v", "l"]), InvalidInputError),
+    ("metadata, column", lambda d: d.update_field_metadata({"zz": {"a": "b"}}), TableColumnNotFoundError),
+    ("append, type", lambda d: d.insert(pa.table({"id": ["a"]})), TableSchemaValidationError),
+    ("append, column", lambda d: d.insert(pa.table({"id": [1], "zz": [1]})), TableSchemaValidationError),
+    ("merge, key", merge(on="zz"), TableColumnNotFoundError),
+    ("merge, nothing to do", lambda d: d.merge_insert("id").execute(rows(1)), InvalidInputError),
+    ("merge, condition", merge(condition="source.zz > 1"), TableColumnNotFoundError),
+    ("merge, type", merge(lambda: pa.table({"id": ["a"]})), TableSchemaValidationError),
+    ("merge, twice", merge(lambda: pa.concat_tables([rows(3), rows(3)])), InvalidInputError),
+    ("cleanup, tagged", lambda d: d.cleanup_old_versions(versions=[1]), InvalidInputError),
+    ("commit, overtaken", overtaken, ConcurrentModificationError),
+    ("commit, outrun", outrun, ConcurrentModificationError),
+    ("commit, stale", stale, ConcurrentModificationError),
+    ("scheme", lambda d: lance.dataset("zzz://a/b"), InvalidInputError),
+    ("account", lambda d: lance.dataset("az://a/b"), InvalidInputError),
+    ("a file", lambda d: lance.dataset(str(next(Path(d.uri).rglob("*.manifest")))), InvalidInputError),
+]
+
+
+@pytest.mark.parametrize(("act", "expected"), [fact[1:] for fact in FACTS], ids=[fact[0] for fact in FACTS])
+def test_texts_of_pylance(dataset: Dataset, act: Callable[[Dataset], object], expected: type[Exception]) -> None:
+    with pytest.raises(LanceNamespaceError) as raised, translated("table wh.t"):
+        act(dataset)
+    assert type(raised.value) is expected, raised.value
+    assert str(raised.value).startswith("table wh.t: ")
+    assert ".rs:" not in str(raised.value)
+    assert raised.value.__cause__ is not None
+
+
+REFUSALS = [
+    (403, "AccessDenied", PermissionDeniedError),
+    (403, "InvalidAccessKeyId", UnauthenticatedError),
+    (403, "SignatureDoesNotMatch", UnauthenticatedError),
+    (400, "ExpiredToken", UnauthenticatedError),
+    (401, "Unauthorized", UnauthenticatedError),
+    (404, "NoSuchBucket", InvalidInputError),
+    (404, "NoSuchKey", InternalError),  # a listing never answers so: this is no missing table
+    (301, "PermanentRedirect", InvalidInputError),
+    (429, "TooManyRequests", ThrottlingError),
+    (503, "SlowDown", ThrottlingError),
+    (503, "ServiceUnavailable", ServiceUnavailableError),
+    (500, "InternalError", InternalError),
+]
+
+
+def refused(status: int, code: str) -> Exception | None:
+    with Store() as store:
+        store.refusal = (status, code)
+        try:
+            TableRef("s3://bucket/t", store.options).open()
+        except LanceNamespaceError as error:
+            return error
+    return None
+
+
+def test_refusals_of_a_store() -> None:
+    # pylance takes two seconds to give up, so all are asked at once
+    with ThreadPoolExecutor(len(REFUSALS)) as pool:
+        errors = pool.map(refused, *zip(*((status, code) for status, code, _ in REFUSALS), strict=True))
+    for (status, code, expected), error in zip(REFUSALS, errors, strict=True):
+        assert type(error) is expected, f"{status} {code}: {error!r}"
+
+
+def test_secrets_of_a_refusal_are_not_shown(store: Store) -> None:
+    store.refusal = (403, "SignatureDoesNotMatch")
+    table = TableRef("s3://bucket/t", store.options)
+    with pytest.raises(UnauthenticatedError) as raised:
+        table.open()
+    shown = "".join(traceback.format_exception(raised.value)) + repr(table) + str(table)
+    for secret in ("AKIDEXAMPLE00", "verysecretvalue", "<StringToSign>"):
+        assert secret not in shown
+    assert "SignatureDoesNotMatch" in shown
+
+
+def test_a_store_that_is_not_there(store: Store) -> None:
+    options = {**store.options, "aws_endpoint": "http://127.0.0.1:9"}
+    with pytest.raises(ServiceUnavailableError):
+        TableRef("s3://bucket/t", options).open()
+
+
+@pytest.mark.parametrize("error", [TypeError("x"), AttributeError("x"), KeyError("x"), IndexError("x")], ids=repr)
+def test_programming_errors_pass(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, translated("t"):
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [OSError("what?"), ValueError("what?"), RuntimeError("what?")], ids=repr)
+def test_what_nobody_knows_is_internal(error: Exception) -> None:
+    with pytest.raises(InternalError, match=r"^t: what\?$") as raised, translated("t"):
+        raise error
+    assert raised.value.__cause__ is error
+
+
+def test_lance_errors_pass() -> None:
+    error = TableNotFoundError("x")
+    with pytest.raises(TableNotFoundError) as raised, translated("t"):
+        raise error
+    assert raised.value is error
+
+
+def test_a_lost_commit_is_not_called_failed() -> None:
+    text = "Wrapped error: Commit result for version 2 is unknown: the commit may or may not have been applied"
+    assert kind_of(text) is CommitStateUnknownError
+
+
+class Failing(FolderNamespace):
+    """Manages versions, and fails when pylance asks for them from inside Rust."""
+
+    failure: Exception = InternalError("")
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        return DescribeTableResponse(location=str(self.root / "t"), managed_versioning=True)
+
+    def list_table_versions(self, request: ListTableVersionsRequest) -> Any:
+        raise self.failure
+
+
+# pylance takes the last two for "no versions yet"
+KINDS = sorted(set(LanceNamespaceError.__subclasses__()) - {TableNotFoundError, TableBranchNotFoundError}, key=str)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_errors_of_a_namespace_come_back_as_they_were(tmp_path: Path, kind: type[LanceNamespaceError]) -> None:
+    namespace = Failing(tmp_path)
+    namespace.failure = kind("what it said")
+    with pytest.raises(LanceNamespaceError, match=r"^table t: what it said$") as raised:
+        TableRef.of(namespace, ["t"]).open()
+    assert type(raised.value) is kind
