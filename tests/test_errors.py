@@ -72,4 +72,5 @@ def test_no_route_is_a_wrong_name_or_endpoint() -> None:
 
 
 def test_an_unknown_commit_is_internal() -> None:
-    assert CommitStateUnknownError("?").code == ErrorCode.INTERNAL == 18
+    assert CommitStateUnknownError("?").code == ErrorCode.INTERNAL
+    assert int(ErrorCode.INTERNAL) == 18

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 BASE = {"errors", "identifiers", "properties", "settings"}
 SHAPES = {"schema", "wire"}
 MAY_IMPORT = {
-    **{module: BASE for module in BASE},
+    **dict.fromkeys(BASE, BASE),
     "schema": BASE,
     "wire": BASE,
     "lake": BASE | {"schema"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -114,12 +113,12 @@ SAME: dict[str, Question] = {
 @pytest.mark.parametrize("question", SAME.values(), ids=SAME)
 def test_the_same_answer(pair: tuple[FolderNamespace, LanceNamespace], question: Question) -> None:
     ours, native = (asked(namespace, question) for namespace in pair)
+    native = native.select(ours.column_names)  # pylance's own has aliases in any order
     assert ours.schema == native.schema
     score = [name for name in ours.column_names if name in ("_score", "_distance")]
     keys = score + [name for name in ours.column_names if name not in (*score, "v", "l")]
     if question.get("full_text_query"):  # equal scores come in any order
-        order = [(key, "ascending") for key in keys]
-        ours, native = ours.sort_by(order), native.sort_by(order)
+        ours, native = (answer.sort_by([(key, "ascending") for key in keys]) for answer in (ours, native))
     assert ours.to_pylist() == native.to_pylist()
 
 
@@ -129,7 +128,7 @@ def test_what_is_asked_is_answered(pair: tuple[FolderNamespace, LanceNamespace])
     assert asked(ours, {"offset": 2})["id"].to_pylist() == [2, 4, 5]
     assert asked(ours, {"k": 0}).num_rows == 299
     assert asked(ours, {"k": 0, "version": 1}).num_rows == 300
-    assert asked(ours, text(match("word1")))["id"].to_pylist().__len__() == 43
+    assert asked(ours, text(match("word1"))).num_rows == 43
     exact = {"vector": {"single_vector": rows()["v"][17].as_py()}, "vector_column": "v", "k": 1}
     assert asked(ours, exact)["id"].to_pylist() == [17]
 
@@ -173,12 +172,12 @@ def test_words_of_several_columns(ours: FolderNamespace) -> None:
         ours.create_table_index(CreateTableIndexRequest(id=["t"], column=column, index_type="FTS"))
     queries: list[Question] = [
         {"match": {"terms": "lance"}},
-        {"match": {"terms": "lanxe", "fuzziness": 1}},
+        {"match": {"terms": "spaar", "fuzziness": 1}},
         {"multi_match": {"match_queries": [{"terms": "lance", "column": "a"}, {"terms": "lance", "column": "b"}]}},
         {"multi_match": {"match_queries": [{"terms": "lance", "column": "a"}, {"terms": "spear", "column": "a"}]}},
     ]
     for query in queries:
-        assert sorted(asked(ours, text(query))["id"].to_pylist()) == [1, 2], query
+        assert set(asked(ours, text(query))["id"].to_pylist()) == {1, 2}, query
 
 
 def test_a_branch(ours: FolderNamespace, table: list[str]) -> None:
@@ -260,7 +259,7 @@ def test_analysis(pair: tuple[FolderNamespace, LanceNamespace]) -> None:
     assert "output_rows=3" in ours
 
 
-def test_a_plan_of_a_branch(ours: FolderNamespace, table: list[str], tmp_path: Path) -> None:
+def test_a_plan_of_a_branch(ours: FolderNamespace, table: list[str]) -> None:
     ours.create_table_branch(CreateTableBranchRequest(id=table, name="side"))
     query = QueryTableRequest.from_dict({"k": 3, "vector": {}, "branch": "none"})
     assert query is not None

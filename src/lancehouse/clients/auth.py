@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
@@ -105,7 +105,7 @@ class SigV4:
         """The signature over method, URL and body."""
         credentials = self._session.get_credentials()
         if credentials is None:
-            raise InvalidInputError("property 'sigv4.region' is set, but no AWS credentials were found")
+            raise UnauthenticatedError("property 'sigv4.region' is set, but no AWS credentials were found")
         request = self._request(method=method, url=url, headers={"Content-Type": "application/json"}, data=body)
         self._signer(credentials.get_frozen_credentials(), self._service, self._region).add_auth(request)
         return dict(request.headers)

@@ -27,7 +27,7 @@ def uri(location: str) -> str:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two locations are the same place: a plain path and its `file://` form are, with or without a last slash."""
+    """Whether two locations are one place: a plain path and its `file://` form are, with or without a last slash."""
     return _plain(one) == _plain(other)
 
 

@@ -224,7 +224,7 @@ class CatalogNamespace(TableOperations):
         return ListTablesResponse(tables=names, page_token=paging.token_after(names[-1]) if rest and names else None)
 
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
-        """List the Lance tables of a namespace and of all below it, by their full ids as this catalog's users write them."""
+        """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them."""
         include_declared = request.include_declared is not False
         names = []
         for namespace in self._tree(request.id):

@@ -260,10 +260,11 @@ def parse(reply: Reply, model: type[M], about: object) -> M:
         return model.model_validate_json(reply.body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the body"
+        place = ".".join(str(part) for part in first["loc"])
+        # What JSON holds may be secret; anything else is some proxy's page, and its words help.
+        words = f"{place}: {first['msg']}" if place else f"it begins with {_excerpt(reply.body, 80)!r}"
         raise InternalError(
-            f"{about}: the answer of the server cannot be read: {place}: {first['msg']}; "
-            f"it begins with {_excerpt(reply.body, 80)!r} (HTTP {reply.status})"
+            f"{about}: the answer of the server cannot be read: {words} (HTTP {reply.status})"
         ) from None
 
 

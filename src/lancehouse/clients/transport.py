@@ -48,7 +48,7 @@ class Transport:
         self._timeout_s = settings.read_timeout_s
         self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
         self._settings = settings
-        self._pools: dict[str | None, urllib3.PoolManager] = {}
+        self._pools: dict[tuple[str, str], urllib3.PoolManager] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send once and read the whole answer.
@@ -94,16 +94,21 @@ class Transport:
         return b"".join(chunks)
 
     def _pool(self, url: str) -> urllib3.PoolManager:
-        """The pool for this address: direct, or through the proxy that the environment names for it."""
+        """The pool for this address. Reading the environment and loading certificates is slow: once for each address."""
         parts = urlsplit(url)
-        proxy = urllib.request.getproxies().get(parts.scheme)
-        if proxy and urllib.request.proxy_bypass(parts.netloc):
-            proxy = None
-        if (pool := self._pools.get(proxy)) is None:
-            options: dict[str, Any] = {"maxsize": CONNECTIONS, "num_pools": 4, "ssl_context": self._tls()}
-            pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-            pool = self._pools.setdefault(proxy, pool)
+        address = (parts.scheme, parts.netloc)
+        if (pool := self._pools.get(address)) is None:
+            pool = self._pools.setdefault(address, self._connect(*address))
         return pool
+
+    def _connect(self, scheme: str, host: str) -> urllib3.PoolManager:
+        """A pool: direct, or through the proxy that the environment names for this address."""
+        proxy = urllib.request.getproxies().get(scheme)
+        if proxy and urllib.request.proxy_bypass(host):
+            proxy = None
+        secure = "https" in (scheme, urlsplit(proxy).scheme if proxy else "")
+        options: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": self._tls() if secure else None}
+        return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self._settings.ca_bundle)

@@ -18,13 +18,11 @@ from lance_namespace import (
 )
 from lance_namespace.errors import (
     InvalidInputError,
+    LanceNamespaceError,
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
-    PermissionDeniedError,
-    ServiceUnavailableError,
     TableAlreadyExistsError,
     TableNotFoundError,
-    UnauthenticatedError,
 )
 
 from lancehouse.clients import credentials, locations, paging
@@ -253,8 +251,9 @@ class UnityNamespace(CatalogNamespace):
         try:
             if not dataset.exists(location, options):
                 return None
-            return dataset.TableRef(location=location, storage_options=options).open().schema
-        except (PermissionDeniedError, UnauthenticatedError, ServiceUnavailableError) as error:
+            schema: pa.Schema = dataset.TableRef(location=location, storage_options=options).open().schema
+            return schema
+        except LanceNamespaceError as error:
             logger.debug("no look at %s: %s", location, error)
             return None
 

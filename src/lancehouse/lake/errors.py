@@ -114,8 +114,8 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
 )
 """The first row that is found in the text of a failure decides."""
 
-FROM_NAMESPACE = re.compile(rf"^Namespace error: ({'|'.join(BY_NAMESPACE)}): ")
-NOISE = re.compile(r",? ?(location: )?\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
+FROM_NAMESPACE = re.compile(rf"^.*?Namespace error: ({'|'.join(BY_NAMESPACE)}): ", re.DOTALL)
+NOISE = re.compile(r"LanceError\(\w+\): |,? ?(location: )?\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
 """Lines of Rust source and dumps of its structures; they mean nothing to a user."""
 
 SECRET_KEYS = re.compile(r"key|secret|token|sas|password|credential|signature", re.IGNORECASE)

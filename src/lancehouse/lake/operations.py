@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from lance_namespace import DescribeTableRequest
+
 from lancehouse.lake.columns import Columns
 from lancehouse.lake.indices import Indices
 from lancehouse.lake.queries import Queries
 from lancehouse.lake.references import References
+from lancehouse.lake.requests import taking
 from lancehouse.lake.rows import Rows
 from lancehouse.lake.versions import Versions
 
@@ -22,3 +27,9 @@ class TableOperations(Rows, Queries, Columns, Indices, References, Versions):
     that, `batch_delete_table_versions` spares the current version and tagged ones, and statistics do not count deleted
     rows.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let a catalog's `describe_table` see models only: when pylance renews credentials it sends a dict."""
+        super().__init_subclass__(**kwargs)
+        if (describe := vars(cls).get("describe_table")) is not None:
+            cls.describe_table = taking(DescribeTableRequest, describe)  # type: ignore[method-assign, assignment]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import lance
@@ -27,14 +26,11 @@ from lance_namespace import (
 )
 from lance_namespace.errors import InvalidInputError, TableVersionNotFoundError, TransactionNotFoundError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
-from pydantic import BaseModel
 
 from lancehouse.lake.dataset import MAIN, TableRef, local_folder
 from lancehouse.lake.errors import translated
 from lancehouse.lake.pages import page
-
-Request = TypeVar("Request", bound=BaseModel)
-Response = TypeVar("Response", bound=BaseModel)
+from lancehouse.lake.requests import as_model, in_kind
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _LAST = 2**64 - 1
@@ -50,16 +46,16 @@ class Versions(LanceNamespace):
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """The versions, oldest first unless `descending`. `e_tag` is unknown, `manifest_size` too in object stores."""
-        asked = _model(ListTableVersionsRequest, request)
+        asked = as_model(ListTableVersionsRequest, request)
         table = self._located(asked.id, asked.branch)
         with table.opened() as dataset:
             found = page(manifests(table), asked.limit, asked.page_token, descending=bool(asked.descending))
             versions = _described(table, dataset, found.items)
-        return _in_kind(request, ListTableVersionsResponse(versions=versions, page_token=found.token))
+        return in_kind(request, ListTableVersionsResponse(versions=versions, page_token=found.token))
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """One version, by default the latest."""
-        asked = _model(DescribeTableVersionRequest, request)
+        asked = as_model(DescribeTableVersionRequest, request)
         table = self._located(asked.id, asked.branch)
         with table.opened() as dataset:
             files = manifests(table)
@@ -67,7 +63,7 @@ class Versions(LanceNamespace):
             if version not in files:
                 raise TableVersionNotFoundError(f"{table} has no version {version}")
             (described,) = _described(table, dataset, {version: files[version]})
-        return _in_kind(request, DescribeTableVersionResponse(version=described))
+        return in_kind(request, DescribeTableVersionResponse(version=described))
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
         """Delete versions and the data that no other version needs.
@@ -75,15 +71,14 @@ class Versions(LanceNamespace):
         Raises:
             InvalidInputError: a range holds the current version, which a table cannot do without, or a tagged one.
         """
-        asked = _model(BatchDeleteTableVersionsRequest, request)
+        asked = as_model(BatchDeleteTableVersionsRequest, request)
         table = self._located(asked.id, asked.branch)
         with table.opened() as dataset:
             doomed = [ref["version"] for ref in dataset.version_refs() if _within(ref["version"], asked.ranges)]
             if dataset.latest_version in doomed:
                 raise InvalidInputError(f"{table}: version {dataset.latest_version} is the current one and has to stay")
-            if doomed:
-                dataset.cleanup_old_versions(versions=doomed)
-        return _in_kind(request, BatchDeleteTableVersionsResponse(deleted_count=len(doomed)))
+            deleted = dataset.cleanup_old_versions(versions=doomed).old_versions if doomed else 0
+        return in_kind(request, BatchDeleteTableVersionsResponse(deleted_count=deleted))
 
     def restore_table(self, request: RestoreTableRequest) -> RestoreTableResponse:
         """Make an old version the current one, by a new version that looks the same."""
@@ -170,11 +165,3 @@ def _operation(transaction: lance.Transaction) -> str:
     operation = transaction.operation
     dropped = isinstance(operation, lance.LanceOperation.CreateIndex) and not operation.new_indices
     return "DropIndex" if dropped else type(operation).__name__
-
-
-def _model(model: type[Request], request: Request | dict[str, Any]) -> Request:
-    return model.model_validate(request) if isinstance(request, dict) else request
-
-
-def _in_kind(request: object, response: Response) -> Response:
-    return response.model_dump(exclude_none=True) if isinstance(request, dict) else response  # type: ignore[return-value]

@@ -1,0 +1,372 @@
+"""What the Iceberg client does beyond the conformance suite: addresses, laxness of servers, lists, credentials."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DeclareTableRequest,
+    DeregisterTableRequest,
+    DescribeNamespaceRequest,
+    DescribeTableRequest,
+    DropNamespaceRequest,
+    ListNamespacesRequest,
+    ListTablesRequest,
+    NamespaceExistsRequest,
+    RenameTableRequest,
+)
+from lance_namespace import errors as lance
+
+import lancehouse
+from tests.servers.faults import FaultProxy
+from tests.servers.loopback import Answer, Loopback, Request
+from tests.servers.polaris import Polaris
+
+Calls = list[tuple[Callable[[Any], object], Any]]
+
+
+@pytest.fixture
+def proxy(reference: str) -> Iterator[FaultProxy]:
+    with FaultProxy(reference) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def namespace(proxy: FaultProxy, tmp_path: Path) -> lancehouse.IcebergNamespace:
+    return lancehouse.IcebergNamespace(endpoint=f"{proxy.uri}/", root=str(tmp_path))
+
+
+@pytest.fixture
+def db(namespace: lancehouse.IcebergNamespace) -> list[str]:
+    parent = ["wh", f"db_{uuid4().hex[:8]}"]
+    namespace.create_namespace(CreateNamespaceRequest(id=parent))
+    return parent
+
+
+class Fake(Loopback):
+    """A server with one namespace `db` and one Lance table `t` in it, below a prefix of its choice."""
+
+    def __init__(self, config: dict[str, Any], prefix: str) -> None:
+        self.config = config
+        self.prefix = prefix
+        self.headers: list[Any] = []
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        self.headers.append(request.headers)
+        if request.path == "/v1/config":
+            return Answer.json(self.config)
+        if request.path == f"/v1{self.prefix}/namespaces/db":
+            return Answer.json({"namespace": ["db"], "properties": {}})
+        if request.path == f"/v1{self.prefix}/namespaces/db/tables/t":
+            return Answer.json({"metadata": {"location": "s3://b/t", "properties": {"table_type": "LANCE"}}})
+        if request.path.startswith(f"/v1{self.prefix}/namespaces/db/"):
+            return Answer.json({"error": {"message": "no", "type": "NoSuchTableException", "code": 404}}, 404)
+        return Answer.text("<html>nothing here</html>", 404)
+
+
+@pytest.mark.parametrize(
+    ("config", "prefix"),
+    [
+        ({"defaults": {"prefix": "d"}, "overrides": {}}, "/d"),
+        ({"defaults": {"prefix": "d"}, "overrides": {"prefix": "o"}}, "/o"),
+        ({"defaults": {"prefix": "catalogs/wh"}, "overrides": {}}, "/catalogs/wh"),
+        ({"defaults": {"prefix": "arn%3Aaws%3As3tables"}, "overrides": {}}, "/arn%3Aaws%3As3tables"),
+        ({"defaults": {"prefix": None}, "overrides": {}}, "/my%20wh"),
+        ({"defaults": {}, "overrides": {}}, "/my%20wh"),
+        ({"defaults": {}, "overrides": {}}, ""),
+    ],
+    ids=["defaults", "overrides", "with a slash", "encoded", "null", "the warehouse's name", "none at all"],
+)
+def test_the_prefix_is_decided_once(config: dict[str, Any], prefix: str) -> None:
+    with Fake(config, prefix) as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        request = DescribeTableRequest(id=["my wh", "db", "t"])
+        assert namespace.describe_table(request).location == "s3://b/t"
+        server.requests.clear()
+        assert namespace.describe_table(request).location == "s3://b/t"
+        with pytest.raises(lance.TableNotFoundError):
+            namespace.describe_table(DescribeTableRequest(id=["my wh", "db", "zz"]))
+        assert [target.partition("?")[0] for _, target in server.requests] == [
+            f"/v1{prefix}/namespaces/db/tables/{name}" for name in ("t", "zz")
+        ]
+
+
+def test_a_missing_table_is_no_missing_route() -> None:
+    """Where the server names what is missing, the path was right."""
+    with Fake({"defaults": {}, "overrides": {}}, "/wh") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        with pytest.raises(lance.TableNotFoundError):
+            namespace.describe_table(DescribeTableRequest(id=["wh", "db", "zz"]))
+        assert [target.partition("?")[0] for _, target in server.requests] == [
+            "/v1/config",
+            "/v1/wh/namespaces/db/tables/zz",
+        ]
+
+
+def test_the_separator_that_the_server_announces() -> None:
+    with Fake({"defaults": {}, "overrides": {"prefix": "p", "namespace-separator": "%2E"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        with pytest.raises(lance.NamespaceNotFoundError):
+            namespace.describe_namespace(DescribeNamespaceRequest(id=["wh", "a.b", "c d"]))
+        assert server.requests[-1] == ("GET", "/v1/p/namespaces/a.b%2Ec%20d")
+
+
+def test_headers_of_its_own() -> None:
+    with Fake({"defaults": {}, "overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **{"header.X-Team": "ml"})
+        namespace.describe_table(DescribeTableRequest(id=["wh", "db", "t"], vend_credentials=True))
+        assert [headers["X-Team"] for headers in server.headers] == ["ml", "ml"]
+        assert server.headers[-1]["X-Iceberg-Access-Delegation"] == "vended-credentials"
+        namespace.describe_table(DescribeTableRequest(id=["wh", "db", "t"]))
+        assert server.headers[-1]["X-Iceberg-Access-Delegation"] is None
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "location"),
+    [
+        ({"root": "/mine"}, {"root": "/theirs"}, "/mine/wh/db/new"),
+        ({}, {"root": "s3://b/theirs/"}, "s3://b/theirs/wh/db/new"),
+        ({}, {}, f"{Path.cwd()}/wh/db/new"),
+    ],
+    ids=["property", "config", "working directory"],
+)
+def test_the_default_location(own: dict[str, str], config: dict[str, str], location: str) -> None:
+    bodies: list[Any] = []
+
+    class Server(Fake):
+        def answer(self, request: Request) -> Answer:
+            if request.method == "POST":
+                bodies.append(json.loads(request.body))
+                return Answer.json({"metadata": {"location": "s3://chosen/by/server", "properties": {}}})
+            return super().answer(request)
+
+    with Server({"defaults": config, "overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **own)
+        declared = namespace.declare_table(DeclareTableRequest(id=["wh", "db", "new"], properties={"a": "b"}))
+    assert declared.location == "s3://chosen/by/server"  # what the server answered, not what was asked
+    assert bodies == [
+        {
+            "name": "new",
+            "location": location,
+            "schema": {
+                "type": "struct",
+                "schema-id": 0,
+                "fields": [{"id": 1, "name": "dummy", "required": False, "type": "string"}],
+            },
+            "properties": {"a": "b", "table_type": "lance", "gc.enabled": "false"},
+        }
+    ]
+
+
+def test_a_default_location_that_the_server_refuses(polaris: Polaris) -> None:
+    namespace = lancehouse.IcebergNamespace(
+        endpoint=polaris.iceberg_uri, credential=polaris.credential, scope="PRINCIPAL_ROLE:ALL", root="/not/allowed"
+    )
+    namespace.create_namespace(CreateNamespaceRequest(id=["test_catalog", "db"]))
+    with pytest.raises(lance.PermissionDeniedError, match="set the property `root`"):
+        namespace.declare_table(DeclareTableRequest(id=["test_catalog", "db", "t"]))
+
+
+def test_vended_credentials(polaris: Polaris) -> None:
+    polaris.seed_namespace("test_catalog", "db")
+    polaris.seed_iceberg(
+        "test_catalog",
+        "db",
+        "t",
+        location="s3://b/db/t",
+        properties={"table_type": "lance", "storage.region": "eu", "storage.endpoint": "table", "owner": "me"},
+        config={"client.region": "us", "token": "not for storage"},
+        vended=[
+            {
+                "prefix": "s3://b/db",
+                "config": {
+                    "s3.access-key-id": "k",
+                    "s3.secret-access-key": "s",
+                    "s3.session-token-expires-at-ms": "7",
+                },
+            }
+        ],
+    )
+    namespace = lancehouse.IcebergNamespace(
+        endpoint=polaris.iceberg_uri,
+        credential=polaris.credential,
+        scope="PRINCIPAL_ROLE:ALL",
+        **{"storage.endpoint": "client", "storage.aws_access_key_id": "client"},
+    )
+    request = DescribeTableRequest(id=["test_catalog", "db", "t"], vend_credentials=True)
+    assert namespace.describe_table(request).storage_options == {
+        "region": "eu",
+        "endpoint": "client",
+        "aws_region": "us",
+        "aws_access_key_id": "k",
+        "aws_secret_access_key": "s",
+        "expires_at_millis": "7",
+    }
+    plain = namespace.describe_table(DescribeTableRequest(id=["test_catalog", "db", "t"])).storage_options or {}
+    assert plain["aws_access_key_id"] == "client"
+    assert "expires_at_millis" not in plain
+
+
+@pytest.mark.parametrize("id", [[], None])
+def test_the_root_is_no_place_to_work(namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, id: Any) -> None:
+    calls: Calls = [
+        (namespace.list_namespaces, ListNamespacesRequest(id=id)),
+        (namespace.list_tables, ListTablesRequest(id=id)),
+        (namespace.list_all_tables, ListTablesRequest(id=id)),
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=id)),
+        (namespace.create_namespace, CreateNamespaceRequest(id=id)),
+        (namespace.drop_namespace, DropNamespaceRequest(id=id)),
+        (namespace.namespace_exists, NamespaceExistsRequest(id=id)),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.InvalidInputError, match="at least"):
+            call(request)
+    assert proxy.requests == []
+
+
+def test_a_warehouse_is_listed_and_nothing_else(namespace: lancehouse.IcebergNamespace, proxy: FaultProxy) -> None:
+    calls: Calls = [
+        (namespace.list_tables, ListTablesRequest(id=["wh"])),
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=["wh"])),
+        (namespace.create_namespace, CreateNamespaceRequest(id=["wh"])),
+        (namespace.drop_namespace, DropNamespaceRequest(id=["wh"])),
+        (namespace.namespace_exists, NamespaceExistsRequest(id=["wh"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.InvalidInputError, match="at least 2 levels"):
+            call(request)
+    assert proxy.requests == []
+    assert isinstance(namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces, list)
+
+
+def test_cascade_is_refused_before_any_request(namespace: lancehouse.IcebergNamespace, proxy: FaultProxy) -> None:
+    with pytest.raises(lance.UnsupportedOperationError, match="Cascade"):
+        namespace.drop_namespace(DropNamespaceRequest(id=["wh", "db"], behavior="CASCADE"))
+    assert proxy.requests == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "missing_is_error"), [(None, False), ("Skip", False), ("SKIP", False), ("Fail", True), ("fail", True)]
+)
+def test_dropping_what_is_not_there(
+    namespace: lancehouse.IcebergNamespace, mode: str | None, missing_is_error: bool
+) -> None:
+    request = DropNamespaceRequest(id=["wh", "never_made"], mode=mode)
+    if missing_is_error:
+        with pytest.raises(lance.NamespaceNotFoundError):
+            namespace.drop_namespace(request)
+    else:
+        namespace.drop_namespace(request)
+
+
+def test_a_lax_server_is_asked_first(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.create_namespace(CreateNamespaceRequest(id=["wh", "never_made", "child"]))
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.declare_table(DeclareTableRequest(id=["wh", "never_made", "t"]))
+    assert proxy.count("POST", "never_made") == 0
+    proxy.clear()
+    for name in "abc":
+        namespace.declare_table(DeclareTableRequest(id=[*db, name]))
+    assert proxy.count("GET") == 0  # it was made a moment ago
+    later = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    namespace.declare_table(DeclareTableRequest(id=[*db, "d"]))
+    assert proxy.count("GET", db[1]) == 1  # a minute later it is asked again
+
+
+def test_a_dropped_namespace_is_forgotten(namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:
+    namespace.create_namespace(CreateNamespaceRequest(id=[*db, "child"]))
+    namespace.drop_namespace(DropNamespaceRequest(id=[*db, "child"]))
+    namespace.drop_namespace(DropNamespaceRequest(id=db))
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
+
+
+def test_lists_load_no_more_than_they_need(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    for number in range(12):
+        namespace.declare_table(DeclareTableRequest(id=[*db, f"t{number:02}"]))
+    proxy.clear()
+    first = namespace.list_tables(ListTablesRequest(id=db, limit=5))
+    assert first.tables == [f"t{number:02}" for number in range(5)]
+    assert proxy.count("GET", r"/tables/t\d\d\?snapshots=refs") == 5
+    rest = namespace.list_tables(ListTablesRequest(id=db, page_token=first.page_token))
+    assert rest.tables == [f"t{number:02}" for number in range(5, 12)]
+    assert rest.page_token is None
+
+
+def test_the_second_listing_asks_only_what_changed(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    for name in "abc":
+        namespace.declare_table(DeclareTableRequest(id=[*db, name]))
+    answers: list[int] = []
+
+    def look(request: Request, forward: Any) -> Answer:
+        answer: Answer = forward(request)
+        answers.append(answer.status)
+        return answer
+
+    namespace.list_tables(ListTablesRequest(id=db))
+    proxy.add(look, method="GET", path=r"/tables/[abc]\?", times=100)
+    assert namespace.list_tables(ListTablesRequest(id=db)).tables == ["a", "b", "c"]
+    assert answers == [304, 304, 304]
+    namespace.deregister_table(DeregisterTableRequest(id=[*db, "b"]))
+    assert namespace.list_tables(ListTablesRequest(id=db)).tables == ["a", "c"]
+
+
+def test_rename_across_warehouses(namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:
+    namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
+    with pytest.raises(lance.InvalidInputError, match="warehouse"):
+        namespace.rename_table(RenameTableRequest(id=[*db, "t"], new_table_name="u", new_namespace_id=["other", "db"]))
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.rename_table(
+            RenameTableRequest(id=[*db, "t"], new_table_name="u", new_namespace_id=["wh", "never_made"])
+        )
+    namespace.declare_table(DeclareTableRequest(id=[*db, "u"]))
+    with pytest.raises(lance.TableAlreadyExistsError):
+        namespace.rename_table(RenameTableRequest(id=[*db, "t"], new_table_name="u"))
+
+
+def test_a_table_of_another_kind(proxy: FaultProxy, namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.schema import Schema
+
+    catalog = RestCatalog("ref", uri=proxy.uri, **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"})
+    catalog.create_table((db[1], "plain"), Schema())
+    namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
+    assert namespace.list_tables(ListTablesRequest(id=db)).tables == ["t"]
+    calls: Calls = [
+        (namespace.describe_table, DescribeTableRequest(id=[*db, "plain"])),
+        (namespace.deregister_table, DeregisterTableRequest(id=[*db, "plain"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.InvalidInputError, match="is not a Lance table"):
+            call(request)
+    assert catalog.table_exists((db[1], "plain"))
+    with pytest.raises(lance.InvalidInputError, match="table_type must be 'lance'"):
+        namespace.declare_table(DeclareTableRequest(id=[*db, "x"], properties={"table_type": "iceberg"}))
+
+
+def test_names_that_the_server_cannot_find_again_are_not_made(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    proxy.clear()
+    for name in ("a/b", "50%", "a\\b", "..", "x\x1fy"):
+        with pytest.raises(lance.InvalidInputError):
+            namespace.declare_table(DeclareTableRequest(id=[*db, name]))
+        with pytest.raises(lance.InvalidInputError):
+            namespace.create_namespace(CreateNamespaceRequest(id=["wh", name]))
+    assert proxy.count("POST") == 0

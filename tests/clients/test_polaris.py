@@ -1,0 +1,132 @@
+"""What the Polaris client does beyond the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DeclareTableRequest,
+    DeregisterTableRequest,
+    DescribeNamespaceRequest,
+    DescribeTableRequest,
+    DropNamespaceRequest,
+    DropTableRequest,
+    ListNamespacesRequest,
+    ListTablesRequest,
+    RenameTableRequest,
+)
+from lance_namespace import errors as lance
+
+import lancehouse
+from tests.servers.polaris import Polaris
+
+Calls = list[tuple[Callable[[Any], object], Any]]
+CATALOG = "test_catalog"
+DB = [CATALOG, "db"]
+
+
+@pytest.fixture
+def namespace(polaris: Polaris) -> lancehouse.PolarisNamespace:
+    namespace = lancehouse.PolarisNamespace(endpoint=polaris.uri, credential=polaris.credential)
+    namespace.create_namespace(CreateNamespaceRequest(id=DB))
+    return namespace
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/api/catalog", "/api/catalog/"])
+def test_the_endpoint_with_or_without_its_path(polaris: Polaris, suffix: str) -> None:
+    namespace = lancehouse.PolarisNamespace(endpoint=polaris.uri + suffix, credential=polaris.credential)
+    assert namespace.list_namespaces(ListNamespacesRequest(id=[CATALOG])).namespaces == []
+
+
+def test_nested_namespaces(namespace: lancehouse.PolarisNamespace) -> None:
+    for levels in (["a"], ["a", "b.c"], ["a", "b.c", "d/e"]):
+        namespace.create_namespace(CreateNamespaceRequest(id=[CATALOG, *levels]))
+    listed = namespace.list_namespaces(ListNamespacesRequest(id=[CATALOG, "a"])).namespaces
+    assert listed == [f"{CATALOG}.a.b.c"]
+    listed = namespace.list_namespaces(ListNamespacesRequest(id=[CATALOG, "a", "b.c"])).namespaces
+    assert listed == [f"{CATALOG}.a.b.c.d/e"]
+    table = [CATALOG, "a", "b.c", "d/e", "t/x"]
+    namespace.declare_table(DeclareTableRequest(id=table, location="s3://b/t"))
+    assert namespace.describe_table(DescribeTableRequest(id=table)).location == "s3://b/t"
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.create_namespace(CreateNamespaceRequest(id=[CATALOG, "nope", "c"]))
+
+
+def test_doc_is_a_property(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    properties = {"doc": "what it is", "owner": "me"}
+    declared = namespace.declare_table(DeclareTableRequest(id=[*DB, "t"], location="s3://b/t", properties=properties))
+    described = namespace.describe_table(DescribeTableRequest(id=[*DB, "t"]))
+    assert declared.properties == described.properties == {**properties, "table_type": "lance"}
+    namespace.declare_table(DeclareTableRequest(id=[*DB, "u"], location="s3://b/u"))
+    assert namespace.describe_table(DescribeTableRequest(id=[*DB, "u"])).properties == {"table_type": "lance"}
+
+
+def test_other_formats(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    polaris.seed_generic(CATALOG, "db", "delta", format="delta")
+    polaris.seed_generic(CATALOG, "db", "upper", format="LANCE", location="s3://b/upper")
+    polaris.seed_iceberg(CATALOG, "db", "ice")
+    namespace.declare_table(DeclareTableRequest(id=[*DB, "t"], location="s3://b/t"))
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == ["t", "upper"]
+    calls: Calls = [
+        (namespace.describe_table, DescribeTableRequest(id=[*DB, "delta"])),
+        (namespace.deregister_table, DeregisterTableRequest(id=[*DB, "delta"])),
+        (namespace.drop_table, DropTableRequest(id=[*DB, "delta"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.InvalidInputError, match="its format is 'delta'"):
+            call(request)
+    with pytest.raises(lance.TableNotFoundError):
+        namespace.describe_table(DescribeTableRequest(id=[*DB, "ice"]))
+    with pytest.raises(lance.TableAlreadyExistsError):
+        namespace.declare_table(DeclareTableRequest(id=[*DB, "ice"], location="s3://b/t"))
+
+
+def test_the_default_location(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    below = namespace.declare_table(DeclareTableRequest(id=[*DB, "t 1"])).location
+    assert below == "file:///warehouse/test_catalog/db/t%201"
+    rooted = lancehouse.PolarisNamespace(endpoint=polaris.uri, credential=polaris.credential, root="s3://b/x")
+    assert rooted.declare_table(DeclareTableRequest(id=[*DB, "t2"])).location == "s3://b/x/test_catalog/db/t2"
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.declare_table(DeclareTableRequest(id=[CATALOG, "nope", "t"]))
+
+
+def test_a_namespace_without_a_location(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    polaris.seed_namespace(CATALOG, "placeless")
+    with pytest.raises(lance.InvalidInputError, match="set the property `root`"):
+        namespace.declare_table(DeclareTableRequest(id=[CATALOG, "placeless", "t"]))
+
+
+def test_missing_catalogs_and_namespaces(namespace: lancehouse.PolarisNamespace) -> None:
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.list_namespaces(ListNamespacesRequest(id=["no_such_catalog"]))
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.describe_namespace(DescribeNamespaceRequest(id=[CATALOG, "nope"]))
+    with pytest.raises(lance.NamespaceNotFoundError):
+        namespace.list_tables(ListTablesRequest(id=[CATALOG, "nope"]))
+    for mode in (None, "Fail"):
+        with pytest.raises(lance.NamespaceNotFoundError):
+            namespace.drop_namespace(DropNamespaceRequest(id=[CATALOG, "nope"], mode=mode))
+    namespace.drop_namespace(DropNamespaceRequest(id=[CATALOG, "nope"], mode="skip"))
+
+
+def test_overwrite_of_a_namespace(namespace: lancehouse.PolarisNamespace) -> None:
+    namespace.create_namespace(CreateNamespaceRequest(id=[CATALOG, "x"], properties={"old": "1"}))
+    made = namespace.create_namespace(
+        CreateNamespaceRequest(id=[CATALOG, "x"], mode="OVERWRITE", properties={"new": "2"})
+    )
+    assert "old" not in (made.properties or {})
+    namespace.declare_table(DeclareTableRequest(id=[CATALOG, "x", "t"], location="s3://b/t"))
+    with pytest.raises(lance.NamespaceNotEmptyError):
+        namespace.create_namespace(CreateNamespaceRequest(id=[CATALOG, "x"], mode="overwrite"))
+
+
+def test_what_polaris_cannot_do(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    before = len(polaris.requests)
+    with pytest.raises(lance.UnsupportedOperationError, match="rename"):
+        namespace.rename_table(RenameTableRequest(id=[*DB, "t"], new_table_name="u"))
+    with pytest.raises(lance.UnsupportedOperationError, match="Cascade"):
+        namespace.drop_namespace(DropNamespaceRequest(id=DB, behavior="cascade"))
+    assert len(polaris.requests) == before

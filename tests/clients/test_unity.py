@@ -1,0 +1,206 @@
+"""What the Unity client does beyond the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DeclareTableRequest,
+    DeregisterTableRequest,
+    DescribeNamespaceRequest,
+    DescribeTableRequest,
+    DropNamespaceRequest,
+    DropTableRequest,
+    ListNamespacesRequest,
+    ListTablesRequest,
+    NamespaceExistsRequest,
+    RegisterTableRequest,
+    RenameTableRequest,
+    errors,
+)
+
+import lancehouse
+from lancehouse.schema.jsonarrow import from_jsonarrow
+from tests.servers.faults import FaultProxy, canned
+from tests.servers.unity import Unity
+
+Calls = list[tuple[Callable[[Any], object], Any]]
+CATALOG = "lance_test"
+DB = [CATALOG, "db"]
+
+
+@pytest.fixture
+def namespace(unity: Unity, tmp_path: Path) -> lancehouse.UnityNamespace:
+    unity.seed_schema(CATALOG, "db")
+    return lancehouse.UnityNamespace(endpoint=unity.uri, catalog=CATALOG, root=str(tmp_path))
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/api/2.1/unity-catalog", "/api/2.1/unity-catalog/"])
+def test_the_endpoint_with_or_without_its_path(unity: Unity, suffix: str) -> None:
+    namespace = lancehouse.UnityNamespace(endpoint=unity.uri + suffix, catalog=CATALOG)
+    assert namespace.list_namespaces(ListNamespacesRequest(id=[CATALOG])).namespaces == []
+
+
+def test_three_levels(namespace: lancehouse.UnityNamespace) -> None:
+    assert namespace.list_namespaces(ListNamespacesRequest(id=[])).namespaces == [CATALOG]
+    assert namespace.list_namespaces(ListNamespacesRequest()).namespaces == [CATALOG]
+    assert namespace.list_namespaces(ListNamespacesRequest(id=[CATALOG])).namespaces == ["db"]
+    calls: Calls = [
+        (namespace.list_namespaces, ListNamespacesRequest(id=DB)),
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=[CATALOG])),
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=[*DB, "x"])),
+        (namespace.create_namespace, CreateNamespaceRequest(id=[CATALOG])),
+        (namespace.create_namespace, CreateNamespaceRequest(id=[*DB, "x"])),
+        (namespace.list_tables, ListTablesRequest(id=[CATALOG])),
+        (namespace.declare_table, DeclareTableRequest(id=DB)),
+        (namespace.describe_table, DescribeTableRequest(id=[*DB, "t", "u"])),
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=[CATALOG, "a.b"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(errors.InvalidInputError):
+            call(request)
+
+
+def test_levels_joined_by_dollars(namespace: lancehouse.UnityNamespace) -> None:
+    namespace.declare_table(DeclareTableRequest(id=[f"{CATALOG}$db$t"], location="s3://b/t"))
+    assert namespace.describe_table(DescribeTableRequest(id=[f"{CATALOG}$db", "t"])).location == "s3://b/t"
+    assert namespace.list_tables(ListTablesRequest(id=[f"{CATALOG}$db"])).tables == ["t"]
+    for parent in ([], [CATALOG], DB):
+        assert namespace.list_all_tables(ListTablesRequest(id=parent)).tables == [f"{CATALOG}$db$t"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "request_", "expected"),
+    [
+        ("create_namespace", CreateNamespaceRequest(id=["other", "db"]), errors.InvalidInputError),
+        ("declare_table", DeclareTableRequest(id=["other", "db", "t"]), errors.InvalidInputError),
+        ("describe_table", DescribeTableRequest(id=["other", "db", "t"]), errors.InvalidInputError),
+        ("deregister_table", DeregisterTableRequest(id=["other", "db", "t"]), errors.InvalidInputError),
+        ("drop_table", DropTableRequest(id=["other", "db", "t"]), errors.InvalidInputError),
+        ("list_namespaces", ListNamespacesRequest(id=["other"]), errors.NamespaceNotFoundError),
+        ("describe_namespace", DescribeNamespaceRequest(id=["other", "db"]), errors.NamespaceNotFoundError),
+        ("namespace_exists", NamespaceExistsRequest(id=["other", "db"]), errors.NamespaceNotFoundError),
+        ("drop_namespace", DropNamespaceRequest(id=["other", "db"]), errors.NamespaceNotFoundError),
+        ("list_tables", ListTablesRequest(id=["other", "db"]), errors.NamespaceNotFoundError),
+    ],
+)
+def test_another_catalog(
+    namespace: lancehouse.UnityNamespace, unity: Unity, operation: str, request_: Any, expected: type[Exception]
+) -> None:
+    before = len(unity.requests)
+    with pytest.raises(expected, match="other"):
+        getattr(namespace, operation)(request_)
+    assert len(unity.requests) == before
+
+
+def test_more_than_a_page(namespace: lancehouse.UnityNamespace, unity: Unity) -> None:
+    for number in range(230):
+        properties = {"table_type": "Lance"} if number % 2 else {}
+        unity.seed_table(
+            CATALOG, "db", f"t{number:03}", format="TEXT", location=f"s3://b/{number}", properties=properties
+        )
+    tables = namespace.list_tables(ListTablesRequest(id=DB)).tables
+    assert tables == [f"t{number:03}" for number in range(1, 230, 2)]
+
+
+def test_a_table_of_another_kind(namespace: lancehouse.UnityNamespace, unity: Unity) -> None:
+    unity.seed_table(CATALOG, "db", "delta", format="DELTA", location="s3://b/d")
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == []
+    calls: Calls = [
+        (namespace.describe_table, DescribeTableRequest(id=[*DB, "delta"])),
+        (namespace.deregister_table, DeregisterTableRequest(id=[*DB, "delta"])),
+        (namespace.drop_table, DropTableRequest(id=[*DB, "delta"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(errors.InvalidInputError, match="is not a Lance table"):
+            call(request)
+
+
+def test_cascade(namespace: lancehouse.UnityNamespace) -> None:
+    namespace.declare_table(DeclareTableRequest(id=[*DB, "t"]))
+    with pytest.raises(errors.NamespaceNotEmptyError):
+        namespace.drop_namespace(DropNamespaceRequest(id=DB))
+    namespace.drop_namespace(DropNamespaceRequest(id=DB, behavior="cascade"))
+    with pytest.raises(errors.NamespaceNotFoundError):
+        namespace.drop_namespace(DropNamespaceRequest(id=DB))
+    namespace.drop_namespace(DropNamespaceRequest(id=DB, mode="Skip"))
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("emb", pa.list_(pa.float32(), 4)),
+        pa.field("tags", pa.list_(pa.struct([pa.field("k", pa.string()), pa.field("v", pa.decimal128(10, 2))]))),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+@pytest.mark.parametrize("by", ["declare", "register"])
+def test_columns_come_from_the_dataset(
+    namespace: lancehouse.UnityNamespace, unity: Unity, tmp_path: Path, by: str
+) -> None:
+    location = str(tmp_path / "there")
+    lance.write_dataset(SCHEMA.empty_table(), location)
+    if by == "declare":
+        namespace.declare_table(DeclareTableRequest(id=[*DB, "t"], location=location))
+    else:
+        namespace.register_table(RegisterTableRequest(id=[*DB, "t"], location=location))
+    columns = namespace._get(namespace._table([*DB, "t"])).columns or []
+    assert [(column["name"], column["type_name"]) for column in columns] == [
+        ("id", "LONG"),
+        ("emb", "ARRAY"),
+        ("tags", "ARRAY"),
+        ("at", "TIMESTAMP"),
+    ]
+    described = namespace.describe_table(DescribeTableRequest(id=[*DB, "t"]))
+    assert described.location == f"file://{location}"
+    assert described.var_schema is not None
+    assert from_jsonarrow(described.var_schema) == SCHEMA
+
+
+def test_a_declared_table_learns_its_schema_from_the_data(namespace: lancehouse.UnityNamespace) -> None:
+    declared = namespace.declare_table(DeclareTableRequest(id=[*DB, "t"]))
+    assert namespace.describe_table(DescribeTableRequest(id=[*DB, "t"])).var_schema is None
+    lance.write_dataset(SCHEMA.empty_table(), declared.location or "")
+    described = namespace.describe_table(DescribeTableRequest(id=[*DB, "t"]))
+    assert described.var_schema is not None
+    assert from_jsonarrow(described.var_schema) == SCHEMA
+
+
+def test_vended_credentials(unity: Unity) -> None:
+    unity.seed_schema(CATALOG, "db")
+    with FaultProxy(unity.uri) as proxy:
+        body = (
+            '{"aws_temp_credentials": {"access_key_id": "k", "secret_access_key": "s", "session_token": "t"},'
+            ' "expiration_time": 7}'
+        )
+        proxy.add(canned(200, body), method="POST", path="temporary-table-credentials")
+        namespace = lancehouse.UnityNamespace(endpoint=proxy.uri, catalog=CATALOG, **{"storage.region": "eu"})
+        unity.seed_table(
+            CATALOG,
+            "db",
+            "t",
+            format="TEXT",
+            location="file:///nowhere/t",
+            properties={"table_type": "lance", "owner": "me"},
+        )
+        request = DescribeTableRequest(id=[*DB, "t"], vend_credentials=True)
+        assert namespace.describe_table(request).storage_options == {
+            "region": "eu",
+            "aws_access_key_id": "k",
+            "aws_secret_access_key": "s",
+            "aws_session_token": "t",
+            "expires_at_millis": "7",
+        }
+
+
+def test_unity_cannot_rename(namespace: lancehouse.UnityNamespace) -> None:
+    with pytest.raises(errors.UnsupportedOperationError, match="rename"):
+        namespace.rename_table(RenameTableRequest(id=[*DB, "t"], new_table_name="u"))
