@@ -110,6 +110,7 @@ def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         assert proxy.requests[0][1].startswith(f"{server.uri}/v1/config")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         proxy.requests.clear()
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
         assert namespace.list_namespaces(WAREHOUSE).namespaces == ["wh.db"]
         assert proxy.requests == []
 

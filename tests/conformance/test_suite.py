@@ -134,6 +134,7 @@ def test_permitted(tmp_path: Path, impl: type[model.ModelNamespace]) -> None:
     seen = {result.check: result.seen for result in report.results}
     for name, words in permitted.PERMITTED[impl].items():
         assert seen[name].startswith(words)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_below_a_parent(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ CONNECTIONS = 16
 """How many requests of one client are under way at once, at most."""
 
 CHUNK = 1 << 16
+ONCE = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
+
+Pool = urllib3.HTTPConnectionPool | urllib3.ProxyManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Transport:
         self._timeout_s = settings.read_timeout_s
         self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
         self._settings = settings
-        self._pools: dict[tuple[str, str], urllib3.PoolManager] = {}
+        self._pools: dict[tuple[str, str], Pool] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send once and read the whole answer.
@@ -57,21 +60,24 @@ class Transport:
             UnreachableError: nothing was sent.
             LostError: the answer did not arrive in time, or not whole.
         """
-        where = urlsplit(url).netloc
+        pool, where, target = self._way(url)
         deadline = time.monotonic() + self._timeout_s + self._settings.connect_timeout_s
         try:
-            answer = self._pool(url).urlopen(
+            answer = pool.urlopen(
                 method,
-                url,
+                target,
                 body=body,
                 headers=dict(headers),
                 timeout=self._timeout,
-                retries=False,
+                retries=ONCE,
                 redirect=False,
+                assert_same_host=False,
                 preload_content=False,
             )
             return Reply(answer.status, answer.headers, self._read(answer, deadline, where))
         except urllib3.exceptions.SSLError as error:
+            if not isinstance(error.args[0], ssl.SSLCertVerificationError):
+                raise LostError(f"the secure connection to {where} broke: {_reason(error)}") from error
             raise UnreachableError(f"no secure connection to {where}: {_reason(error)}; see `ca_bundle`") from error
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             raise UnreachableError(f"no connection to {where}: {_reason(error)}") from error
@@ -93,22 +99,24 @@ class Transport:
         answer.release_conn()
         return b"".join(chunks)
 
-    def _pool(self, url: str) -> urllib3.PoolManager:
-        """The pool for this address. Reading the environment and loading certificates is slow: once for each address."""
-        parts = urlsplit(url)
-        address = (parts.scheme, parts.netloc)
-        if (pool := self._pools.get(address)) is None:
-            pool = self._pools.setdefault(address, self._connect(*address))
-        return pool
+    def _way(self, url: str) -> tuple[Pool, str, str]:
+        """The connections for an address, its name, and what to ask of them."""
+        scheme, where, *_ = parts = urlsplit(url)
+        if (pool := self._pools.get((scheme, where))) is None:
+            pool = self._pools.setdefault((scheme, where), self._pool(scheme, where))
+        proxied = isinstance(pool, urllib3.ProxyManager)
+        return pool, where, url if proxied else parts._replace(scheme="", netloc="", path=parts.path or "/").geturl()
 
-    def _connect(self, scheme: str, host: str) -> urllib3.PoolManager:
-        """A pool: direct, or through the proxy that the environment names for this address."""
+    def _pool(self, scheme: str, where: str) -> Pool:
+        """Connections: direct, or through the proxy that the environment names for this address."""
         proxy = urllib.request.getproxies().get(scheme)
-        if proxy and urllib.request.proxy_bypass(host):
+        if proxy and urllib.request.proxy_bypass(where):
             proxy = None
         secure = "https" in (scheme, urlsplit(proxy).scheme if proxy else "")
         options: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": self._tls() if secure else None}
-        return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        if proxy:
+            return urllib3.ProxyManager(proxy, **options)
+        return urllib3.PoolManager(**options).connection_from_url(f"{scheme}://{where}")
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self._settings.ca_bundle)

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Subject:
         """The same, judged."""
         self.ledger = Ledger(self.client, self.token)
         self._count = 0
+        self._absent = [folder for folder in self._default_folders() if not folder.exists()]
 
     # The run
 
@@ -83,7 +84,16 @@ class Subject:
         self.ledger.remove_data()
         if "folder" in self.__dict__:
             shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in self._absent:
+            with suppress(OSError):  # it never came to be, or holds things of others
+                folder.rmdir()
         return left
+
+    def _default_folders(self) -> list[Path]:
+        """Where tables without a location would lie, were they on this machine; the deepest first."""
+        root = local_path(self.target.properties.get("root", "."))
+        levels = self.target.parent
+        return [root.joinpath(*levels[:end]) for end in range(len(levels), 0, -1)] if root else []
 
     # What kind of implementation this is, found out once
 
