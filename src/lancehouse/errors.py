@@ -97,10 +97,9 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
         about: the object that the call was about, as its user knows it.
         on: what the call expects, by error type or by status.
     """
+    kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
     if any(words in message for words in NO_ROUTE):
         kind = InvalidInputError
-    else:
-        kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
     named = f"HTTP {status} {type_}".rstrip()
     error = kind(f"{about}: {message or 'the server gave no reason'} ({named})")
     vars(error)["route_missing"] = status in (400, 404) and type_ not in BY_TYPE

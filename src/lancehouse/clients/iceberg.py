@@ -76,7 +76,7 @@ class IcebergNamespace(WarehouseNamespace):
             if reply.status == 304:
                 return known
             loaded = parse(reply, LoadedTable, table)
-            entry = _entry(loaded) if is_lance(loaded.metadata.properties) else None
+            entry = _entry(table, loaded) if is_lance(loaded.metadata.properties) else None
             if tag := reply.headers.get("ETag", ""):
                 self._tags[path] = (tag, entry)
                 while len(self._tags) > REMEMBERED_TABLES:
@@ -98,7 +98,7 @@ class IcebergNamespace(WarehouseNamespace):
             ),
         )
         require_lance(table, loaded.metadata.properties)
-        return _entry(loaded)
+        return _entry(table, loaded)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         self._require(table.namespace)
@@ -113,8 +113,8 @@ class IcebergNamespace(WarehouseNamespace):
                 )
                 mine = (
                     found is not None
-                    and locations.is_same(found.metadata.location, location)
-                    and wanted.items() <= found.metadata.properties.items()
+                    and locations.is_same(found.metadata.location or "", location)
+                    and wanted.items() <= (found.metadata.properties or {}).items()
                 )
                 return found if mine else None
 
@@ -128,7 +128,7 @@ class IcebergNamespace(WarehouseNamespace):
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             )
 
-        return _entry(self._at(table.namespace.catalog, create))
+        return _entry(table, self._at(table.namespace.catalog, create))
 
     def _delete_table(self, table: TableId) -> None:
         self._at(
@@ -173,11 +173,13 @@ class IcebergNamespace(WarehouseNamespace):
         return there is not None and if_found(lambda: self._load_table(source, vend=False)) is None
 
 
-def _entry(loaded: LoadedTable) -> Entry:
+def _entry(table: TableId, loaded: LoadedTable) -> Entry:
     location = loaded.metadata.location
+    if not location:
+        raise InternalError(f"{table}: the catalog has no location for it")
     return Entry(
         location=location,
-        properties=loaded.metadata.properties,
+        properties=loaded.metadata.properties or {},
         vended=credentials.from_iceberg(location, loaded.config, loaded.storage_credentials),
     )
 

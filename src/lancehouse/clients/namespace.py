@@ -173,7 +173,7 @@ class CatalogNamespace(TableOperations):
             if mode == "Create":
                 raise
             if mode == "Overwrite":
-                self._drop(namespace, cascade=False)
+                if_found(lambda: self._delete_namespace(namespace, cascade=False))
                 made = self._create_namespace(namespace, properties)
             else:
                 made = self._load_namespace(namespace)
@@ -196,17 +196,12 @@ class CatalogNamespace(TableOperations):
         namespace = self._namespace(request.id)
         if cascade and not self.cascades:
             raise UnsupportedOperationError(f"{namespace}: {self.client} drops empty namespaces only, not Cascade")
-        if not self._drop(namespace, cascade=cascade) and mode == "Fail":
-            raise NamespaceNotFoundError(f"{namespace} does not exist")
-        return DropNamespaceResponse()
-
-    def _drop(self, namespace: NamespaceId, *, cascade: bool) -> bool:
-        """Drop a namespace; False if there was none."""
         try:
             self._delete_namespace(namespace, cascade=cascade)
         except NamespaceNotFoundError:
-            return False
-        return True
+            if mode == "Fail":
+                raise
+        return DropNamespaceResponse()
 
     # Tables
 

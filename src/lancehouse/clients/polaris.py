@@ -50,7 +50,7 @@ class PolarisNamespace(WarehouseNamespace):
         loaded = if_found(
             lambda: self._rest.get(self._path(table), LoadedGenericTable, about=table, on={404: InternalError})
         )
-        return _entry(loaded) if loaded is not None and _is_lance(loaded) else None
+        return _entry(table, loaded) if loaded is not None and _is_lance(loaded) else None
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         loaded = self._rest.get(
@@ -62,7 +62,7 @@ class PolarisNamespace(WarehouseNamespace):
         )
         if not _is_lance(loaded):
             raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
-        return _entry(loaded)
+        return _entry(table, loaded)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         kept = {key: value for key, value in properties.items() if key != DOC}
@@ -83,6 +83,7 @@ class PolarisNamespace(WarehouseNamespace):
             return found if mine else None
 
         return _entry(
+            table,
             self._rest.create(
                 self._tables(table.namespace),
                 body,
@@ -91,7 +92,7 @@ class PolarisNamespace(WarehouseNamespace):
                 lookup=lookup,
                 headers=VEND if vend else None,
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
-            )
+            ),
         )
 
     def _delete_table(self, table: TableId) -> None:
@@ -117,13 +118,12 @@ def _is_lance(loaded: LoadedGenericTable) -> bool:
     return loaded.table.format.lower() == LANCE
 
 
-def _entry(loaded: LoadedGenericTable) -> Entry:
-    table = loaded.table
-    if table.base_location is None:
-        raise InternalError(f"table {table.name}: the catalog has no location for it")
-    doc = {DOC: table.doc} if table.doc is not None else {}
+def _entry(table: TableId, loaded: LoadedGenericTable) -> Entry:
+    location, doc = loaded.table.base_location, loaded.table.doc
+    if not location:
+        raise InternalError(f"{table}: the catalog has no location for it")
     return Entry(
-        location=table.base_location,
-        properties={**(table.properties or {}), **doc},
-        vended=credentials.from_iceberg(table.base_location, None, loaded.storage_access_configs),
+        location=location,
+        properties={**(loaded.table.properties or {}), **({DOC: doc} if doc is not None else {})},
+        vended=credentials.from_iceberg(location, None, loaded.storage_access_configs),
     )

@@ -101,11 +101,12 @@ class Transport:
 
     def _way(self, url: str) -> tuple[Pool, str, str]:
         """The connections for an address, its name, and what to ask of them."""
-        scheme, where, *_ = parts = urlsplit(url)
+        scheme, where, *_ = urlsplit(url)
         if (pool := self._pools.get((scheme, where))) is None:
             pool = self._pools.setdefault((scheme, where), self._pool(scheme, where))
-        proxied = isinstance(pool, urllib3.ProxyManager)
-        return pool, where, url if proxied else parts._replace(scheme="", netloc="", path=parts.path or "/").geturl()
+        if isinstance(pool, urllib3.ProxyManager):
+            return pool, where, url
+        return pool, where, url[len(f"{scheme}://{where}") :] or "/"
 
     def _pool(self, scheme: str, where: str) -> Pool:
         """Connections: direct, or through the proxy that the environment names for this address."""

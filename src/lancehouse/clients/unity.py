@@ -17,6 +17,7 @@ from lance_namespace import (
     ListNamespacesResponse,
 )
 from lance_namespace.errors import (
+    InternalError,
     InvalidInputError,
     LanceNamespaceError,
     NamespaceNotEmptyError,
@@ -225,8 +226,8 @@ class UnityNamespace(CatalogNamespace):
         return locations.below(self._settings.root or str(Path.cwd()), table.parts)
 
     def _entry(self, loaded: Table, table: TableId, *, vend: bool) -> Entry:
-        if loaded.storage_location is None:
-            raise InvalidInputError(f"{table}: the catalog has no location for it")
+        if not loaded.storage_location:
+            raise InternalError(f"{table}: the catalog has no location for it")
         return Entry(
             location=loaded.storage_location,
             properties=loaded.properties or {},

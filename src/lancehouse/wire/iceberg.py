@@ -46,22 +46,22 @@ class TablePage(Paged, KebabModel):
 class TableMetadata(KebabModel):
     """What we read of Iceberg's table metadata."""
 
-    location: str
-    properties: dict[str, str] = Field(default_factory=dict)
+    location: str | None = None
+    properties: dict[str, str] | None = None
 
 
 class StorageCredential(KebabModel):
     """Vended access to everything below a prefix."""
 
     prefix: str
-    config: dict[str, str]
+    config: dict[str, str] = Field(repr=False)
 
 
 class LoadedTable(KebabModel):
     """Answer of LoadTable and CreateTable."""
 
     metadata: TableMetadata
-    config: dict[str, str] | None = None
+    config: dict[str, str] | None = Field(default=None, repr=False)
     storage_credentials: list[StorageCredential] | None = None
 
 
@@ -84,5 +84,5 @@ class RenameTable(KebabModel):
 class Token(KebabModel):
     """Answer of an OAuth2 token endpoint."""
 
-    access_token: str = Field(alias="access_token")
+    access_token: str = Field(alias="access_token", repr=False)
     expires_in: float | None = Field(default=None, alias="expires_in")

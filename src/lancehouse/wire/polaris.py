@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from lancehouse.wire.iceberg import StorageCredential
 from lancehouse.wire.model import KebabModel
 
@@ -22,4 +20,4 @@ class LoadedGenericTable(KebabModel):
     """Answer of load and create."""
 
     table: GenericTable
-    storage_access_configs: list[StorageCredential] | None = Field(default=None)
+    storage_access_configs: list[StorageCredential] | None = None

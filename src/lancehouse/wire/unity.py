@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from lancehouse.wire.model import Model, Paged
 
 
@@ -68,21 +70,21 @@ class CredentialsRequest(Model):
 class AwsCredentials(Model):
     """Temporary access to S3."""
 
-    access_key_id: str
-    secret_access_key: str
-    session_token: str
+    access_key_id: str = Field(repr=False)
+    secret_access_key: str = Field(repr=False)
+    session_token: str = Field(repr=False)
 
 
 class AzureDelegation(Model):
     """Temporary access to Azure storage."""
 
-    sas_token: str
+    sas_token: str = Field(repr=False)
 
 
 class GcpToken(Model):
     """Temporary access to Google Cloud Storage."""
 
-    oauth_token: str
+    oauth_token: str = Field(repr=False)
 
 
 class TemporaryCredentials(Model):
