@@ -360,6 +360,19 @@ def test_a_table_of_another_kind(proxy: FaultProxy, namespace: lancehouse.Iceber
         namespace.declare_table(DeclareTableRequest(id=[*db, "x"], properties={"table_type": "iceberg"}))
 
 
+def test_a_level_with_the_separator_of_the_server(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    """Iceberg's server on SQLite would make two levels of it."""
+    with pytest.raises(lance.InvalidInputError, match="joins levels by"):
+        namespace.create_namespace(CreateNamespaceRequest(id=[*db, "a.b"]))
+    assert namespace.list_namespaces(ListNamespacesRequest(id=db)).namespaces == []
+    alone = ["wh", f"a.{db[1]}"]
+    namespace.create_namespace(CreateNamespaceRequest(id=alone))
+    assert ".".join(alone) in namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces
+    namespace.drop_namespace(DropNamespaceRequest(id=alone))
+
+
 def test_names_that_the_server_cannot_find_again_are_not_made(
     namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
 ) -> None:

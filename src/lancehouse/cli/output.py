@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
-from typing_extensions import override
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 """How commands end; 2 is wrong usage."""
@@ -80,7 +79,6 @@ class Text(Output):
         self._out = Console(highlight=False)
         self._err = Console(stderr=True, highlight=False)
 
-    @override
     def record(self, title: str, fields: Row) -> None:
         if title:
             self._out.print(f"[bold]{escape(title)}[/bold]")
@@ -88,7 +86,6 @@ class Text(Output):
         for key, value in fields.items():
             self._out.print(f"{key:{width}}  {value}", soft_wrap=True, markup=False)
 
-    @override
     def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
@@ -100,11 +97,9 @@ class Text(Output):
         self._out.print(table)
         self._out.print(words, soft_wrap=True, markup=False)
 
-    @override
     def error(self, sentence: str) -> None:
         self._err.print(f"[bold red]Error:[/bold red] {escape(sentence)}", soft_wrap=True)
 
-    @override
     @contextmanager
     def progress(self, words: str) -> Iterator[Progress]:
         with self._err.status(escape(words)) as status:
@@ -114,19 +109,15 @@ class Text(Output):
 class Json(Output):
     """For programs: one JSON document on stdout."""
 
-    @override
     def record(self, title: str, fields: Row) -> None:
         _print(fields)
 
-    @override
     def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
         _print({**summary, "rows": list(rows)})
 
-    @override
     def error(self, sentence: str) -> None:
         click.echo(json.dumps({"error": sentence}, ensure_ascii=False), err=True)
 
-    @override
     def progress(self, words: str) -> AbstractContextManager[Progress]:
         return nullcontext(Progress())
 
@@ -139,7 +130,6 @@ class _Line(Progress):
         self._status = status
         self._words = words
 
-    @override
     def say(self, words: str) -> None:
         self._status.update(escape(f"{self._words}: {words}"))
 

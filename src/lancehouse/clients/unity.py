@@ -29,6 +29,7 @@ from lance_namespace.errors import (
 from lancehouse.clients import credentials, locations, paging
 from lancehouse.clients.namespace import CatalogNamespace, Entry, if_found
 from lancehouse.clients.rest import Rest, parse
+from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
 from lancehouse.properties import is_lance, require_lance, storage_options
@@ -236,8 +237,14 @@ class UnityNamespace(CatalogNamespace):
         )
 
     def _vended(self, loaded: Table, table: TableId) -> Mapping[str, str]:
+        """Credentials to read and write the table; none from a server that vends none."""
         body = CredentialsRequest(table_id=loaded.table_id or "", operation="READ_WRITE")
-        reply = self._rest.post("/temporary-table-credentials", body, about=table, done=lambda: False)
+        try:
+            reply = self._rest.post("/temporary-table-credentials", body, about=table, done=lambda: False)
+        except InvalidInputError as error:
+            if is_route_missing(error):
+                return {}
+            raise
         assert reply is not None
         return credentials.from_unity(parse(reply, TemporaryCredentials, table))
 

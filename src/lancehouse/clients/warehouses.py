@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from lance_namespace.errors import (
+    InvalidInputError,
     LanceNamespaceError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
@@ -142,17 +143,20 @@ class WarehouseNamespace(CatalogNamespace):
             mine = found is not None and properties.items() <= found.items()
             return Namespace(namespace=list(namespace.levels), properties=dict(found or {})) if mine else None
 
-        made = self._at(
-            namespace.catalog,
-            lambda at: self._rest.create(
+        def create(at: Warehouse) -> Namespace:
+            joint = unquote(at.separator)
+            if len(namespace.levels) > 1 and any(joint in level for level in namespace.levels):
+                raise InvalidInputError(f"{namespace}: the server joins levels by {joint!r}, no level may contain it")
+            return self._rest.create(
                 f"{at.path}/namespaces",
                 body,
                 Namespace,
                 about=namespace,
                 lookup=lookup,
                 on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
-            ),
-        )
+            )
+
+        made = self._at(namespace.catalog, create)
         self._seen.add(namespace)
         return made.properties or {}
 

@@ -77,7 +77,7 @@ def check_detailed_declared(subject: Subject) -> None:
 def check_table_uri(subject: Subject) -> None:
     """with_table_uri gives a complete address."""
     with optional("with_table_uri"):
-        uri = subject.describe(subject.dataset(), with_table_uri=True).table_uri
+        uri = subject.describe(subject.dataset(), with_table_uri=True, load_detailed_metadata=True).table_uri
     if uri is None:
         pytest.skip("unsupported: with_table_uri (it is null)")
     assert "://" in uri, f"it is {uri!r}"
