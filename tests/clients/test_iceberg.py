@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -97,6 +98,15 @@ def test_the_prefix_is_decided_once(config: dict[str, Any], prefix: str) -> None
         assert [target.partition("?")[0] for _, target in server.requests] == [
             f"/v1{prefix}/namespaces/db/tables/{name}" for name in ("t", "zz")
         ]
+
+
+def test_threads_ask_for_the_config_once() -> None:
+    with Fake({"defaults": {}, "overrides": {}}, "/wh") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        request = DescribeTableRequest(id=["wh", "db", "t"])
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: namespace.describe_table(request), range(16)))
+        assert [target for _, target in server.requests].count("/v1/config?warehouse=wh") == 1
 
 
 def test_a_missing_table_is_no_missing_route() -> None:
@@ -369,8 +379,8 @@ def test_a_level_with_the_separator_of_the_server(
     assert namespace.list_namespaces(ListNamespacesRequest(id=db)).namespaces == []
     alone = ["wh", f"a.{db[1]}"]
     namespace.create_namespace(CreateNamespaceRequest(id=alone))
-    assert ".".join(alone) in namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces
-    namespace.drop_namespace(DropNamespaceRequest(id=alone))
+    namespace.namespace_exists(NamespaceExistsRequest(id=alone))
+    namespace.drop_namespace(DropNamespaceRequest(id=alone, mode="Fail"))
 
 
 def test_names_that_the_server_cannot_find_again_are_not_made(

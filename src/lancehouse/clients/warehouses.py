@@ -62,6 +62,8 @@ class WarehouseNamespace(CatalogNamespace):
         super().__init__(**properties)
         base = self._base()
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
+        self._announced: dict[str, list[Warehouse]] = {}
+        self._asking = threading.Lock()
         self._warehouses: dict[str, Warehouse] = {}
         self._seen = _Seen()
 
@@ -79,7 +81,10 @@ class WarehouseNamespace(CatalogNamespace):
         """
         if (known := self._warehouses.get(catalog)) is not None:
             return call(known)
-        named, *others = self._ways(catalog)
+        with self._asking:
+            if catalog not in self._announced:
+                self._announced[catalog] = self._ways(catalog)
+        named, *others = self._announced[catalog]
         try:
             return self._remember(catalog, named, call)
         except LanceNamespaceError as error:
@@ -88,7 +93,8 @@ class WarehouseNamespace(CatalogNamespace):
             try:
                 return self._remember(catalog, others[0], call)
             except LanceNamespaceError as second:
-                raise (error if is_route_missing(second) else second) from None
+                vague = is_route_missing(second) and isinstance(second, InvalidInputError)
+                raise (error if vague else second) from None
 
     def _remember(self, catalog: str, way: Warehouse, call: Callable[[Warehouse], T]) -> T:
         result = call(way)
@@ -104,8 +110,7 @@ class WarehouseNamespace(CatalogNamespace):
             about=f"warehouse {catalog}",
             on={404: NamespaceNotFoundError, "NotFoundException": NamespaceNotFoundError},
         )
-        own = {"root": self._settings.root} if self._settings.root else {}
-        merged = {**config.defaults, **own, **config.overrides}
+        merged = {**config.defaults, **config.overrides}
         prefix = merged.get("prefix")
         prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
         return [
