@@ -190,7 +190,13 @@ def test_versions_in_a_store(store: Store) -> None:
 
 
 THEIRS = ("notes.txt", "metadata/notes.json", "data/raw.csv", "tree/oak.txt", "mine/t.lance", "_mine/x.txt")
-ICEBERG = ("metadata/00000-1.metadata.json", "metadata/snap-1.avro", "metadata/1-m0.avro", "metadata/version-hint.text")
+ICEBERG = (
+    "metadata/00000-1.metadata.json",
+    "metadata/.00000-1.metadata.json.crc",
+    "metadata/snap-1.avro",
+    "metadata/1-m0.avro",
+    "metadata/version-hint.text",
+)
 
 
 def fill(location: str) -> None:

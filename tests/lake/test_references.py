@@ -24,6 +24,7 @@ from lance_namespace import (
     UpdateTableTagRequest,
 )
 
+from lancehouse.paging import token_after
 from tests.lake.folder import FolderNamespace
 
 Both = tuple[LanceNamespace, list[str]]
@@ -103,7 +104,8 @@ def test_pages(ours: FolderNamespace, table: list[str]) -> None:
             break
     assert seen == ["a", "b", "c", "d", "e"]
     ours.delete_table_tag(DeleteTableTagRequest(id=table, tag="b"))
-    assert list(ours.list_table_tags(ListTableTagsRequest(id=table, page_token="b")).tags) == ["c", "d", "e"]
+    after = ListTableTagsRequest(id=table, page_token=token_after("b"))
+    assert list(ours.list_table_tags(after).tags) == ["c", "d", "e"]
 
 
 REFUSED: list[tuple[Callable[[FolderNamespace, list[str]], object], type[Exception]]] = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -50,12 +49,14 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.clients import locations, paging
+from lancehouse.clients import locations
 from lancehouse.clients.transport import CONNECTIONS
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
 from lancehouse.lake.operations import TableOperations
+from lancehouse.modes import one_of
+from lancehouse.paging import page, remaining, token_after
 from lancehouse.properties import LANCE, TABLE_TYPE, storage_options
 from lancehouse.settings import ClientSettings
 
@@ -157,13 +158,13 @@ class CatalogNamespace(TableOperations):
     def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
         """List the namespaces directly below one."""
         children = self._children(self._namespace(request.id, least=1))
-        names, token = paging.page([self._shown(child) for child in children], request)
-        return ListNamespacesResponse(namespaces=names, page_token=token)
+        found = page(dict.fromkeys(map(self._shown, children)), request.limit, request.page_token)
+        return ListNamespacesResponse(namespaces=list(found.items), page_token=found.token)
 
     def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
         """Create a namespace; `mode` decides what happens if it is there already."""
         namespace = self._namespace(request.id)
-        mode = one_of("mode", request.mode, ("Create", "ExistOk", "Overwrite"))
+        mode = one_of("mode", request.mode, "Create", "ExistOk", "Overwrite")
         properties = request.properties or {}
         if not all(is_plain(level) for level in namespace.levels):
             if_found(lambda: self._load_namespace(namespace))
@@ -190,9 +191,9 @@ class CatalogNamespace(TableOperations):
 
     def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
         """Drop a namespace; `mode` decides what happens if there is none, `behavior` if it is not empty."""
-        cascade = one_of("behavior", request.behavior, ("Restrict", "Cascade")) == "Cascade"
+        cascade = one_of("behavior", request.behavior, "Restrict", "Cascade") == "Cascade"
         default = "Skip" if self.drops_missing else "Fail"
-        mode = one_of("mode", request.mode or default, ("Fail", "Skip"))
+        mode = one_of("mode", request.mode or default, "Fail", "Skip")
         namespace = self._namespace(request.id)
         if cascade and not self.cascades:
             raise UnsupportedOperationError(f"{namespace}: {self.client} drops empty namespaces only, not Cascade")
@@ -209,14 +210,14 @@ class CatalogNamespace(TableOperations):
         """List the Lance tables of a namespace by their bare names, sorted; a table that cannot be read raises."""
         namespace = self._namespace(request.id)
         candidates = self._candidates(namespace)
-        rest = paging.remaining(list(candidates), request)
+        rest = remaining(candidates, request.limit, request.page_token)
         names: list[str] = []
         while rest and (request.limit is None or len(names) < request.limit):
             share = len(rest) if request.limit is None else request.limit - len(names)
             chosen, rest = rest[:share], rest[share:]
             tables = [(TableId(namespace, name), candidates[name]) for name in chosen]
             names += self._listed(tables, include_declared=request.include_declared is not False)
-        return ListTablesResponse(tables=names, page_token=paging.token_after(names[-1]) if rest and names else None)
+        return ListTablesResponse(tables=names, page_token=token_after(names[-1]) if rest and names else None)
 
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them."""
@@ -224,10 +225,10 @@ class CatalogNamespace(TableOperations):
         names = []
         for namespace in self._tree(request.id):
             tables = [(TableId(namespace, name), entry) for name, entry in self._candidates(namespace).items()]
-            found = self._listed(tables, include_declared=include_declared)
-            names += [self.delimiter.join([*namespace.parts, name]) for name in found]
-        chosen, token = paging.page(names, request)
-        return ListTablesResponse(tables=chosen, page_token=token)
+            listed = self._listed(tables, include_declared=include_declared)
+            names += [self.delimiter.join([*namespace.parts, name]) for name in listed]
+        found = page(dict.fromkeys(names), request.limit, request.page_token)
+        return ListTablesResponse(tables=list(found.items), page_token=found.token)
 
     def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
         """Every namespace that may hold tables, at an id and below it."""
@@ -290,7 +291,7 @@ class CatalogNamespace(TableOperations):
     def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
         """Make the entry of a table whose data is there already."""
         table = self._table(request.id)
-        mode = one_of("mode", request.mode, ("Create", "Overwrite"))
+        mode = one_of("mode", request.mode, "Create", "Overwrite")
         if not request.location:
             raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
         properties = request.properties
@@ -395,20 +396,6 @@ class CatalogNamespace(TableOperations):
     def _options(self, entry: Entry) -> dict[str, str]:
         """How to reach a table's storage: its own options, under the client's, under what the catalog vends."""
         return {**storage_options(entry.properties), **self._settings.storage, **entry.vended}
-
-
-def one_of(what: str, value: str | None, allowed: Collection[str]) -> str:
-    """A word of the interface, in any case, Pascal or snake; the first allowed one is the default.
-
-    Raises:
-        InvalidInputError: it is none of them.
-    """
-    words = {word.lower(): word for word in allowed}
-    if value is None:
-        return next(iter(words.values()))
-    if (found := words.get(re.sub(r"[_\-\s]", "", value).lower())) is None:
-        raise InvalidInputError(f"{what} {value!r} is not known; it is one of {', '.join(allowed)}")
-    return found
 
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -26,12 +26,13 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
-from lancehouse.clients import credentials, locations, paging
+from lancehouse.clients import credentials, locations
 from lancehouse.clients.namespace import CatalogNamespace, Entry, if_found
 from lancehouse.clients.rest import Rest, parse
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
+from lancehouse.paging import page
 from lancehouse.properties import is_lance, require_lance, storage_options
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
@@ -100,8 +101,8 @@ class UnityNamespace(CatalogNamespace):
         """List the schemas of the catalog; at the root, the catalog itself."""
         if _levels(request.id):
             return super().list_namespaces(request)
-        names, token = paging.page([self._settings.catalog], request)
-        return ListNamespacesResponse(namespaces=names, page_token=token)
+        found = page({self._settings.catalog: None}, request.limit, request.page_token)
+        return ListNamespacesResponse(namespaces=list(found.items), page_token=found.token)
 
     def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
         """Create a schema; another catalog than this connection's is a wrong request, not a missing parent."""
@@ -119,7 +120,7 @@ class UnityNamespace(CatalogNamespace):
             token_name="page_token",  # noqa: S106
             first=None,
         )
-        return [parent.child(schema.name) for page in pages for schema in page.schemas]
+        return [parent.child(schema.name) for part in pages for schema in part.schemas]
 
     def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
         levels = _levels(parts) or [self._settings.catalog]
@@ -172,7 +173,7 @@ class UnityNamespace(CatalogNamespace):
             first=None,
             on={404: NamespaceNotFoundError},
         )
-        listed = [table for page in pages for table in page.tables if _is_lance(table)]
+        listed = [table for part in pages for table in part.tables if _is_lance(table)]
         return {table.name: self._entry(table, TableId(namespace, table.name), vend=False) for table in listed}
 
     def _peek(self, table: TableId) -> Entry | None:

@@ -166,10 +166,10 @@ _OURS = re.compile(
     r"|(tree/.+?/)?data/.+\.(lance|blob)"
     r"|(_refs|_mem_wal)/.+"
     r"|\.lance-(reserved|deregistered)"
-    r"|metadata/[^/]+(\.metadata\.json(\.gz)?|\.avro|\.stats|\.puffin)"
-    r"|metadata/version-hint\.text"
+    r"|metadata/[^/]+(\.metadata\.json(\.gz)?|\.avro|\.stats|\.puffin)(\.crc)?"
+    r"|metadata/\.?version-hint\.text(\.crc)?"
 )
-"""Files of a Lance dataset and of its branches, and Iceberg's metadata."""
+"""Files of a Lance dataset and its branches, and Iceberg's metadata with the checksums that Hadoop hides beside it."""
 
 
 def is_ours(file: str) -> bool:

@@ -29,8 +29,8 @@ from lance_namespace_urllib3_client.models.fragment_summary import FragmentSumma
 from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.pages import page
 from lancehouse.lake.versions import transaction_id
+from lancehouse.paging import page
 
 VECTOR = ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
 SCALAR = ("BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "RTREE", "FTS")

@@ -26,7 +26,7 @@ from lance_namespace_urllib3_client.models.branch_contents import BranchContents
 from lance_namespace_urllib3_client.models.tag_contents import TagContents
 
 from lancehouse.lake.dataset import MAIN, TableRef
-from lancehouse.lake.pages import page
+from lancehouse.paging import page
 
 
 class References(LanceNamespace):

@@ -42,6 +42,7 @@ from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.dataset import MAIN, TableRef, drop, exists
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import OvertakenError, create
+from lancehouse.modes import one_of
 
 Entry = DeclareTableResponse | DescribeTableResponse
 
@@ -58,7 +59,7 @@ class Rows(LanceNamespace):
         If the rows cannot be written, the entry that this call made is taken back. A table that was there before is
         never harmed: overwriting adds a version.
         """
-        mode = _mode(request.mode, "create", ("create", "existok", "overwrite"))
+        mode = one_of("mode", request.mode, "Create", "ExistOk", "Overwrite")
         rows = read_stream(request_data)
         try:
             entry = self.declare_table(
@@ -79,7 +80,7 @@ class Rows(LanceNamespace):
 
     def insert_into_table(self, request: InsertIntoTableRequest, request_data: bytes) -> InsertIntoTableResponse:
         """Append rows or put them in the place of all others. A table that is only declared is created by them."""
-        mode = _mode(request.mode, "append", ("append", "overwrite"))
+        mode = one_of("mode", request.mode, "Append", "Overwrite")
         rows = read_stream(request_data)
         table = TableRef.of(self, request.id, branch=request.branch)
         try:
@@ -103,7 +104,7 @@ class Rows(LanceNamespace):
         except TableNotFoundError:
             if not request.when_not_matched_insert_all:
                 raise
-            version = self._create_first(table, rows, "append")
+            version = self._create_first(table, rows, "Append")
             return MergeInsertIntoTableResponse(
                 num_updated_rows=0, num_inserted_rows=rows.num_rows, num_deleted_rows=0, version=version
             )
@@ -139,7 +140,7 @@ class Rows(LanceNamespace):
         try:
             version = self._create(request, entry, mode, rows)
         except TableAlreadyExistsError:
-            if mode != "existok":
+            if mode != "ExistOk":
                 raise
             return _created(entry, None)
         return _created(entry, version)
@@ -155,7 +156,7 @@ class Rows(LanceNamespace):
         if not exists(location, options):
             managed = entry.managed_versioning is True
             return create(rows, location, options, namespace=client, id=table_id, managed=managed)
-        if mode != "overwrite":
+        if mode != "Overwrite":
             raise TableAlreadyExistsError(f"{about}: there is a Lance table at {location}")
         with translated(about, options):
             return int(lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode="overwrite").version)
@@ -166,7 +167,7 @@ class Rows(LanceNamespace):
             raise TableNotFoundError(f"{table}: the table has no data yet, and therefore no branches")
         entry = self.describe_table(DescribeTableRequest(id=list(table.id)))
         try:
-            return self._create(CreateTableRequest(id=list(table.id)), entry, "create", rows)
+            return self._create(CreateTableRequest(id=list(table.id)), entry, "Create", rows)
         except TableAlreadyExistsError:
             return _add(table, rows, mode)
 
@@ -222,13 +223,6 @@ def duration(text: str) -> timedelta:
     return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
-def _mode(said: str | None, default: str, known: tuple[str, ...]) -> str:
-    mode = (said or default).replace("_", "").lower()
-    if mode not in known:
-        raise InvalidInputError(f"mode {said!r} is none of {', '.join(known)}")
-    return mode
-
-
 def _location(entry: Entry) -> str:
     if not entry.location:
         raise InternalError("the catalog did not say where the table is")
@@ -243,7 +237,7 @@ def _created(entry: Entry, version: int | None) -> CreateTableResponse:
 
 def _add(table: TableRef, rows: pa.Table, mode: str) -> int:
     with table.opened() as dataset:
-        return int(lance.write_dataset(rows, dataset, mode=mode).version)
+        return int(lance.write_dataset(rows, dataset, mode=mode.lower()).version)
 
 
 def _merge(

@@ -29,8 +29,8 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse.lake.dataset import MAIN, TableRef, local_folder
 from lancehouse.lake.errors import translated
-from lancehouse.lake.pages import page
 from lancehouse.lake.requests import as_model, in_kind
+from lancehouse.paging import page
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _LAST = 2**64 - 1

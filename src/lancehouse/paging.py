@@ -1,0 +1,63 @@
+"""Lists in pages, with tokens of our own: opaque to the caller, and good for every catalog."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lance_namespace.errors import InvalidInputError
+
+Key = TypeVar("Key", int, str)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Key, Item]):
+    """Part of a list, and the token of the next part; None after the last."""
+
+    items: dict[Key, Item]
+    token: str | None
+
+
+def page(
+    items: Mapping[Key, Item], limit: int | None, token: str | None, *, descending: bool = False
+) -> Page[Key, Item]:
+    """The items in the order of their keys, from behind the one that the token names, which need not be there any more.
+
+    Raises:
+        InvalidInputError: a token that was not given out here, or a negative limit.
+    """
+    keys = remaining(items, limit, token, descending=descending)
+    shown = keys[:limit]
+    return Page({key: items[key] for key in shown}, token_after(shown[-1]) if 0 < len(shown) < len(keys) else None)
+
+
+def remaining(keys: Iterable[Key], limit: int | None, token: str | None, *, descending: bool = False) -> list[Key]:
+    """The keys of this page and of all later ones, in order.
+
+    Raises:
+        InvalidInputError: a token that was not given out here, or a negative limit.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidInputError(f"limit {limit} is negative")
+    ordered = sorted(set(keys), reverse=descending)
+    if not token or not ordered:
+        return ordered
+    last = _key(token, type(ordered[0]))
+    return [key for key in ordered if (key < last if descending else key > last)]
+
+
+def token_after(key: int | str) -> str:
+    """The token of the page that starts behind `key`."""
+    return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
+
+
+def _key(token: str, kind: type[Key]) -> Key:
+    try:
+        padded = token.encode() + b"=" * (-len(token) % 4)
+        return kind(base64.b64decode(padded, altchars=b"-_", validate=True).decode())
+    except (binascii.Error, ValueError):
+        raise InvalidInputError(f"page_token {token!r} was not given out by a list call; start without one") from None
