@@ -86,7 +86,7 @@ def main() -> None:
         finally:
             server.__exit__(None, None, None)
     console.print("\nThe server is stopped and its folder is gone. Next:")
-    console.print("  uv run lancehouse conformance --help   check any catalog of yours")
+    console.print("  .venv/bin/lancehouse conformance -h    check any catalog of yours")
     console.print("  make bench-clients                     side by side with lance-namespace-impls")
     console.print("  docs/iceberg.md, polaris.md, unity.md  every property, mapping and error")
 
