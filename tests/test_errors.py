@@ -4,7 +4,7 @@ import pytest
 from lance_namespace import errors as lance
 from lance_namespace.errors import ErrorCode, LanceNamespaceError
 
-from lancehouse.errors import CommitStateUnknownError, ErrorMap, from_wire, is_route_missing
+from lancehouse.errors import FOREIGN_PAGE, CommitStateUnknownError, ErrorMap, from_wire, is_route_missing
 
 TABLE: ErrorMap = {404: lance.TableNotFoundError, 409: lance.TableAlreadyExistsError}
 
@@ -16,6 +16,8 @@ TABLE: ErrorMap = {404: lance.TableNotFoundError, 409: lance.TableAlreadyExistsE
         (404, "NoSuchNamespaceException", TABLE, lance.NamespaceNotFoundError),  # the server knows better than the call
         (404, "", TABLE, lance.TableNotFoundError),  # a proxy's 404 has no type
         (404, "", {}, lance.InvalidInputError),
+        (404, FOREIGN_PAGE, TABLE, lance.InternalError),  # nor does a page for people say that a table is missing
+        (403, FOREIGN_PAGE, TABLE, lance.PermissionDeniedError),
         (409, "AlreadyExistsException", TABLE, lance.TableAlreadyExistsError),
         (409, "CommitFailedException", TABLE, lance.ConcurrentModificationError),
         (409, "CommitConflictException", TABLE, lance.ConcurrentModificationError),

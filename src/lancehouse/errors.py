@@ -81,6 +81,9 @@ BY_STATUS: ErrorMap = MappingProxyType(
     }
 )
 
+FOREIGN_PAGE = "a page"
+"""The type of an error that is a page for people: some proxy answered, or the endpoint leads elsewhere."""
+
 NO_ROUTE = ("No route for request", "Unable to find matching target resource")
 """How the reference server and Polaris say that a path leads nowhere: the endpoint or a name is wrong."""
 
@@ -97,13 +100,22 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
         about: the object that the call was about, as its user knows it.
         on: what the call expects, by error type or by status.
     """
+    page = type_ == FOREIGN_PAGE
+    type_ = "" if page else type_
     kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
     if any(words in message for words in NO_ROUTE):
         kind = InvalidInputError
+    elif page and status == 404:
+        kind, message = InternalError, f"{message}; this is no answer of a catalog: is `endpoint` right?"
     named = f"HTTP {status} {type_}".rstrip()
     error = kind(f"{about}: {message or 'the server gave no reason'} ({named})")
-    vars(error)["route_missing"] = status in (400, 404) and type_ not in BY_TYPE
+    vars(error).update(named=type_ in BY_TYPE, route_missing=status in (400, 404) and type_ not in BY_TYPE)
     return error
+
+
+def is_named(error: LanceNamespaceError) -> bool:
+    """Whether the server itself named what is wrong: it knew what it was asked for."""
+    return bool(vars(error).get("named"))
 
 
 def is_route_missing(error: LanceNamespaceError) -> bool:

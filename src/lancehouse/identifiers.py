@@ -31,7 +31,7 @@ class NamespaceId:
         Raises:
             InvalidInputError: too few levels, or an empty one.
         """
-        levels = _checked(parts, least, "a namespace id is [catalog, namespace, ...]")
+        levels = _checked(parts, least, "a namespace id is [warehouse or catalog, namespace, ...]")
         return cls(levels[0], levels[1:])
 
     @property
@@ -74,7 +74,7 @@ class TableId:
         Raises:
             InvalidInputError: fewer than three levels, or an empty one.
         """
-        levels = _checked(parts, 3, "a table id is [catalog, namespace, ..., table]")
+        levels = _checked(parts, 3, "a table id is [warehouse or catalog, namespace, ..., table]")
         return cls(NamespaceId(levels[0], levels[1:-1]), levels[-1])
 
     @property

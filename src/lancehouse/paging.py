@@ -44,20 +44,17 @@ def remaining(keys: Iterable[Key], limit: int | None, token: str | None, *, desc
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
     ordered = sorted(set(keys), reverse=descending)
-    if not token or not ordered:
+    if not token:
         return ordered
-    last = _key(token, type(ordered[0]))
-    return [key for key in ordered if (key < last if descending else key > last)]
+    try:
+        padded = token.encode() + b"=" * (-len(token) % 4)
+        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+        after = [type(key)(text) for key in ordered[:1]]
+    except (binascii.Error, ValueError):
+        raise InvalidInputError(f"page_token {token!r} was not given out by a list call; start without one") from None
+    return [key for last in after for key in ordered if (key < last if descending else key > last)]
 
 
 def token_after(key: int | str) -> str:
     """The token of the page that starts behind `key`."""
     return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
-
-
-def _key(token: str, kind: type[Key]) -> Key:
-    try:
-        padded = token.encode() + b"=" * (-len(token) % 4)
-        return kind(base64.b64decode(padded, altchars=b"-_", validate=True).decode())
-    except (binascii.Error, ValueError):
-        raise InvalidInputError(f"page_token {token!r} was not given out by a list call; start without one") from None

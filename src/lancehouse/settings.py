@@ -32,8 +32,10 @@ def _text(value: str) -> str:
 
 def _url(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s", value):
         raise ValueError("must be a URL that starts with http:// or https://")
+    if parts.port == 0:  # a port that is no number, or too large a one, raises here
+        raise ValueError("must not have port 0")
     if parts.username or parts.password:
         raise ValueError("must not carry a user or password; use `auth_token` or `credential`")
     if parts.query or parts.fragment:
@@ -175,7 +177,7 @@ class ClientSettings:
             if name.startswith(HEADER_PREFIX):
                 headers[_header_name(key, name.removeprefix(HEADER_PREFIX))] = _header_value(key, text)
                 continue
-            if name.startswith(STORAGE_PREFIX):
+            if name.startswith(STORAGE_PREFIX) and name != STORAGE_PREFIX:
                 storage[name.removeprefix(STORAGE_PREFIX)] = text
                 continue
             in_millis = name.endswith(f"_timeout{MILLIS_SUFFIX}")
@@ -218,7 +220,7 @@ def _header_name(key: str, name: str) -> str:
 
 
 def _header_value(key: str, value: str) -> str:
-    if not value.isprintable():
+    if not value.isprintable() or not value.isascii():
         raise InvalidInputError(f"property {key!r} has a value that no HTTP header can carry")
     return value
 

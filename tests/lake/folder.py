@@ -20,8 +20,8 @@ from lance_namespace import (
     TableNotFoundError,
 )
 
-from lancehouse.lake.dataset import drop
 from lancehouse.lake.operations import TableOperations
+from lancehouse.lake.removal import drop
 
 
 class FolderNamespace(TableOperations):

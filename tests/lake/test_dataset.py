@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import lance
-import pyarrow as pa
 import pytest
 from lance_namespace import (
     CreateTableRequest,
@@ -23,7 +22,7 @@ from lance_namespace import (
     TableVersionNotFoundError,
 )
 
-from lancehouse.lake.dataset import TableRef, details, drop, exists, is_ours
+from lancehouse.lake.dataset import TableRef, details, exists
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import Store
 
@@ -187,91 +186,6 @@ def test_versions_in_a_store(store: Store) -> None:
         with pytest.raises(LanceNamespaceError) as raised:
             TableRef("s3://bucket/t", store.options, **at).open()
         assert type(raised.value) is expected, raised.value
-
-
-THEIRS = ("notes.txt", "metadata/notes.json", "data/raw.csv", "tree/oak.txt", "mine/t.lance", "_mine/x.txt")
-ICEBERG = (
-    "metadata/00000-1.metadata.json",
-    "metadata/.00000-1.metadata.json.crc",
-    "metadata/snap-1.avro",
-    "metadata/1-m0.avro",
-    "metadata/version-hint.text",
-)
-
-
-def fill(location: str) -> None:
-    """Everything that Lance and a catalog leave at a table's place."""
-    made = lance.write_dataset(
-        pa.table(
-            {"id": [1, 2], "b": lance.blob_array([b"x", b"y" * 5_000_000])},
-            schema=pa.schema([pa.field("id", pa.int64()), lance.blob_field("b")]),
-        ),
-        location,
-        data_storage_version="2.2",
-    )
-    made.create_scalar_index("id", "BTREE")
-    made.delete("id = 1")
-    made.tags.create("one", 1)
-    made.create_branch("a/b").delete("id = 2")
-
-
-@pytest.mark.parametrize("as_uri", [False, True])
-def test_drop(tmp_path: Path, as_uri: bool) -> None:
-    place = tmp_path / "a table"
-    fill(str(place))
-    (place / "metadata").mkdir()
-    for file in ICEBERG:
-        (place / file).write_text("x")
-    (tmp_path / "sibling").write_text("stays")
-    location = place.as_uri() if as_uri else str(place)
-    drop(location)
-    assert not place.exists()
-    assert (tmp_path / "sibling").exists()
-    drop(location)
-
-
-def test_drop_leaves_what_is_not_ours(tmp_path: Path) -> None:
-    place = tmp_path / "t"
-    fill(str(place))
-    for file in (*THEIRS, *ICEBERG):
-        (place / file).parent.mkdir(exist_ok=True)
-        (place / file).write_text("x")
-    (place / "empty").mkdir()
-    drop(str(place))
-    assert {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()} == set(THEIRS)
-    assert (place / "empty").is_dir()
-    assert not exists(str(place))
-
-
-def test_drop_of_an_empty_folder_leaves_it(tmp_path: Path) -> None:
-    drop(str(tmp_path))
-    assert tmp_path.is_dir()
-
-
-def test_drop_in_a_store(store: Store) -> None:
-    made = lance.write_dataset(rows(3), "s3://bucket/a/t", storage_options=store.options)
-    made.create_branch("a/b").delete("id = 2")
-    lance.write_dataset(rows(3), "s3://bucket/a/t2", storage_options=store.options)
-    store.objects |= {f"a/t/{file}": b"x" for file in (*THEIRS, *ICEBERG)}
-    neighbours = {key for key in store.objects if key.startswith("a/t2/")}
-    drop("s3://bucket/a/t", store.options)
-    assert set(store.objects) == neighbours | {f"a/t/{file}" for file in THEIRS}
-    drop("s3://bucket/a/t", store.options)
-    drop("s3://bucket/none", store.options)
-
-
-def test_drop_that_is_refused(store: Store) -> None:
-    lance.write_dataset(rows(3), "s3://bucket/t", storage_options=store.options)
-    store.refusal = (403, "AccessDenied")
-    with pytest.raises(PermissionDeniedError):
-        drop("s3://bucket/t", store.options)
-
-
-@pytest.mark.parametrize(
-    "file", ["../data/x.lance", "x/data/y.lance", "data/x.parquet", "metadata/x/y.avro", "versions/1"]
-)
-def test_files_of_others(file: str) -> None:
-    assert not is_ours(file)
 
 
 def test_a_declared_table_does_not_open(ours: FolderNamespace) -> None:

@@ -274,6 +274,6 @@ KINDS = sorted(set(LanceNamespaceError.__subclasses__()) - {TableNotFoundError, 
 def test_errors_of_a_namespace_come_back_as_they_were(tmp_path: Path, kind: type[LanceNamespaceError]) -> None:
     namespace = Failing(tmp_path)
     namespace.failure = kind("what it said")
-    with pytest.raises(LanceNamespaceError, match=r"^table t: what it said$") as raised:
+    with pytest.raises(LanceNamespaceError, match=r"^table t: (Namespace not empty: )?what it said$") as raised:
         TableRef.of(namespace, ["t"]).open()
     assert type(raised.value) is kind

@@ -15,6 +15,7 @@ from lance_namespace import (
     CountTableRowsRequest,
     CreateTableBranchRequest,
     CreateTableRequest,
+    CreateTableVersionRequest,
     DeclareTableRequest,
     DeclareTableResponse,
     DeleteFromTableRequest,
@@ -488,15 +489,15 @@ class Managed(FolderNamespace):
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         return super().declare_table(request).model_copy(update={"managed_versioning": True})
 
-    def create_table_version(self, request: Any) -> Any:
-        final = request["manifest_path"].partition(".manifest")[0] + ".manifest"
+    def create_table_version(self, request: CreateTableVersionRequest) -> Any:
+        final = request.manifest_path.partition(".manifest")[0] + ".manifest"
         try:
-            Path("/", final).hardlink_to(Path("/", request["manifest_path"]))
+            Path("/", final).hardlink_to(Path("/", request.manifest_path))
         except FileExistsError as error:
             raise ConcurrentModificationError("that version is taken") from error
-        Path("/", request["manifest_path"]).unlink()
-        self.commits.append(request["version"])
-        return {"version": {"version": request["version"], "manifest_path": final}}
+        Path("/", request.manifest_path).unlink()
+        self.commits.append(request.version)
+        return {"version": {"version": request.version, "manifest_path": final}}
 
 
 def test_commits_go_through_a_namespace_that_manages_versions(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+from urllib.parse import quote_plus
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
+from lancehouse.clients.flights import Flights
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 
@@ -29,6 +31,9 @@ class Authentication(Protocol):
     def renew(self, rejected: Headers) -> bool:
         """The server refused a request signed so; whether it is worth another try."""
 
+    def secrets(self) -> Sequence[str]:
+        """What must not be repeated in an error, although a server may."""
+
 
 class Fixed:
     """The same headers for every request: a token that was given once, or none."""
@@ -43,6 +48,10 @@ class Fixed:
     def renew(self, rejected: Headers) -> bool:
         """There is no other token."""
         return False
+
+    def secrets(self) -> Sequence[str]:
+        """The token."""
+        return tokens(self._headers)
 
 
 class ClientCredentials:
@@ -59,26 +68,29 @@ class ClientCredentials:
         }
         self._token_uri = token_uri
         self._fetch = fetch
-        self._lock = threading.Lock()
+        self._flights: Flights[None] = Flights()
         self._headers = bearer(settings.auth_token)
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
         """The current token; the first caller after its time fetches the next one while the others wait."""
         if time.monotonic() >= self._renew_at:
-            with self._lock:
-                if time.monotonic() >= self._renew_at:
-                    self._renew()
+            self.renew(self._headers)
         return self._headers
 
     def renew(self, rejected: Headers) -> bool:
         """Fetch a new token, unless another thread did so since the refused request was signed."""
-        with self._lock:
-            if self._headers is rejected:
-                self._renew()
+        self._flights.join("token", lambda: self._renew(rejected))
         return True
 
-    def _renew(self) -> None:
+    def secrets(self) -> Sequence[str]:
+        """The client's secret, also as a form has it, and the token."""
+        secret = self._form["client_secret"]
+        return [secret, quote_plus(secret), *tokens(self._headers)]
+
+    def _renew(self, rejected: Headers) -> None:
+        if self._headers is not rejected:
+            return
         token = self._fetch(self._token_uri, self._form)
         life_s = token.expires_in
         self._headers = bearer(token.access_token)
@@ -95,6 +107,7 @@ class SigV4:
             from botocore.session import Session
         except ImportError as error:
             raise InvalidInputError("property 'sigv4.region' needs botocore: pip install 'lancehouse[aws]'") from error
+        logging.getLogger("botocore.auth").addFilter(_no_headers)
         self._request = AWSRequest
         self._signer = SigV4Auth
         self._session = Session()
@@ -114,6 +127,15 @@ class SigV4:
         """Credentials are looked up for each request; there is nothing newer."""
         return False
 
+    def secrets(self) -> Sequence[str]:
+        """None leaves the machine: a signature is good for its request only."""
+        return []
+
+
+def _no_headers(record: logging.LogRecord) -> bool:
+    """Keep botocore from logging the request that it signs, with the session's token in it."""
+    return not str(record.msg).startswith("CanonicalRequest")
+
 
 def authentication(settings: ClientSettings, token_uri: str, fetch: FetchToken) -> Authentication:
     """What the settings ask for. `token_uri` is the catalog's own token endpoint."""
@@ -127,3 +149,8 @@ def authentication(settings: ClientSettings, token_uri: str, fetch: FetchToken) 
 def bearer(token: str | None) -> dict[str, str]:
     """The header for a token; none for none."""
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def tokens(headers: Headers) -> list[str]:
+    """The token in a header."""
+    return [value.removeprefix("Bearer ") for value in headers.values()]

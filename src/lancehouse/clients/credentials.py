@@ -28,8 +28,30 @@ NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Iceberg's names for storage access, and Lance's."""
 
+SPELLINGS: tuple[frozenset[str], ...] = (
+    frozenset({"aws_access_key_id", "access_key_id"}),
+    frozenset({"aws_secret_access_key", "secret_access_key"}),
+    frozenset({"aws_session_token", "aws_token", "session_token", "token"}),
+    frozenset({"aws_region", "region"}),
+    frozenset({"aws_endpoint", "aws_endpoint_url", "endpoint", "endpoint_url"}),
+    frozenset({"aws_virtual_hosted_style_request", "virtual_hosted_style_request"}),
+    frozenset({"azure_storage_account_name", "account_name"}),
+    frozenset({"azure_storage_account_key", "azure_storage_access_key", "account_key", "access_key"}),
+    frozenset({"azure_storage_sas_token", "azure_storage_sas_key", "sas_token", "sas_key"}),
+)
+"""Options that Lance's object stores know by several names, in any case."""
+
 SAS_TOKEN = "adls.sas-token."  # noqa: S105
 SAS_EXPIRES = "adls.sas-token-expires-at-ms."
+
+
+def layered(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Options in layers, the strongest last: it wins over the others whatever they call the same thing."""
+    options: dict[str, str] = {}
+    for layer in layers:
+        names = {spelling for key in layer for spelling in _spellings(key)}
+        options = {key: value for key, value in options.items() if key.lower() not in names} | dict(layer)
+    return options
 
 
 def from_iceberg(
@@ -59,6 +81,10 @@ def from_unity(vended: TemporaryCredentials) -> dict[str, str]:
     if options and vended.expiration_time is not None:
         options[EXPIRES] = str(vended.expiration_time)
     return options
+
+
+def _spellings(key: str) -> frozenset[str]:
+    return next((names for names in SPELLINGS if key.lower() in names), frozenset({key.lower()}))
 
 
 def _translated(config: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from lance_namespace import RenameTableRequest, RenameTableResponse
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
+    LanceNamespaceError,
     NamespaceNotFoundError,
     TableAlreadyExistsError,
     TableNotFoundError,
@@ -21,6 +22,7 @@ from lancehouse.clients import credentials, locations
 from lancehouse.clients.namespace import Entry, if_found
 from lancehouse.clients.rest import parse
 from lancehouse.clients.warehouses import VEND, Warehouse, WarehouseNamespace
+from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import GC_ENABLED, is_lance, require_lance
 from lancehouse.wire.iceberg import CreateTable, LoadedTable, RenameTable, TableIdentifier, TablePage
@@ -47,6 +49,7 @@ class IcebergNamespace(WarehouseNamespace):
 
     client: ClassVar[str] = "iceberg"
     drops_missing: ClassVar[bool] = True
+    writes_metadata: ClassVar[bool] = True
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
@@ -55,29 +58,31 @@ class IcebergNamespace(WarehouseNamespace):
     def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         def listed(at: Warehouse) -> list[str]:
             pages = self._rest.pages(at.tables(namespace), TablePage, about=namespace, on={404: NamespaceNotFoundError})
-            return [identifier.name for page in pages for identifier in page.identifiers]
+            return [identifier.name for page in pages for identifier in page.identifiers or ()]
 
         names = self._at(namespace.catalog, listed)
         if not names:
             self._require(namespace)
         return dict.fromkeys(names)
 
-    def _peek(self, table: TableId) -> Entry | None:
+    def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
         def peek(at: Warehouse) -> Entry | None:
             path = at.table(table)
             tag, known = self._tags.get(path, ("", None))
+            if vend:  # what is vended expires, whatever the tag says
+                tag = ""
             reply = self._rest.ask(
                 path,
                 query=LEAST,
                 about=table,
-                headers={"If-None-Match": tag} if tag else None,
+                headers=VEND if vend else {"If-None-Match": tag} if tag else None,
                 on={404: InternalError, "NotFoundException": InternalError},
             )
             if reply.status == 304:
                 return known
             loaded = parse(reply, LoadedTable, table)
-            entry = _entry(table, loaded) if is_lance(loaded.metadata.properties) else None
-            if tag := reply.headers.get("ETag", ""):
+            entry = _entry(loaded) if is_lance(loaded.metadata.properties) else None
+            if (tag := reply.headers.get("ETag", "")) and not (entry and entry.vended):
                 self._tags[path] = (tag, entry)
                 while len(self._tags) > REMEMBERED_TABLES:
                     self._tags.pop(next(iter(self._tags)), None)
@@ -98,7 +103,7 @@ class IcebergNamespace(WarehouseNamespace):
             ),
         )
         require_lance(table, loaded.metadata.properties)
-        return _entry(table, loaded)
+        return _entry(loaded)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         self._require(table.namespace)
@@ -128,7 +133,7 @@ class IcebergNamespace(WarehouseNamespace):
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             )
 
-        return _entry(table, self._at(table.namespace.catalog, create))
+        return _entry(self._at(table.namespace.catalog, create))
 
     def _delete_table(self, table: TableId) -> None:
         self._at(
@@ -147,7 +152,7 @@ class IcebergNamespace(WarehouseNamespace):
         """Give a table another name, in its namespace or another one of its warehouse; its data stays in place."""
         source = self._table(request.id)
         namespace = self._namespace(request.new_namespace_id) if request.new_namespace_id else source.namespace
-        target = TableId(namespace, request.new_table_name)
+        target = self._table([*namespace.parts, request.new_table_name])
         if namespace.catalog != source.namespace.catalog:
             raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
         self._load_table(source, vend=False)
@@ -165,7 +170,12 @@ class IcebergNamespace(WarehouseNamespace):
                 on={404: TableNotFoundError, 409: TableAlreadyExistsError},
             )
 
-        self._at(source.namespace.catalog, rename)
+        try:
+            self._at(source.namespace.catalog, rename)
+        except LanceNamespaceError as error:
+            if is_route_missing(error) and not isinstance(error, InvalidInputError):
+                raise UnsupportedOperationError(f"the server has no call that renames tables: {error}") from error
+            raise
         return RenameTableResponse()
 
     def _was_renamed(self, source: TableId, target: TableId) -> bool:
@@ -173,10 +183,8 @@ class IcebergNamespace(WarehouseNamespace):
         return there is not None and if_found(lambda: self._load_table(source, vend=False)) is None
 
 
-def _entry(table: TableId, loaded: LoadedTable) -> Entry:
-    location = loaded.metadata.location
-    if not location:
-        raise InternalError(f"{table}: the catalog has no location for it")
+def _entry(loaded: LoadedTable) -> Entry:
+    location = loaded.metadata.location or ""
     return Entry(
         location=location,
         properties=loaded.metadata.properties or {},

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-_URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_URI = re.compile(r"file:/|[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 
 def below(root: str, levels: Sequence[str]) -> str:
@@ -23,7 +23,9 @@ def below(root: str, levels: Sequence[str]) -> str:
 
 def uri(location: str) -> str:
     """A location as a complete URI."""
-    return location if _URI.match(location) else Path(location).absolute().as_uri()
+    if not _URI.match(location):
+        return Path(location).absolute().as_uri()
+    return re.sub(r"^file:/(?!/)", "file:///", location)
 
 
 def is_same(one: str, other: str) -> bool:

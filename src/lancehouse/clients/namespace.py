@@ -50,11 +50,13 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.clients import locations
+from lancehouse.clients.credentials import layered
 from lancehouse.clients.transport import CONNECTIONS
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
 from lancehouse.lake.operations import TableOperations
+from lancehouse.lake.removal import drop
 from lancehouse.modes import one_of
 from lancehouse.paging import page, remaining, token_after
 from lancehouse.properties import LANCE, TABLE_TYPE, storage_options
@@ -71,9 +73,14 @@ class Entry:
     """A Lance table as its catalog has it."""
 
     location: str
+    """Empty where the catalog has none."""
     properties: Mapping[str, str]
     vended: Mapping[str, str] = field(default_factory=dict, repr=False)
     columns: Sequence[Mapping[str, Any]] = ()
+
+
+Candidate = tuple[TableId, Entry | None]
+"""A table that may be a Lance table, with its entry where it is known already."""
 
 
 class CatalogNamespace(TableOperations):
@@ -82,6 +89,8 @@ class CatalogNamespace(TableOperations):
     client: ClassVar[str]
     delimiter: ClassVar[str] = "."
     cascades: ClassVar[bool] = False
+    vends_freely: ClassVar[bool] = False
+    """Whether asking for credentials costs no request of its own, so that a look at the data asks for them unbidden."""
     drops_missing: ClassVar[bool] = False
     """Whether dropping a namespace that does not exist succeeds where the request does not say."""
 
@@ -122,7 +131,7 @@ class CatalogNamespace(TableOperations):
         """Every table that may be a Lance table, with its entry where the list already brings it."""
 
     @abstractmethod
-    def _peek(self, table: TableId) -> Entry | None:
+    def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
         """The entry of a table that was listed; None if it is no Lance table, or gone since."""
 
     @abstractmethod
@@ -193,7 +202,7 @@ class CatalogNamespace(TableOperations):
         """Drop a namespace; `mode` decides what happens if there is none, `behavior` if it is not empty."""
         cascade = one_of("behavior", request.behavior, "Restrict", "Cascade") == "Cascade"
         default = "Skip" if self.drops_missing else "Fail"
-        mode = one_of("mode", request.mode or default, "Fail", "Skip")
+        mode = one_of("mode", default if request.mode is None else request.mode, "Fail", "Skip")
         namespace = self._namespace(request.id)
         if cascade and not self.cascades:
             raise UnsupportedOperationError(f"{namespace}: {self.client} drops empty namespaces only, not Cascade")
@@ -210,25 +219,17 @@ class CatalogNamespace(TableOperations):
         """List the Lance tables of a namespace by their bare names, sorted; a table that cannot be read raises."""
         namespace = self._namespace(request.id)
         candidates = self._candidates(namespace)
-        rest = remaining(candidates, request.limit, request.page_token)
-        names: list[str] = []
-        while rest and (request.limit is None or len(names) < request.limit):
-            share = len(rest) if request.limit is None else request.limit - len(names)
-            chosen, rest = rest[:share], rest[share:]
-            tables = [(TableId(namespace, name), candidates[name]) for name in chosen]
-            names += self._listed(tables, include_declared=request.include_declared is not False)
-        return ListTablesResponse(tables=names, page_token=token_after(names[-1]) if rest and names else None)
+        return self._page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
 
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them."""
-        include_declared = request.include_declared is not False
-        names = []
-        for namespace in self._tree(request.id):
-            tables = [(TableId(namespace, name), entry) for name, entry in self._candidates(namespace).items()]
-            listed = self._listed(tables, include_declared=include_declared)
-            names += [self.delimiter.join([*namespace.parts, name]) for name in listed]
-        found = page(dict.fromkeys(names), request.limit, request.page_token)
-        return ListTablesResponse(tables=list(found.items), page_token=found.token)
+        namespaces = self._tree(request.id)
+        candidates = {
+            self.delimiter.join([*namespace.parts, name]): (TableId(namespace, name), entry)
+            for namespace, entries in zip(namespaces, at_once(self._candidates, namespaces), strict=True)
+            for name, entry in entries.items()
+        }
+        return self._page(candidates, request)
 
     def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
         """Every namespace that may hold tables, at an id and below it."""
@@ -239,15 +240,32 @@ class CatalogNamespace(TableOperations):
             level = [child for children in at_once(self._children, level) for child in children]
         return found
 
-    def _listed(self, tables: Sequence[tuple[TableId, Entry | None]], *, include_declared: bool) -> list[str]:
-        def wanted(candidate: tuple[TableId, Entry | None]) -> bool:
-            table, known = candidate
-            entry = known or self._peek(table)
-            return entry is not None and (include_declared or dataset.exists(entry.location, self._options(entry)))
+    def _page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
+        """The page of a list that a request asks for; no more tables are loaded than it needs."""
+        rest = remaining(candidates, request.limit, request.page_token)
+        names: list[str] = []
+        while rest and (request.limit is None or len(names) < request.limit):
+            share = len(rest) if request.limit is None else request.limit - len(names)
+            chosen, rest = rest[:share], rest[share:]
+            kept = self._kept([candidates[name] for name in chosen], declared=request.include_declared is not False)
+            names += [name for name, keep in zip(chosen, kept, strict=True) if keep]
+        return ListTablesResponse(tables=names, page_token=token_after(names[-1]) if rest and names else None)
 
-        known = include_declared and all(entry for _, entry in tables)
-        kept = [True] * len(tables) if known else at_once(wanted, tables)
-        return [table.name for (table, _), keep in zip(tables, kept, strict=True) if keep]
+    def _kept(self, candidates: Sequence[Candidate], *, declared: bool) -> list[bool]:
+        """Which of them are Lance tables, and have data unless declared ones will do."""
+
+        def keep(candidate: Candidate) -> bool:
+            table, known = candidate
+            entry = (
+                known if known is not None and declared else self._peek(table, vend=self.vends_freely and not declared)
+            )
+            return entry is not None and (declared or self._has_data(table, entry))
+
+        known = declared and all(entry is not None for _, entry in candidates)
+        return [True] * len(candidates) if known else at_once(keep, candidates)
+
+    def _has_data(self, table: TableId, entry: Entry) -> bool:
+        return dataset.exists(_place(table, entry), self._options(entry))
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Make the entry of a table that has no data yet."""
@@ -270,7 +288,7 @@ class CatalogNamespace(TableOperations):
         default = self._default_location(table)
         try:
             return self._create_table(table, default, wanted, vend=vend)
-        except (InvalidInputError, PermissionDeniedError) as error:
+        except (InvalidInputError, PermissionDeniedError, InternalError) as error:
             raise type(error)(
                 f"{error}; the location was the default one, {default}: if the server does not allow it, "
                 "set the property `root` or give a location"
@@ -295,7 +313,7 @@ class CatalogNamespace(TableOperations):
         if not request.location:
             raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
         properties = request.properties
-        options = {**storage_options(properties), **self._settings.storage}
+        options = layered(storage_options(properties), self._settings.storage)
         if not dataset.exists(request.location, options):
             raise InvalidInputError(
                 f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
@@ -321,18 +339,18 @@ class CatalogNamespace(TableOperations):
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         """Where a table lies and how to reach it; with `load_detailed_metadata`, what is in it."""
         table = self._table(request.id)
-        entry = self._load_table(table, vend=bool(request.vend_credentials))
-        options = self._options(entry)
-        response = DescribeTableResponse(
-            location=entry.location, storage_options=options, properties=dict(entry.properties)
-        )
-        if request.check_declared or request.load_detailed_metadata:
-            response.is_only_declared = not dataset.exists(entry.location, options)
+        looks = bool(request.check_declared or request.load_detailed_metadata)
+        unasked = looks and self.vends_freely and request.vend_credentials is None
+        entry = self._load_table(table, vend=bool(request.vend_credentials) or unasked)
+        location, options = _place(table, entry), self._options(entry)
+        response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
+        if looks:
+            response.is_only_declared = not self._has_data(table, entry)
         if request.load_detailed_metadata:
             response.table, response.namespace = table.name, table.namespace.parts
-            response.table_uri = locations.uri(entry.location) if request.with_table_uri else None
-            if not response.is_only_declared:
-                self._add_details(response, request, options)
+            response.table_uri = locations.uri(location) if request.with_table_uri else None
+        if request.load_detailed_metadata and not response.is_only_declared:
+            self._add_details(response, request, options)
         else:
             self._add_schema(response, entry)
         return response
@@ -362,7 +380,7 @@ class CatalogNamespace(TableOperations):
         entry = self._load_table(table, vend=False)
         if request.version is not None:
             ref = dataset.TableRef(
-                location=entry.location, storage_options=self._options(entry), version=request.version
+                location=_place(table, entry), storage_options=self._options(entry), version=request.version
             )
             ref.open()
         return TableExistsResponse()
@@ -380,7 +398,8 @@ class CatalogNamespace(TableOperations):
         entry = self._load_table(table, vend=False)
         self._delete_table(table)
         try:
-            dataset.drop(entry.location, self._options(entry))
+            if entry.location:
+                drop(entry.location, self._options(entry), metadata=self.writes_metadata)
         except LanceNamespaceError as error:
             raise InternalError(
                 f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
@@ -395,7 +414,13 @@ class CatalogNamespace(TableOperations):
 
     def _options(self, entry: Entry) -> dict[str, str]:
         """How to reach a table's storage: its own options, under the client's, under what the catalog vends."""
-        return {**storage_options(entry.properties), **self._settings.storage, **entry.vended}
+        return layered(storage_options(entry.properties), self._settings.storage, entry.vended)
+
+
+def _place(table: TableId, entry: Entry) -> str:
+    if not entry.location:
+        raise InternalError(f"{table}: the catalog has no location for it")
+    return entry.location
 
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -44,13 +44,19 @@ class PolarisNamespace(WarehouseNamespace):
 
     def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         pages = self._rest.pages(self._tables(namespace), TablePage, about=namespace, on={404: NamespaceNotFoundError})
-        return {identifier.name: None for page in pages for identifier in page.identifiers}
+        return {identifier.name: None for page in pages for identifier in page.identifiers or ()}
 
-    def _peek(self, table: TableId) -> Entry | None:
+    def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
         loaded = if_found(
-            lambda: self._rest.get(self._path(table), LoadedGenericTable, about=table, on={404: InternalError})
+            lambda: self._rest.get(
+                self._path(table),
+                LoadedGenericTable,
+                about=table,
+                headers=VEND if vend else None,
+                on={404: InternalError},
+            )
         )
-        return _entry(table, loaded) if loaded is not None and _is_lance(loaded) else None
+        return _entry(loaded) if loaded is not None and _is_lance(loaded) else None
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         loaded = self._rest.get(
@@ -62,7 +68,7 @@ class PolarisNamespace(WarehouseNamespace):
         )
         if not _is_lance(loaded):
             raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
-        return _entry(table, loaded)
+        return _entry(loaded)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         kept = {key: value for key, value in properties.items() if key != DOC}
@@ -83,7 +89,6 @@ class PolarisNamespace(WarehouseNamespace):
             return found if mine else None
 
         return _entry(
-            table,
             self._rest.create(
                 self._tables(table.namespace),
                 body,
@@ -99,8 +104,8 @@ class PolarisNamespace(WarehouseNamespace):
         self._rest.delete(self._path(table), about=table, on={404: TableNotFoundError})
 
     def _default_location(self, table: TableId) -> str:
-        if self._settings.root:
-            return locations.below(self._settings.root, table.parts)
+        if root := self._settings.root or self._config(table.namespace.catalog)[0].get("root"):
+            return locations.below(root, table.parts)
         if place := self._load_namespace(table.namespace).get(LOCATION):
             return locations.below(place, [table.name])
         raise InvalidInputError(
@@ -118,10 +123,8 @@ def _is_lance(loaded: LoadedGenericTable) -> bool:
     return loaded.table.format.lower() == LANCE
 
 
-def _entry(table: TableId, loaded: LoadedGenericTable) -> Entry:
-    location, doc = loaded.table.base_location, loaded.table.doc
-    if not location:
-        raise InternalError(f"{table}: the catalog has no location for it")
+def _entry(loaded: LoadedGenericTable) -> Entry:
+    location, doc = loaded.table.base_location or "", loaded.table.doc
     return Entry(
         location=location,
         properties={**(loaded.table.properties or {}), **({DOC: doc} if doc is not None else {})},

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from itertools import count
+from types import MappingProxyType
 from typing import TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from lance_namespace.errors import InternalError, LanceNamespaceError, UnauthenticatedError
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.clients.auth import Headers, authentication
-from lancehouse.clients.transport import USER_AGENT, LostError, Reply, Transport, UnreachableError
-from lancehouse.errors import NOTHING, ErrorMap, from_wire
+from lancehouse.clients.transport import USER_AGENT, LostError, Reply, Transport, UnreachableError, UnreadableError
+from lancehouse.errors import FOREIGN_PAGE, NOTHING, ErrorMap, from_wire
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 from lancehouse.wire.model import Paged
@@ -30,8 +31,10 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P", bound=Paged)
 
-LOST = frozenset({502, 503, 504})
-RETRIED = LOST | {429}
+LOST = frozenset({502, 504})
+"""A gateway gave up: what it passed on may have been handled."""
+NOT_HANDLED = frozenset({429, 503})
+"""The server says that it did nothing, for now."""
 REFUSED = frozenset({401, 419})
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
@@ -48,6 +51,10 @@ class State(Enum):
     """It may or may not have been handled."""
 
 
+STATES = MappingProxyType({**dict.fromkeys(LOST, State.UNKNOWN), **dict.fromkeys(NOT_HANDLED, State.NOT_HANDLED)})
+"""What an error status says; all others are refusals."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one attempt."""
@@ -60,6 +67,11 @@ class Outcome:
     def status(self) -> int:
         """The HTTP status; 0 where there was no answer."""
         return self.reply.status if self.reply else 0
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there was an answer that says nothing."""
+        return self.state is State.REFUSED and self.reply is None
 
     def result(self) -> Reply:
         """The answer, or the error raised."""
@@ -78,7 +90,9 @@ class Rest:
         self._auth = authentication(settings, token_uri, self._fetch_token)
         self._retries = settings.max_retries
         self._longest_wait_s = settings.read_timeout_s
-        self._headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **settings.headers}
+        given = {name.title(): value for name, value in settings.headers.items()}
+        self._headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **given}
+        self._secrets = [*settings.headers.values()]
 
     def get(
         self,
@@ -153,8 +167,7 @@ class Rest:
                     return parse(outcome.result(), model, about)
                 except InternalError as error:
                     outcome = Outcome(State.REFUSED, error=error)
-                    in_doubt = True
-            in_doubt = in_doubt or outcome.state is State.UNKNOWN or outcome.status >= 500
+            in_doubt = in_doubt or outcome.state is State.UNKNOWN or outcome.is_unreadable
             if in_doubt and (found := lookup()) is not None:
                 return found
             if outcome.state is State.REFUSED or not self._wait(attempt, outcome):
@@ -210,10 +223,18 @@ class Rest:
             return Outcome(State.NOT_HANDLED, error=_named(about, error))
         except LostError as error:
             return Outcome(State.UNKNOWN, error=_named(about, error))
-        if reply.status < 300 or reply.status == 304:
+        except UnreadableError as error:
+            return Outcome(State.REFUSED, error=_named(about, error))
+        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in own):
             return Outcome(State.DONE, reply)
-        state = State.NOT_HANDLED if reply.status == 429 else State.UNKNOWN if reply.status in LOST else State.REFUSED
-        return Outcome(state, reply, from_wire(reply.status, *_error(reply), about=str(about), on=on))
+        return Outcome(STATES.get(reply.status, State.REFUSED), reply, self._refusal(reply, about, on))
+
+    def _refusal(self, reply: Reply, about: object, on: ErrorMap) -> LanceNamespaceError:
+        """The error that an answer is, in the server's words, less any secret of ours that it repeats."""
+        type_, message = _error(reply)
+        for secret in (*self._secrets, *self._auth.secrets()):
+            message = message.replace(secret, "***")
+        return from_wire(reply.status, type_, message, about=str(about), on=on)
 
     def _send(self, method: str, url: str, headers: Headers, body: bytes | None) -> Reply:
         started = time.perf_counter()
@@ -233,8 +254,9 @@ class Rest:
         return True
 
     def _fetch_token(self, uri: str, form: Mapping[str, str]) -> Token:
-        """A token for client credentials; asking twice does no harm."""
-        headers = {**self._headers, "Content-Type": "application/x-www-form-urlencoded"}
+        """A token for client credentials; asking twice does no harm. Another server does not get our headers."""
+        mine = self._headers if urlsplit(uri).netloc == urlsplit(self._base).netloc else {"User-Agent": USER_AGENT}
+        headers = {**mine, "Content-Type": "application/x-www-form-urlencoded"}
         about = f"token from {uri}"
         for attempt in count():
             try:
@@ -243,10 +265,11 @@ class Rest:
                 if not self._wait(attempt, Outcome(State.UNKNOWN)):
                     raise _named(about, error) from error
                 continue
-            if reply.status < 300:
+            refused = reply.status >= 300 or _error(reply)[0]
+            if not refused:
                 return parse(reply, Token, about)
-            if reply.status not in RETRIED or not self._wait(attempt, Outcome(State.UNKNOWN, reply)):
-                raise from_wire(reply.status, *_error(reply), about=about, on={400: UnauthenticatedError})
+            if reply.status not in STATES or not self._wait(attempt, Outcome(State.UNKNOWN, reply)):
+                raise self._refusal(reply, about, {200: UnauthenticatedError, 400: UnauthenticatedError})
         raise AssertionError("count() does not end")
 
 
@@ -275,11 +298,14 @@ def _named(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
 
 
 def _error(reply: Reply) -> tuple[str, str]:
-    """The server's name for an error and its words: of Iceberg REST, Unity or OAuth2, or the text of a proxy's page."""
+    """The server's name for an error and its words: of Iceberg REST, Unity or OAuth2, or the text of a page."""
+    if 300 <= reply.status < 400:
+        place = reply.headers.get("Location", "nowhere").partition("?")[0]
+        return "", f"the server redirects to {place}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)
     except ValueError:
-        body = None
+        return (FOREIGN_PAGE if reply.body else ""), _excerpt(reply.body, 200)
     match body:
         case {"error": {"message": str(message), **rest}}:
             return str(rest.get("type") or ""), message
@@ -289,11 +315,6 @@ def _error(reply: Reply) -> tuple[str, str]:
             return code, str(rest.get("error_description") or "")
         case {"message": str(message)}:
             return "", message
-    if 300 <= reply.status < 400:
-        return (
-            "",
-            f"the server redirects to {reply.headers.get('Location', 'nowhere')}; set `endpoint` to its new address",
-        )
     return "", _excerpt(reply.body, 200)
 
 
@@ -305,8 +326,8 @@ def _excerpt(body: bytes, length: int) -> str:
 
 
 def _retry_after_s(reply: Reply | None) -> float:
-    value = reply.headers.get("Retry-After", "") if reply else ""
-    if value.isdigit():
+    value = reply.headers.get("Retry-After", "").strip() if reply else ""
+    if value.isascii() and value.isdigit():
         return float(value)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time()) if value else 0.0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import platform
+import socket
 import ssl
 import time
 import urllib.request
@@ -10,17 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import urllib3
-from lance_namespace.errors import ServiceUnavailableError
+from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
-"""How many requests of one client are under way at once, at most."""
+"""How many requests of one list are under way at once."""
 
-CHUNK = 1 << 16
+KEPT = 64
+"""How many idle connections are kept, so that many threads can share a client."""
+
 ONCE = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
 
@@ -44,13 +50,17 @@ class LostError(ServiceUnavailableError):
     """The request was sent, or may have been; its answer did not arrive."""
 
 
+class UnreadableError(InternalError):
+    """An answer arrived, and makes no sense."""
+
+
 class Transport:
     """One attempt: bytes there, bytes back, within the time-outs."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._timeout_s = settings.read_timeout_s
-        self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
         self._settings = settings
+        self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
+        self._tls = _tls(settings) if settings.endpoint.startswith("https:") or settings.ca_bundle else None
         self._pools: dict[tuple[str, str], Pool] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -59,22 +69,21 @@ class Transport:
         Raises:
             UnreachableError: nothing was sent.
             LostError: the answer did not arrive in time, or not whole.
+            UnreadableError: it is no HTTP, or not encoded as it says.
         """
         pool, where, target = self._way(url)
-        deadline = time.monotonic() + self._timeout_s + self._settings.connect_timeout_s
         try:
             answer = pool.urlopen(
                 method,
                 target,
                 body=body,
-                headers=dict(headers),
+                headers=headers,
                 timeout=self._timeout,
                 retries=ONCE,
                 redirect=False,
                 assert_same_host=False,
-                preload_content=False,
             )
-            return Reply(answer.status, answer.headers, self._read(answer, deadline, where))
+            return Reply(answer.status, answer.headers, answer.data)
         except urllib3.exceptions.SSLError as error:
             if not isinstance(error.args[0], ssl.SSLCertVerificationError):
                 raise LostError(f"the secure connection to {where} broke: {_reason(error)}") from error
@@ -84,20 +93,12 @@ class Transport:
         except urllib3.exceptions.ProxyError as error:
             raise UnreachableError(f"no connection to {where} through the proxy: {_reason(error)}") from error
         except urllib3.exceptions.TimeoutError as error:
-            raise LostError(f"{where} gave no answer within {self._timeout_s:g} s") from error
+            seconds = self._settings.read_timeout_s
+            raise LostError(f"{where} gave no whole answer within {seconds:g} s") from error
+        except urllib3.exceptions.DecodeError as error:
+            raise UnreadableError(f"the answer of {where} is not encoded as it says: {_reason(error)}") from error
         except urllib3.exceptions.HTTPError as error:
             raise LostError(f"the answer of {where} was lost: {_reason(error)}") from error
-
-    def _read(self, answer: urllib3.BaseHTTPResponse, deadline: float, where: str) -> bytes:
-        """The body, with an end to servers that drip it."""
-        chunks = []
-        while chunk := answer.read1(CHUNK):
-            chunks.append(chunk)
-            if time.monotonic() > deadline:
-                answer.close()
-                raise LostError(f"the answer of {where} was not complete within {self._timeout_s:g} s")
-        answer.release_conn()
-        return b"".join(chunks)
 
     def _way(self, url: str) -> tuple[Pool, str, str]:
         """The connections for an address, its name, and what to ask of them."""
@@ -110,20 +111,98 @@ class Transport:
 
     def _pool(self, scheme: str, where: str) -> Pool:
         """Connections: direct, or through the proxy that the environment names for this address."""
-        proxy = urllib.request.getproxies().get(scheme)
-        if proxy and urllib.request.proxy_bypass(where):
-            proxy = None
-        secure = "https" in (scheme, urlsplit(proxy).scheme if proxy else "")
-        options: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": self._tls() if secure else None}
-        if proxy:
-            return urllib3.ProxyManager(proxy, **options)
-        return urllib3.PoolManager(**options).connection_from_url(f"{scheme}://{where}")
+        proxies = urllib.request.getproxies()
+        proxy = proxies.get(scheme) or proxies.get("all")
+        options: dict[str, Any] = {"maxsize": KEPT, "ssl_context": self._tls}
+        manager = urllib3.PoolManager(**options)
+        if proxy and not urllib.request.proxy_bypass(where):
+            manager = _through(proxy, options)
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+        return (
+            manager if isinstance(manager, urllib3.ProxyManager) else manager.connection_from_url(f"{scheme}://{where}")
+        )
 
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self._settings.ca_bundle)
-        if self._settings.client_cert:
-            context.load_cert_chain(self._settings.client_cert, self._settings.client_key)
-        return context
+
+def _through(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
+    """Connections through a proxy, whose address may lack its scheme and may carry a user and a password."""
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInputError(f"the environment names a proxy that is not http: {parts.scheme}://{parts.hostname}")
+    headers = None
+    if parts.username:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers = urllib3.make_headers(proxy_basic_auth=user)
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return urllib3.ProxyManager(address, proxy_headers=headers, **options)
+
+
+def _tls(settings: ClientSettings) -> ssl.SSLContext:
+    """Raises InvalidInputError for a file that is no PEM."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_bundle)
+    except ssl.SSLError as error:
+        raise InvalidInputError(
+            f"property 'ca_bundle' is no PEM file with certificates: {settings.ca_bundle}"
+        ) from error
+    if settings.client_cert:
+        try:
+            context.load_cert_chain(settings.client_cert, settings.client_key)
+        except ssl.SSLError as error:
+            raise InvalidInputError(
+                f"property 'client_cert' is no PEM file with a certificate and its key: {settings.client_cert}"
+            ) from error
+    return context
+
+
+class _Timed(io.RawIOBase):
+    """What arrives on a socket, until the time for the whole answer is over, however slowly it drips."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._raw = connection.makefile("rb", buffering=0)
+        self._each_s = connection.gettimeout()
+        self._until = time.monotonic() + self._each_s if self._each_s is not None else float("inf")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer is not complete")
+        if self._each_s is not None:
+            self._socket.settimeout(left_s)
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        if not self.closed and self._socket.fileno() >= 0:
+            self._socket.settimeout(self._each_s)
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Timed(sock))
+
+
+class _Connection(HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
 
 
 def _reason(error: Exception) -> str:

@@ -17,7 +17,6 @@ from lance_namespace import (
     ListNamespacesResponse,
 )
 from lance_namespace.errors import (
-    InternalError,
     InvalidInputError,
     LanceNamespaceError,
     NamespaceNotEmptyError,
@@ -120,7 +119,7 @@ class UnityNamespace(CatalogNamespace):
             token_name="page_token",  # noqa: S106
             first=None,
         )
-        return [parent.child(schema.name) for part in pages for schema in part.schemas]
+        return [parent.child(schema.name) for part in pages for schema in part.schemas or ()]
 
     def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
         levels = _levels(parts) or [self._settings.catalog]
@@ -173,11 +172,12 @@ class UnityNamespace(CatalogNamespace):
             first=None,
             on={404: NamespaceNotFoundError},
         )
-        listed = [table for part in pages for table in part.tables if _is_lance(table)]
+        listed = [table for part in pages for table in part.tables or () if _is_lance(table)]
         return {table.name: self._entry(table, TableId(namespace, table.name), vend=False) for table in listed}
 
-    def _peek(self, table: TableId) -> Entry | None:
-        return if_found(lambda: self._load_table(table, vend=False))
+    def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
+        loaded = if_found(lambda: self._get(table))
+        return self._entry(loaded, table, vend=vend) if loaded is not None and _is_lance(loaded) else None
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         loaded = self._get(table)
@@ -228,10 +228,8 @@ class UnityNamespace(CatalogNamespace):
         return locations.below(self._settings.root or str(Path.cwd()), table.parts)
 
     def _entry(self, loaded: Table, table: TableId, *, vend: bool) -> Entry:
-        if not loaded.storage_location:
-            raise InternalError(f"{table}: the catalog has no location for it")
         return Entry(
-            location=loaded.storage_location,
+            location=loaded.storage_location or "",
             properties=loaded.properties or {},
             vended=self._vended(loaded, table) if vend and loaded.table_id else {},
             columns=loaded.columns or (),
@@ -256,7 +254,7 @@ class UnityNamespace(CatalogNamespace):
 
     def _schema_at(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
         """The schema of the dataset at a place; None where there is none, or where this client cannot look."""
-        options = {**storage_options(properties), **self._settings.storage}
+        options = credentials.layered(storage_options(properties), self._settings.storage)
         try:
             if not dataset.exists(location, options):
                 return None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 from lance_namespace.errors import (
@@ -18,9 +18,10 @@ from lance_namespace.errors import (
     NamespaceNotFoundError,
 )
 
+from lancehouse.clients.flights import Flights
 from lancehouse.clients.namespace import CatalogNamespace, if_found
 from lancehouse.clients.rest import Rest
-from lancehouse.errors import is_route_missing
+from lancehouse.errors import is_named, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.wire.iceberg import CatalogConfig, Namespace, NamespacePage
 
@@ -58,12 +59,14 @@ class Warehouse:
 class WarehouseNamespace(CatalogNamespace):
     """Namespaces of any depth below a warehouse, which is the first level of an id."""
 
+    vends_freely: ClassVar[bool] = True
+
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
         base = self._base()
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
         self._announced: dict[str, list[Warehouse]] = {}
-        self._asking = threading.Lock()
+        self._asking: Flights[list[Warehouse]] = Flights()
         self._warehouses: dict[str, Warehouse] = {}
         self._seen = _Seen()
 
@@ -81,10 +84,7 @@ class WarehouseNamespace(CatalogNamespace):
         """
         if (known := self._warehouses.get(catalog)) is not None:
             return call(known)
-        with self._asking:
-            if catalog not in self._announced:
-                self._announced[catalog] = self._ways(catalog)
-        named, *others = self._announced[catalog]
+        named, *others = self._announced.get(catalog) or self._asking.join(catalog, lambda: self._ask(catalog))
         try:
             return self._remember(catalog, named, call)
         except LanceNamespaceError as error:
@@ -93,16 +93,18 @@ class WarehouseNamespace(CatalogNamespace):
             try:
                 return self._remember(catalog, others[0], call)
             except LanceNamespaceError as second:
-                vague = is_route_missing(second) and isinstance(second, InvalidInputError)
-                raise (error if vague else second) from None
+                raise (second if is_named(second) else error) from None
 
     def _remember(self, catalog: str, way: Warehouse, call: Callable[[Warehouse], T]) -> T:
         result = call(way)
         self._warehouses[catalog] = way
         return result
 
-    def _ways(self, catalog: str) -> list[Warehouse]:
-        """The ways to address a warehouse, the likeliest first."""
+    def _ask(self, catalog: str) -> list[Warehouse]:
+        return self._announced.setdefault(catalog, self._ways(catalog))
+
+    def _config(self, catalog: str) -> tuple[dict[str, str], CatalogConfig]:
+        """What the server announces: the defaults, under the overrides."""
         config = self._rest.get(
             "/v1/config",
             CatalogConfig,
@@ -110,7 +112,12 @@ class WarehouseNamespace(CatalogNamespace):
             about=f"warehouse {catalog}",
             on={404: NamespaceNotFoundError, "NotFoundException": NamespaceNotFoundError},
         )
-        merged = {**config.defaults, **config.overrides}
+        merged = {**(config.defaults or {}), **(config.overrides or {})}
+        return {key: value for key, value in merged.items() if isinstance(value, str)}, config
+
+    def _ways(self, catalog: str) -> list[Warehouse]:
+        """The ways to address a warehouse, the likeliest first."""
+        merged, config = self._config(catalog)
         prefix = merged.get("prefix")
         prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
         return [
@@ -131,7 +138,7 @@ class WarehouseNamespace(CatalogNamespace):
             pages = self._rest.pages(
                 f"{at.path}/namespaces", NamespacePage, about=parent, query=query, on={404: NamespaceNotFoundError}
             )
-            return [levels for page in pages for levels in page.namespaces]
+            return [levels for page in pages for levels in page.namespaces or ()]
 
         found = [NamespaceId(parent.catalog, tuple(levels)) for levels in self._at(parent.catalog, listed) if levels]
         if not found and parent.levels:
@@ -148,11 +155,8 @@ class WarehouseNamespace(CatalogNamespace):
             mine = found is not None and properties.items() <= found.items()
             return Namespace(namespace=list(namespace.levels), properties=dict(found or {})) if mine else None
 
-        def create(at: Warehouse) -> Namespace:
-            joint = unquote(at.separator)
-            if len(namespace.levels) > 1 and any(joint in level for level in namespace.levels):
-                raise InvalidInputError(f"{namespace}: the server joins levels by {joint!r}, no level may contain it")
-            return self._rest.create(
+        def create(at: Warehouse) -> tuple[Namespace, str]:
+            made = self._rest.create(
                 f"{at.path}/namespaces",
                 body,
                 Namespace,
@@ -160,10 +164,25 @@ class WarehouseNamespace(CatalogNamespace):
                 lookup=lookup,
                 on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
             )
+            return made, unquote(at.separator)
 
-        made = self._at(namespace.catalog, create)
+        made, joint = self._at(namespace.catalog, create)
+        if any(joint in level for level in namespace.levels):
+            self._check_level(namespace, joint)
         self._seen.add(namespace)
         return made.properties or {}
+
+    def _check_level(self, namespace: NamespaceId, joint: str) -> None:
+        """Some servers make two levels of one that contains what joins them: look, and take it back if so.
+
+        Raises:
+            InvalidInputError: the server did.
+        """
+        if namespace not in self._children(namespace.parent):
+            self._delete_namespace(namespace, cascade=False)
+            raise InvalidInputError(
+                f"{namespace}: the server takes {joint!r} for the end of a level, no name may contain it"
+            )
 
     def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
         found = self._at(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +23,6 @@ MAIN = "main"
 """Lance's name for the branch that has none."""
 
 StorageOptions = Mapping[str, str]
-
-_DELETES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,44 +141,11 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     return True
 
 
-def drop(location: str, storage_options: StorageOptions | None = None) -> None:
-    """Remove a dataset, and the Iceberg `metadata/` that a catalog writes next to it. Nothing there is no error.
-
-    Other files at that place stay. The versions go first: no interruption leaves a table that opens but cannot be read.
-    """
-    options = dict(storage_options or {})
-    with translated(location, options):
-        ours = {file for file in LanceFileSession(location, storage_options=options or None).list() if is_ours(file)}
-        versions = {file for file in ours if "_versions/" in file}
-        with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-            for files in (versions, ours - versions):
-                list(pool.map(lambda file: delete_file(location, options, file), files))
-        if ours and (folder := local_folder(location)):
-            _remove_empty(folder)
-
-
-_OURS = re.compile(
-    r"(tree/.+?/)?(_versions|_transactions|_deletions|_indices)/.+"
-    r"|(tree/.+?/)?data/.+\.(lance|blob)"
-    r"|(_refs|_mem_wal)/.+"
-    r"|\.lance-(reserved|deregistered)"
-    r"|metadata/[^/]+(\.metadata\.json(\.gz)?|\.avro|\.stats|\.puffin)(\.crc)?"
-    r"|metadata/\.?version-hint\.text(\.crc)?"
-)
-"""Files of a Lance dataset and its branches, and Iceberg's metadata with the checksums that Hadoop hides beside it."""
-
-
-def is_ours(file: str) -> bool:
-    """Whether a file below a table's location belongs to the table."""
-    return _OURS.fullmatch(file) is not None
-
-
 def local_folder(location: str) -> Path | None:
     """The folder of a location on this machine; None for an object store."""
-    if "://" not in location:
-        return Path(location)
-    parts = urlsplit(location)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    if location.startswith("file:/"):
+        return Path(unquote(urlsplit(location).path))
+    return Path(location) if "://" not in location else None
 
 
 def delete_file(location: str, options: dict[str, str], file: str) -> None:
@@ -192,18 +155,3 @@ def delete_file(location: str, options: dict[str, str], file: str) -> None:
     else:
         # A name such as `a%2Fb.json` is encoded once more by `delete_file`, but not as part of the session's address.
         LanceFileSession(f"{location.rstrip('/')}/{quote(file)}", storage_options=options or None).delete_file("")
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove the table's folders that are empty by now, and nothing else."""
-    for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-        top = path.relative_to(folder).parts[0]
-        if _OURS.fullmatch(f"{top}/x.lance") or top in ("tree", "metadata"):
-            _rmdir(path)
-    if folder.is_dir():
-        _rmdir(folder)
-
-
-def _rmdir(folder: Path) -> None:
-    if not folder.is_symlink() and not any(folder.iterdir()):
-        folder.rmdir()

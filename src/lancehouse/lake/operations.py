@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lance_namespace import DescribeTableRequest
-
 from lancehouse.lake.columns import Columns
 from lancehouse.lake.indices import Indices
 from lancehouse.lake.queries import Queries
 from lancehouse.lake.references import References
-from lancehouse.lake.requests import taking
+from lancehouse.lake.requests import takes_dicts
 from lancehouse.lake.rows import Rows
 from lancehouse.lake.versions import Versions
 
@@ -29,7 +27,6 @@ class TableOperations(Rows, Queries, Columns, Indices, References, Versions):
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let a catalog's `describe_table` see models only: when pylance renews credentials it sends a dict."""
+        """Let every operation be called from Rust too, as lancedb does."""
         super().__init_subclass__(**kwargs)
-        if (describe := vars(cls).get("describe_table")) is not None:
-            cls.describe_table = taking(DescribeTableRequest, describe)  # type: ignore[method-assign, assignment]
+        takes_dicts(cls)

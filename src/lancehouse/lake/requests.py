@@ -1,33 +1,71 @@
-"""Requests that come from inside pylance: a kind of dict, where everyone else sends a model."""
+"""Requests as dicts: that is how Rust, in lancedb and in pylance, calls a namespace that is written in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel
+from lance_namespace import CountTableRowsResponse, LanceNamespace, QueryTableResponse
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceNotEmptyError,
+    TableNotFoundError,
+)
+from pydantic import BaseModel, ValidationError
 
-Request = TypeVar("Request", bound=BaseModel)
-Response = TypeVar("Response", bound=BaseModel)
-Operation = Callable[[Any, Request], Response]
+Operation = Callable[..., Any]
+
+WORDS: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
+    {TableNotFoundError: "Table not found", NamespaceNotEmptyError: "Namespace not empty"}
+)
+"""An error reaches lancedb as text; by these words it knows the error again."""
 
 
-def as_model(model: type[Request], request: Request | dict[str, Any]) -> Request:
-    """The request as everyone else sends it."""
-    return model.model_validate(request) if isinstance(request, dict) else request
+def takes_dicts(namespace: type[LanceNamespace]) -> None:
+    """Let each operation of a class take a dict in place of its request; then its answer is plain data too."""
+    for name, model in _requests().items():
+        operation = getattr(namespace, name)
+        if not hasattr(operation, "__wrapped__"):
+            setattr(namespace, name, _in_kind(operation, model))
 
 
-def in_kind(request: object, response: Response) -> Response:
-    """The response as whoever sent the request expects it."""
-    return response.model_dump(exclude_none=True) if isinstance(request, dict) else response  # type: ignore[return-value]
+def _requests() -> dict[str, type[BaseModel]]:
+    operations = inspect.getmembers(LanceNamespace, inspect.isfunction)
+    hints = {name: get_type_hints(operation) for name, operation in operations if not name.startswith("_")}
+    return {name: types["request"] for name, types in hints.items() if "request" in types}
 
 
-def taking(model: type[Request], operation: Operation[Request, Response]) -> Operation[Request, Response]:
-    """An operation that is only given models."""
-
+def _in_kind(operation: Operation, model: type[BaseModel]) -> Operation:
     @wraps(operation)
-    def converted(self: Any, request: Request) -> Response:
-        return operation(self, as_model(model, request))
+    def call(self: LanceNamespace, request: Any, *data: bytes, **named: Any) -> Any:
+        if not isinstance(request, dict):
+            return operation(self, request, *data, **named)
+        asked = _parsed(model, request)
+        try:
+            return _plain(operation(self, asked, *data, **named))
+        except (TableNotFoundError, NamespaceNotEmptyError) as error:
+            raise type(error)(f"{WORDS[type(error)]}: {error}") from error
 
-    return converted
+    return call
+
+
+def _parsed(model: type[BaseModel], request: dict[str, Any]) -> BaseModel:
+    try:
+        return model.model_validate(request)
+    except ValidationError as error:
+        raise InvalidInputError(f"this is no {model.__name__}: {error}") from error
+
+
+def _plain(answer: Any) -> Any:
+    match answer:
+        case QueryTableResponse():
+            return answer.data
+        case CountTableRowsResponse():
+            return answer.count
+        case BaseModel():
+            return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return answer

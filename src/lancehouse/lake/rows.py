@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import lance
 import pyarrow as pa
@@ -39,9 +39,10 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.dataset import MAIN, TableRef, drop, exists
+from lancehouse.lake.dataset import MAIN, TableRef, exists
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import OvertakenError, create
+from lancehouse.lake.removal import drop
 from lancehouse.modes import one_of
 
 Entry = DeclareTableResponse | DescribeTableResponse
@@ -53,6 +54,9 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
 class Rows(LanceNamespace):
     """The operations on rows, for any catalog that can describe, declare and deregister a table."""
 
+    writes_metadata: ClassVar[bool] = False
+    """Whether the catalog writes Iceberg metadata next to a table, which goes when the table's data does."""
+
     def create_table(self, request: CreateTableRequest, request_data: bytes) -> CreateTableResponse:
         """Declare a table and write its first rows; a table that is only declared gets them, whatever the mode.
 
@@ -61,6 +65,8 @@ class Rows(LanceNamespace):
         """
         mode = one_of("mode", request.mode, "Create", "ExistOk", "Overwrite")
         rows = read_stream(request_data)
+        if (known := self._known_entry(request)) is not None:
+            return self._create_in_entry(request, known, mode, rows)
         try:
             entry = self.declare_table(
                 DeclareTableRequest(
@@ -68,7 +74,9 @@ class Rows(LanceNamespace):
                 )
             )
         except TableAlreadyExistsError:
-            return self._create_in_entry(request, mode, rows)
+            if (known := self._known_entry(request)) is None:
+                raise
+            return self._create_in_entry(request, known, mode, rows)
         try:
             version = self._create(request, entry, mode, rows)
         except (OvertakenError, CommitStateUnknownError):
@@ -132,11 +140,19 @@ class Rows(LanceNamespace):
         with TableRef.of(self, request.id, version=request.version, branch=request.branch).opened() as dataset:
             return CountTableRowsResponse(count=dataset.count_rows(request.predicate))
 
-    def _create_in_entry(self, request: CreateTableRequest, mode: str, rows: pa.Table) -> CreateTableResponse:
+    def _known_entry(self, request: CreateTableRequest) -> DescribeTableResponse | None:
+        """The table's entry, if there is one: asked for first, an older one never passes for what this call made."""
+        try:
+            return self.describe_table(
+                DescribeTableRequest(identity=request.identity, context=request.context, id=request.id)
+            )
+        except TableNotFoundError:
+            return None
+
+    def _create_in_entry(
+        self, request: CreateTableRequest, entry: Entry, mode: str, rows: pa.Table
+    ) -> CreateTableResponse:
         """Create a table whose entry this call did not make, and therefore never takes back."""
-        entry = self.describe_table(
-            DescribeTableRequest(identity=request.identity, context=request.context, id=request.id)
-        )
         try:
             version = self._create(request, entry, mode, rows)
         except TableAlreadyExistsError:
@@ -176,7 +192,7 @@ class Rows(LanceNamespace):
         try:
             self.deregister_table(DeregisterTableRequest(id=id))
             if not exists(_location(entry), entry.storage_options):
-                drop(_location(entry), entry.storage_options)
+                drop(_location(entry), entry.storage_options, metadata=self.writes_metadata)
         except LanceNamespaceError as left:
             error.add_note(f"and what this had begun could not be taken back: {left}")
 

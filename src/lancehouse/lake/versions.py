@@ -29,7 +29,6 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse.lake.dataset import MAIN, TableRef, local_folder
 from lancehouse.lake.errors import translated
-from lancehouse.lake.requests import as_model, in_kind
 from lancehouse.paging import page
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
@@ -41,29 +40,27 @@ class Versions(LanceNamespace):
     """The operations on versions, as storage has them.
 
     The first three open a table by its location: opened by its name, a table whose versions are managed would ask its
-    namespace for them. pylance sends their requests as dicts, and gets such an answer then.
+    namespace for them.
     """
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """The versions, oldest first unless `descending`. `e_tag` is unknown, `manifest_size` too in object stores."""
-        asked = as_model(ListTableVersionsRequest, request)
-        table = self._located(asked.id, asked.branch)
+        table = self._located(request.id, request.branch)
         with table.opened() as dataset:
-            found = page(manifests(table), asked.limit, asked.page_token, descending=bool(asked.descending))
+            found = page(manifests(table), request.limit, request.page_token, descending=bool(request.descending))
             versions = _described(table, dataset, found.items)
-        return in_kind(request, ListTableVersionsResponse(versions=versions, page_token=found.token))
+        return ListTableVersionsResponse(versions=versions, page_token=found.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """One version, by default the latest."""
-        asked = as_model(DescribeTableVersionRequest, request)
-        table = self._located(asked.id, asked.branch)
+        table = self._located(request.id, request.branch)
         with table.opened() as dataset:
             files = manifests(table)
-            version = dataset.version if asked.version is None else asked.version
+            version = dataset.version if request.version is None else request.version
             if version not in files:
                 raise TableVersionNotFoundError(f"{table} has no version {version}")
             (described,) = _described(table, dataset, {version: files[version]})
-        return in_kind(request, DescribeTableVersionResponse(version=described))
+        return DescribeTableVersionResponse(version=described)
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
         """Delete versions and the data that no other version needs.
@@ -71,14 +68,13 @@ class Versions(LanceNamespace):
         Raises:
             InvalidInputError: a range holds the current version, which a table cannot do without, or a tagged one.
         """
-        asked = as_model(BatchDeleteTableVersionsRequest, request)
-        table = self._located(asked.id, asked.branch)
+        table = self._located(request.id, request.branch)
         with table.opened() as dataset:
-            doomed = [ref["version"] for ref in dataset.version_refs() if _within(ref["version"], asked.ranges)]
+            doomed = [ref["version"] for ref in dataset.version_refs() if _within(ref["version"], request.ranges)]
             if dataset.latest_version in doomed:
                 raise InvalidInputError(f"{table}: version {dataset.latest_version} is the current one and has to stay")
             deleted = dataset.cleanup_old_versions(versions=doomed).old_versions if doomed else 0
-        return in_kind(request, BatchDeleteTableVersionsResponse(deleted_count=deleted))
+        return BatchDeleteTableVersionsResponse(deleted_count=deleted)
 
     def restore_table(self, request: RestoreTableRequest) -> RestoreTableResponse:
         """Make an old version the current one, by a new version that looks the same."""

@@ -12,8 +12,8 @@ from lancehouse.wire.model import KebabModel, Paged
 class CatalogConfig(KebabModel):
     """Answer of `GET /v1/config`."""
 
-    defaults: dict[str, str | None]
-    overrides: dict[str, str | None]
+    defaults: dict[str, Any] | None = None
+    overrides: dict[str, Any] | None = None
     endpoints: list[str] | None = None
 
 
@@ -27,7 +27,7 @@ class Namespace(KebabModel):
 class NamespacePage(Paged, KebabModel):
     """One page of namespaces."""
 
-    namespaces: list[list[str]]
+    namespaces: list[list[str]] | None = None
 
 
 class TableIdentifier(KebabModel):
@@ -40,7 +40,7 @@ class TableIdentifier(KebabModel):
 class TablePage(Paged, KebabModel):
     """One page of tables, Iceberg's and Polaris' generic ones alike."""
 
-    identifiers: list[TableIdentifier]
+    identifiers: list[TableIdentifier] | None = None
 
 
 class TableMetadata(KebabModel):
@@ -84,5 +84,5 @@ class RenameTable(KebabModel):
 class Token(KebabModel):
     """Answer of an OAuth2 token endpoint."""
 
-    access_token: str = Field(alias="access_token", repr=False)
+    access_token: str = Field(alias="access_token", repr=False, pattern=r"^[\x21-\x7e]+$")
     expires_in: float | None = Field(default=None, alias="expires_in")

@@ -27,7 +27,7 @@ class Schema(Model):
 class SchemaPage(Paged, Model):
     """One page of schemas."""
 
-    schemas: list[Schema]
+    schemas: list[Schema] | None = None
 
 
 class CreateTable(Model):
@@ -47,7 +47,7 @@ class Table(Model):
     """A table of a schema. Columns stay JSON: servers add keys to them."""
 
     name: str
-    table_type: str
+    table_type: str | None = None
     storage_location: str | None = None
     columns: list[dict[str, Any]] | None = None
     properties: dict[str, str] | None = None
@@ -57,7 +57,7 @@ class Table(Model):
 class TablePage(Paged, Model):
     """One page of tables."""
 
-    tables: list[Table]
+    tables: list[Table] | None = None
 
 
 class CredentialsRequest(Model):

@@ -1,0 +1,69 @@
+"""Removing the data of a table, and nothing else that lies at its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import unquote
+
+from lance.file import LanceFileSession
+
+from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
+from lancehouse.lake.errors import translated
+
+_DELETES_AT_ONCE = 16
+
+_TABLE = re.compile(
+    r"(_versions|_transactions|_deletions|_indices)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob",
+)
+"""Files of a version, on the main branch or below the folder of another."""
+
+_REFS = re.compile(r"(_refs|_mem_wal)/.+|\.lance-(reserved|deregistered)")
+_BRANCH = re.compile(r"_refs/branches/(.+)\.json")
+_METADATA = re.compile(
+    r"metadata/([^/]+(\.metadata\.json(\.gz)?|\.avro|\.stats|\.puffin)(\.crc)?|\.?version-hint\.text(\.crc)?)"
+)
+"""Iceberg's metadata, with the checksums that Hadoop hides beside it."""
+
+
+def drop(location: str, storage_options: StorageOptions | None = None, *, metadata: bool = False) -> None:
+    """Remove a dataset with its branches. Nothing there is no error.
+
+    Other files at that place stay, datasets below it among them. The versions go first, so that no interruption
+    leaves a table that opens but cannot be read, and the names of the branches last, so that a second try finds them.
+
+    Args:
+        location: of the table.
+        storage_options: to reach it.
+        metadata: whether the catalog wrote Iceberg metadata next to the table, which goes too.
+    """
+    options = dict(storage_options or {})
+    with translated(location, options):
+        found = LanceFileSession(location, storage_options=options or None).list()
+        branches = {unquote(match[1]) for file in found if (match := _BRANCH.fullmatch(file))}
+        ours = {file for file in found if is_ours(file, branches, metadata=metadata)}
+        versions = {file for file in ours if "_versions/" in file}
+        names = {file for file in ours if file.startswith("_refs/")}
+        with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
+            for files in (versions, ours - versions - names, names):
+                list(pool.map(lambda file: delete_file(location, options, file), files))
+        if ours and (folder := local_folder(location)):
+            _remove_empty(folder, ours)
+
+
+def is_ours(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:
+    """Whether a file below a table's location belongs to the table, which has these branches."""
+    below = next((len(f"tree/{branch}/") for branch in branches if file.startswith(f"tree/{branch}/")), 0)
+    if _TABLE.fullmatch(file, below) or _REFS.fullmatch(file):
+        return True
+    return metadata and _METADATA.fullmatch(file) is not None
+
+
+def _remove_empty(folder: Path, removed: Collection[str]) -> None:
+    """Remove the folders that held what was removed and are empty by now, and nothing else."""
+    held = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
+    for path in sorted(held, key=lambda path: len(path.parts), reverse=True):
+        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+            path.rmdir()

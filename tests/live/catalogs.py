@@ -1,0 +1,79 @@
+"""The catalogs that the packages and the suite are tried on: three clients, four servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lance_namespace import LanceNamespace, connect
+
+from tests.servers.polaris import Polaris
+from tests.servers.reference import Reference
+from tests.servers.unity import Unity
+
+ICEBERG = "lancehouse.IcebergNamespace"
+POLARIS = "lancehouse.PolarisNamespace"
+UNITY = "lancehouse.UnityNamespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A client, the properties that lead it to its server, and the level below which namespaces are made there."""
+
+    name: str
+    impl: str
+    properties: Mapping[str, str] = field(repr=False)
+    parent: tuple[str, ...]
+
+    def connect(self) -> LanceNamespace:
+        """A new client."""
+        return connect(self.impl, dict(self.properties))
+
+    @property
+    def nests(self) -> bool:
+        """Can a namespace lie in another?"""
+        return self.impl != UNITY
+
+
+Opener = Callable[[Reference, Path], Iterator[Catalog]]
+
+
+def iceberg_on_reference(reference: Reference, root: Path) -> Iterator[Catalog]:
+    """Iceberg's own server, which is shared; `root` is a plain path here, and a URI in the others."""
+    yield Catalog("iceberg", ICEBERG, {"endpoint": reference.uri, "root": str(root)}, ("wh",))
+
+
+def iceberg_on_polaris(_: Reference, root: Path) -> Iterator[Catalog]:
+    """An Iceberg server with a prefix, tokens, and locations that it allows."""
+    with Polaris("test_catalog", root=root.as_uri()) as server:
+        properties = {"endpoint": server.iceberg_uri, "credential": server.credential, "scope": "PRINCIPAL_ROLE:ALL"}
+        yield Catalog("iceberg-polaris", ICEBERG, {**properties, "root": root.as_uri()}, ("test_catalog",))
+
+
+def polaris_on_polaris(_: Reference, root: Path) -> Iterator[Catalog]:
+    """Without `root`: tables lie where Polaris put their namespace."""
+    with Polaris("test_catalog", root=root.as_uri()) as server:
+        properties = {"endpoint": server.uri, "credential": server.credential}
+        yield Catalog("polaris", POLARIS, properties, ("test_catalog",))
+
+
+def unity_on_unity(_: Reference, root: Path) -> Iterator[Catalog]:
+    with Unity("lance_test", token="a-token") as server:
+        properties = {"endpoint": server.uri, "catalog": "lance_test", "auth_token": "a-token"}
+        yield Catalog("unity", UNITY, {**properties, "root": root.as_uri()}, ("lance_test",))
+
+
+CATALOGS: Mapping[str, Opener] = {
+    "iceberg": iceberg_on_reference,
+    "iceberg-polaris": iceberg_on_polaris,
+    "polaris": polaris_on_polaris,
+    "unity": unity_on_unity,
+}
+
+
+@contextmanager
+def opened(name: str, reference: Reference, root: Path) -> Iterator[Catalog]:
+    """A catalog by its name here, until the block ends; its data lies below `root`."""
+    yield from CATALOGS[name](reference, root)

@@ -1,0 +1,43 @@
+"""A catalog of each kind, its data below a folder with an odd name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from lance_namespace import CreateNamespaceRequest, LanceNamespace
+
+from tests.live.catalogs import CATALOGS, Catalog, opened
+from tests.servers.reference import Reference
+
+
+@pytest.fixture(params=CATALOGS)
+def catalog(request: pytest.FixtureRequest, reference_server: Reference, tmp_path: Path) -> Iterator[Catalog]:
+    """Every client on every server that it can talk to."""
+    with opened(request.param, reference_server, tmp_path / "dätä of 100 %") as server:
+        yield server
+
+
+@pytest.fixture
+def namespace(catalog: Catalog) -> LanceNamespace:
+    """A client of the catalog."""
+    return catalog.connect()
+
+
+@pytest.fixture
+def home(catalog: Catalog, namespace: LanceNamespace) -> list[str]:
+    """An empty namespace in the catalog that no other test has."""
+    levels = [*catalog.parent, f"db_{uuid4().hex[:8]}"]
+    namespace.create_namespace(CreateNamespaceRequest(id=levels))
+    return levels
+
+
+@pytest.fixture(scope="session")
+def vectors() -> pa.Table:
+    """A hundred rows; the vector of row n is nearest to itself, then to its neighbours."""
+    numbers = range(100)
+    column = pa.array([[float(number)] * 4 for number in numbers], pa.list_(pa.float32(), 4))
+    return pa.table({"id": pa.array(numbers, pa.int64()), "vector": column})
