@@ -122,6 +122,37 @@ def test_a_token_answer_that_cannot_be_read(proxy: FaultProxy) -> None:
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected", "said"),
+    [
+        ('{"error": "invalid_scope", "error_description": "no such role"}', lance.UnauthenticatedError, "no such role"),
+        ('{"access_token": ""}', lance.InternalError, "access_token"),
+        ('{"access_token": "two\\nlines"}', lance.InternalError, "access_token"),
+    ],
+)
+def test_token_answers_that_are_none(proxy: FaultProxy, answer: str, expected: type[Exception], said: str) -> None:
+    proxy.add(canned(200, answer), path=TOKENS)
+    with pytest.raises(expected, match=said):
+        ask(connect(proxy))
+
+
+@pytest.mark.parametrize("path", [TOKENS, "/v1/test"])
+def test_a_server_that_repeats_what_it_was_sent(proxy: FaultProxy, path: str) -> None:
+    def echo(request: Request, forward: Any) -> Answer:
+        said = f"{request.headers['Authorization']} {request.headers['X-Key']} {request.body.decode()}"
+        return Answer.json({"error": {"message": f"no: {said}", "type": "Bad", "code": 400}}, 400)
+
+    proxy.add(echo, path=path)
+    with pytest.raises(lance.LanceNamespaceError, match=r"no: .*\*\*\*") as error:
+        ask(
+            connect(proxy, credential="root:s3cr3t/+", **{"header.X-Key": "k3y-s3cr3t"})
+            if path == TOKENS
+            else connect(proxy)
+        )
+    assert SECRET not in str(error.value)
+    assert "principal" not in str(error.value).lower().replace("principal_role", "")
+
+
 def test_a_token_that_was_given_and_is_refused(proxy: FaultProxy) -> None:
     namespace = lancehouse.PolarisNamespace(endpoint=proxy.uri, auth_token="no-such-s3cr3t")
     with pytest.raises(lance.UnauthenticatedError) as error:

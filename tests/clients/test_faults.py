@@ -182,6 +182,16 @@ def test_a_create_whose_answer_is_lost(setup: Setup, fault: Fault, made: str) ->
         setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "made"]))
 
 
+@pytest.mark.parametrize("status", [503, 500])
+def test_what_was_there_before_is_not_taken_for_ours(setup: Setup, status: int) -> None:
+    """A server that says that it did nothing made nothing, however alike what is there looks."""
+    expected = {503: lance.TableAlreadyExistsError, 500: lance.InternalError}[status]
+    setup.proxy.add(canned(status, ""), method="POST", path="tables$", times=1 if status == 503 else ALWAYS)
+    with pytest.raises(expected):
+        setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "t"]))
+    assert setup.tables() == ["t"]
+
+
 def test_a_lost_create_of_somebody_else_is_not_ours(setup: Setup) -> None:
     """The answer is lost, and what the look-up finds was made by another with another location."""
     setup.proxy.add(reset, method="POST", path="tables$")

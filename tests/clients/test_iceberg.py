@@ -26,7 +26,7 @@ from lance_namespace import (
 from lance_namespace import errors as lance
 
 import lancehouse
-from tests.servers.faults import FaultProxy
+from tests.servers.faults import FaultProxy, canned
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
 
@@ -336,6 +336,38 @@ def test_the_second_listing_asks_only_what_changed(
     assert answers == [304, 304, 304]
     namespace.deregister_table(DeregisterTableRequest(id=[*db, "b"]))
     assert namespace.list_tables(ListTablesRequest(id=db)).tables == ["a", "c"]
+
+
+def test_list_all_loads_no_more_than_it_needs(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    for name in "abcdef":
+        namespace.declare_table(DeclareTableRequest(id=[*db, name]))
+    proxy.clear()
+    listed = namespace.list_all_tables(ListTablesRequest(id=db, limit=2))
+    assert listed.tables == [".".join([*db, name]) for name in "ab"]
+    assert proxy.count("GET", r"/tables/[a-f]\?") == 2
+    rest = namespace.list_all_tables(ListTablesRequest(id=db, page_token=listed.page_token))
+    assert rest.tables == [".".join([*db, name]) for name in "cdef"]
+
+
+@pytest.mark.parametrize("answer", [{}, {"namespaces": None, "identifiers": None}])
+def test_lists_without_their_key_are_empty(answer: dict[str, Any]) -> None:
+    class Server(Fake):
+        def answer(self, request: Request) -> Answer:
+            found = super().answer(request)
+            return Answer.json(answer) if found.status == 404 else found
+
+    with Server({"overrides": {"prefix": "p", "paging": True}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        assert namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces == []
+
+
+def test_an_unasked_304(proxy: FaultProxy, namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:
+    namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
+    proxy.add(canned(304), method="GET", path=r"/tables/t\?")
+    with pytest.raises(lance.InternalError):
+        namespace.list_tables(ListTablesRequest(id=db))
 
 
 def test_rename_across_warehouses(namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:

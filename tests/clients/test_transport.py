@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import base64
+import socket
 import ssl
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -128,3 +134,107 @@ def test_a_name_that_no_dns_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     namespace = lancehouse.IcebergNamespace(endpoint="http://catalog.invalid", max_retries="0")
     with pytest.raises(lance.ServiceUnavailableError, match=r"warehouse wh: no connection to catalog\.invalid"):
         namespace.list_namespaces(WAREHOUSE)
+
+
+@pytest.mark.parametrize("name", ["ca_bundle", "client_cert"])
+def test_a_file_that_is_no_pem(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pem"
+    path.write_text("not a certificate")
+    with pytest.raises(lance.InvalidInputError, match=f"'{name}' is no PEM file"):
+        lancehouse.IcebergNamespace(endpoint="https://h", **{name: str(path)})
+
+
+@pytest.mark.parametrize("form", ["http://{}", "{}", "http://me:pass%40word@{}"])
+def test_forms_of_a_proxy(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    seen: list[str | None] = []
+
+    class Asking(ForwardProxy):
+        def answer(self, request: Request) -> Answer:
+            seen.append(request.headers["Proxy-Authorization"])
+            return super().answer(request)
+
+    with Catalog() as server, Asking() as proxy:
+        monkeypatch.setenv("http_proxy", form.format(proxy.uri.removeprefix("http://")))
+        monkeypatch.setenv("no_proxy", "")
+        assert lancehouse.IcebergNamespace(endpoint=server.uri).list_namespaces(WAREHOUSE).namespaces == ["wh.db"]
+    expected = "Basic " + base64.b64encode(b"me:pass@word").decode() if "@" in form else None
+    assert seen == [expected, expected]
+
+
+def test_a_proxy_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "socks5://me:s3cr3t@127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(lance.InvalidInputError, match="socks5") as error:
+        lancehouse.IcebergNamespace(endpoint="http://catalog.invalid").list_namespaces(WAREHOUSE)
+    assert "s3cr3t" not in str(error.value)
+
+
+class Raw:
+    """A server that sends what it is told, byte by byte if it must."""
+
+    def __init__(self, *parts: bytes, pause_s: float = 0) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._parts = parts
+        self._pause_s = pause_s
+        self.uri = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Raw:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    for part in self._parts:
+                        connection.sendall(part)
+                        time.sleep(self._pause_s)
+
+
+DRIPS = {
+    "headers": [b"HTTP/1.1 200 OK\r\n", *[b"X-A: b\r\n"] * 60],
+    "chunk size": [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"0"] * 60],
+    "body": [b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n", *[b" "] * 60],
+}
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_no_server_holds_a_call_by_dripping(what: str) -> None:
+    properties = {"connect_timeout": "300", "read_timeout": "300", "max_retries": "0"}
+    with Raw(*DRIPS[what], pause_s=0.05) as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **properties)
+        started = time.monotonic()
+        with pytest.raises(lance.ServiceUnavailableError, match=r"no whole answer within 0\.3 s"):
+            namespace.list_namespaces(WAREHOUSE)
+        assert time.monotonic() - started < 2  # the whole drip takes three seconds
+
+
+def test_an_answer_that_is_not_encoded_as_it_says() -> None:
+    with (
+        Raw(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}") as server,
+        pytest.raises(lance.InternalError, match="not encoded as it says"),
+    ):
+        lancehouse.IcebergNamespace(endpoint=server.uri).list_namespaces(WAREHOUSE)
+
+
+def test_threads_do_not_queue_for_a_server_that_hangs() -> None:
+    properties = {"connect_timeout": "300", "read_timeout": "300", "max_retries": "0"}
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        namespace = lancehouse.IcebergNamespace(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", **properties)
+
+        def ask(number: int) -> None:
+            with pytest.raises(lance.ServiceUnavailableError):
+                namespace.list_namespaces(ListNamespacesRequest(id=[f"wh{number % 4}"]))
+
+        started = time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(ask, range(16)))
+        assert time.monotonic() - started < 3  # one after the other it would be five seconds

@@ -240,7 +240,7 @@ class UnityNamespace(CatalogNamespace):
         body = CredentialsRequest(table_id=loaded.table_id or "", operation="READ_WRITE")
         try:
             reply = self._rest.post("/temporary-table-credentials", body, about=table, done=lambda: False)
-        except InvalidInputError as error:
+        except LanceNamespaceError as error:
             if is_route_missing(error):
                 return {}
             raise
