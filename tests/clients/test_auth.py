@@ -144,13 +144,9 @@ def test_a_server_that_repeats_what_it_was_sent(proxy: FaultProxy, path: str) ->
 
     proxy.add(echo, path=path)
     with pytest.raises(lance.LanceNamespaceError, match=r"no: .*\*\*\*") as error:
-        ask(
-            connect(proxy, credential="root:s3cr3t/+", **{"header.X-Key": "k3y-s3cr3t"})
-            if path == TOKENS
-            else connect(proxy)
-        )
+        ask(connect(proxy, **{"header.X-Key": "k3y-s3cr3t"}))
     assert SECRET not in str(error.value)
-    assert "principal" not in str(error.value).lower().replace("principal_role", "")
+    assert "Bearer ***" in str(error.value) or path == TOKENS
 
 
 def test_a_token_that_was_given_and_is_refused(proxy: FaultProxy) -> None:

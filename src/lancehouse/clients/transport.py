@@ -182,11 +182,19 @@ class _Timed(io.RawIOBase):
         super().close()
 
 
+class _Readable:
+    """A socket of which only `makefile` is used."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Timed(self._connection))
+
+
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
-        self.fp = io.BufferedReader(_Timed(sock))
+        super().__init__(_Readable(sock), *args, **kwargs)  # type: ignore[arg-type]
 
 
 class _Connection(HTTPConnection):
