@@ -29,6 +29,7 @@ MAY_IMPORT = {
 ONE_USER = {
     "lance": {"lake", "conformance"},
     "urllib3": {"clients/transport.py"},
+    "httptools": {"clients/bulk.py"},
     "sqlalchemy": {"store"},
     "click": {"cli"},
     "rich": {"cli"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -21,8 +21,9 @@ from lance_namespace.errors import (
 from lancehouse.clients import credentials, locations
 from lancehouse.clients.namespace import Entry, if_found
 from lancehouse.clients.rest import parse
-from lancehouse.clients.warehouses import VEND, Warehouse, WarehouseNamespace
-from lancehouse.errors import is_route_missing
+from lancehouse.clients.transport import Reply
+from lancehouse.clients.warehouses import MANY, VEND, Warehouse, WarehouseNamespace
+from lancehouse.errors import ErrorMap, is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import GC_ENABLED, is_lance, require_lance
 from lancehouse.wire.iceberg import CreateTable, LoadedTable, RenameTable, TableIdentifier, TablePage
@@ -68,27 +69,39 @@ class IcebergNamespace(WarehouseNamespace):
     def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
         def peek(at: Warehouse) -> Entry | None:
             path = at.table(table)
-            tag, known = self._tags.get(path, ("", None))
-            if vend:  # what is vended expires, whatever the tag says
-                tag = ""
-            reply = self._rest.ask(
-                path,
-                query=LEAST,
-                about=table,
-                headers=VEND if vend else {"If-None-Match": tag} if tag else None,
-                on={404: InternalError, "NotFoundException": InternalError},
-            )
-            if reply.status == 304:
-                return known
-            loaded = parse(reply, LoadedTable, table)
-            entry = _entry(loaded) if is_lance(loaded.metadata.properties) else None
-            if (tag := reply.headers.get("ETag", "")) and not (entry and entry.vended):
-                self._tags[path] = (tag, entry)
-                while len(self._tags) > REMEMBERED_TABLES:
-                    self._tags.pop(next(iter(self._tags)), None)
-            return entry
+            on: ErrorMap = {404: InternalError, "NotFoundException": InternalError}
+            headers = self._unless_known(path, vend=vend)
+            return self._peeked(table, path, self._rest.ask(path, query=LEAST, about=table, headers=headers, on=on))
 
         return if_found(lambda: self._at(table.namespace.catalog, peek))
+
+    def _peek_many(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        if len(tables) < MANY:
+            return super()._peek_many(tables, vend=vend)
+        paths = [self._warehouses[table.namespace.catalog].table(table) for table in tables]
+        replies = self._rest.ask_many([(path, self._unless_known(path, vend=vend)) for path in paths], query=LEAST)
+        asked = list(zip(tables, paths, replies, strict=True))
+        again = [table for table, _, reply in asked if reply is None]
+        others = iter(super()._peek_many(again, vend=vend))
+        return [next(others) if reply is None else self._peeked(table, path, reply) for table, path, reply in asked]
+
+    def _unless_known(self, path: str, *, vend: bool) -> Mapping[str, str]:
+        """Asks for a table only if it changed since the last listing; with credentials always, as they expire."""
+        if vend:
+            return VEND
+        tag, _ = self._tags.get(path, ("", None))
+        return {"If-None-Match": tag} if tag else {}
+
+    def _peeked(self, table: TableId, path: str, reply: Reply) -> Entry | None:
+        if reply.status == 304:
+            return self._tags[path][1]
+        loaded = parse(reply, LoadedTable, table)
+        entry = _entry(loaded) if is_lance(loaded.metadata.properties) else None
+        if (tag := reply.headers.get("ETag", "")) and not (entry and entry.vended):
+            self._tags[path] = (tag, entry)
+            while len(self._tags) > REMEMBERED_TABLES:
+                self._tags.pop(next(iter(self._tags)), None)
+        return entry
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         loaded = self._at(

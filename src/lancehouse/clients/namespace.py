@@ -134,6 +134,10 @@ class CatalogNamespace(TableOperations):
     def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
         """The entry of a table that was listed; None if it is no Lance table, or gone since."""
 
+    def _peek_many(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        """The same for many tables of one catalog."""
+        return at_once(lambda table: self._peek(table, vend=vend), tables)
+
     @abstractmethod
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         """The entry of a table; what is not a Lance table is refused."""
@@ -253,16 +257,14 @@ class CatalogNamespace(TableOperations):
 
     def _kept(self, candidates: Sequence[Candidate], *, declared: bool) -> list[bool]:
         """Which of them are Lance tables, and have data unless declared ones will do."""
-
-        def keep(candidate: Candidate) -> bool:
-            table, known = candidate
-            entry = (
-                known if known is not None and declared else self._peek(table, vend=self.vends_freely and not declared)
-            )
-            return entry is not None and (declared or self._has_data(table, entry))
-
-        known = declared and all(entry is not None for _, entry in candidates)
-        return [True] * len(candidates) if known else at_once(keep, candidates)
+        if declared and all(entry is not None for _, entry in candidates):
+            return [True] * len(candidates)
+        tables = [table for table, _ in candidates]
+        entries = self._peek_many(tables, vend=self.vends_freely and not declared)
+        if declared:
+            return [entry is not None for entry in entries]
+        found = list(zip(tables, entries, strict=True))
+        return at_once(lambda each: each[1] is not None and self._has_data(each[0], each[1]), found)
 
     def _has_data(self, table: TableId, entry: Entry) -> bool:
         return dataset.exists(_place(table, entry), self._options(entry))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -16,7 +16,9 @@ from lance_namespace.errors import (
 
 from lancehouse.clients import credentials, locations
 from lancehouse.clients.namespace import Entry, if_found
-from lancehouse.clients.warehouses import VEND, Warehouse, WarehouseNamespace
+from lancehouse.clients.rest import parse
+from lancehouse.clients.transport import Reply
+from lancehouse.clients.warehouses import MANY, VEND, Warehouse, WarehouseNamespace
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
 from lancehouse.wire.iceberg import TablePage
@@ -47,16 +49,18 @@ class PolarisNamespace(WarehouseNamespace):
         return {identifier.name: None for page in pages for identifier in page.identifiers or ()}
 
     def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
-        loaded = if_found(
-            lambda: self._rest.get(
-                self._path(table),
-                LoadedGenericTable,
-                about=table,
-                headers=VEND if vend else None,
-                on={404: InternalError},
-            )
+        path, headers = self._path(table), VEND if vend else None
+        return if_found(
+            lambda: _peeked(table, self._rest.ask(path, about=table, headers=headers, on={404: InternalError}))
         )
-        return _entry(loaded) if loaded is not None and _is_lance(loaded) else None
+
+    def _peek_many(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        if len(tables) < MANY:
+            return super()._peek_many(tables, vend=vend)
+        replies = self._rest.ask_many([(self._path(table), VEND if vend else {}) for table in tables], query="")
+        asked = list(zip(tables, replies, strict=True))
+        others = iter(super()._peek_many([table for table, reply in asked if reply is None], vend=vend))
+        return [next(others) if reply is None else _peeked(table, reply) for table, reply in asked]
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         loaded = self._rest.get(
@@ -121,6 +125,11 @@ class PolarisNamespace(WarehouseNamespace):
 
 def _is_lance(loaded: LoadedGenericTable) -> bool:
     return loaded.table.format.lower() == LANCE
+
+
+def _peeked(table: TableId, reply: Reply) -> Entry | None:
+    loaded = parse(reply, LoadedGenericTable, table)
+    return _entry(loaded) if _is_lance(loaded) else None
 
 
 def _entry(loaded: LoadedGenericTable) -> Entry:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -19,6 +19,7 @@ import urllib3
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from lancehouse.clients import bulk
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
@@ -99,6 +100,17 @@ class Transport:
             raise UnreadableError(f"the answer of {where} is not encoded as it says: {_reason(error)}") from error
         except urllib3.exceptions.HTTPError as error:
             raise LostError(f"the answer of {where} was lost: {_reason(error)}") from error
+
+    def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
+        """GET many targets of one server; None for each that must be asked for again by `send`."""
+        if isinstance(self._way(origin)[0], urllib3.ProxyManager):
+            return [None] * len(requests)
+        limits = bulk.Limits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
+        answers = bulk.fetch(origin, requests, self._tls, limits)
+        return [
+            Reply(answer[0], urllib3.HTTPHeaderDict(answer[1]), answer[2]) if answer is not None else None
+            for answer in answers
+        ]
 
     def _way(self, url: str) -> tuple[Pool, str, str]:
         """The connections for an address, its name, and what to ask of them."""

@@ -39,6 +39,7 @@ from lancehouse.wire.unity import (
     CreateSchema,
     CreateTable,
     CredentialsRequest,
+    ListedTable,
     Schema,
     SchemaPage,
     Table,
@@ -173,7 +174,7 @@ class UnityNamespace(CatalogNamespace):
             on={404: NamespaceNotFoundError},
         )
         listed = [table for part in pages for table in part.tables or () if _is_lance(table)]
-        return {table.name: self._entry(table, TableId(namespace, table.name), vend=False) for table in listed}
+        return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in listed}
 
     def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
         loaded = if_found(lambda: self._get(table))
@@ -276,5 +277,5 @@ def _full_name(parts: Sequence[str]) -> str:
     return ".".join(quote(part, safe="") for part in parts)
 
 
-def _is_lance(table: Table) -> bool:
+def _is_lance(table: ListedTable) -> bool:
     return table.table_type == EXTERNAL and is_lance(table.properties)

@@ -30,6 +30,9 @@ T = TypeVar("T")
 VEND: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation": "vended-credentials"})
 """Asks a server for credentials to the table's storage."""
 
+MANY = 8
+"""From so many tables on, a list asks for them in bulk."""
+
 SEEN_S = 60.0
 """How long a namespace that was seen to exist is taken to exist."""
 

@@ -43,21 +43,26 @@ class CreateTable(Model):
     properties: dict[str, str]
 
 
-class Table(Model):
-    """A table of a schema. Columns stay JSON: servers add keys to them."""
+class ListedTable(Model):
+    """A table of a schema as a list has it; its columns are passed over."""
 
     name: str
     table_type: str | None = None
     storage_location: str | None = None
-    columns: list[dict[str, Any]] | None = None
     properties: dict[str, str] | None = None
+
+
+class Table(ListedTable):
+    """A table of a schema. Columns stay JSON: servers add keys to them."""
+
+    columns: list[dict[str, Any]] | None = None
     table_id: str | None = None
 
 
 class TablePage(Paged, Model):
     """One page of tables."""
 
-    tables: list[Table] | None = None
+    tables: list[ListedTable] | None = None
 
 
 class CredentialsRequest(Model):
