@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 from urllib.parse import quote
 
@@ -54,7 +55,7 @@ class NamespaceId:
 
     def wire(self, separator: str = UNIT_SEPARATOR) -> str:
         """The levels as one path segment or query value: each is encoded exactly once, the separator comes encoded."""
-        return _whole(separator.join(quote(level, safe="") for level in self.levels))
+        return _whole(separator.join(_quoted(level) for level in self.levels))
 
     def __str__(self) -> str:
         return "namespace " + ".".join(self.parts)
@@ -84,7 +85,7 @@ class TableId:
 
     def wire(self) -> str:
         """The table's name as one path segment."""
-        return _whole(quote(self.name, safe=""))
+        return _whole(_quoted(self.name))
 
     def __str__(self) -> str:
         return "table " + ".".join(self.parts)
@@ -99,6 +100,11 @@ def _checked(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, .
     return levels
 
 
+@lru_cache(4096)
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
 def _whole(segment: str) -> str:
     """A path segment; a bare dot segment would be resolved away on the wire, and the call would hit another object."""
     return segment.replace(".", "%2E") if segment in (".", "..") else segment
@@ -106,4 +112,4 @@ def _whole(segment: str) -> str:
 
 def is_plain(name: str) -> bool:
     """Whether a name looks the same on the wire, so that no server can stumble over it."""
-    return name not in (".", "..") and quote(name, safe="") == name
+    return name not in (".", "..") and _quoted(name) == name

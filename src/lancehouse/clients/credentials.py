@@ -47,6 +47,8 @@ SAS_EXPIRES = "adls.sas-token-expires-at-ms."
 
 def layered(*layers: Mapping[str, str]) -> dict[str, str]:
     """Options in layers, the strongest last: it wins over the others whatever they call the same thing."""
+    if sum(map(bool, layers)) < 2:
+        return {key: value for layer in layers for key, value in layer.items()}
     options: dict[str, str] = {}
     for layer in layers:
         names = {spelling for key in layer for spelling in _spellings(key)}

@@ -174,16 +174,18 @@ class _Timed(io.RawIOBase):
         self._raw = connection.makefile("rb", buffering=0)
         self._each_s = connection.gettimeout()
         self._until = time.monotonic() + self._each_s if self._each_s is not None else float("inf")
+        self._first = True
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left_s = self._until - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the answer is not complete")
-        if self._each_s is not None:
+        if self._each_s is not None and not self._first:
+            left_s = self._until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the answer is not complete")
             self._socket.settimeout(left_s)
+        self._first = False
         count: int | None = self._raw.readinto(buffer)
         return count
 

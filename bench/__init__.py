@@ -1,0 +1,1 @@
+"""Benchmarks. They take time and print figures; tests do neither."""

@@ -1,0 +1,143 @@
+"""What a benchmark found, for people: in the terminal, and in docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import Side
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+START, END = "<!-- bench-clients: start -->", "<!-- bench-clients: end -->"
+HEADINGS = ("operation", "latency", "ours", "peer", "ratio", "mark", "CPU ratio", "requests", "answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation on one server."""
+
+    operation: str
+    latency_ms: int
+    ours: Side
+    peer: Side
+    mark: float
+    """The ratio that is expected of us."""
+    calls: int = 1
+    expected: Collection[str] = ()
+    """The names that a listing should give."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast as the peer we are; None where the peer fails."""
+        return None if self.peer.error else self.peer.wall_s / self.ours.wall_s
+
+    @property
+    def missed(self) -> bool:
+        """Whether we are below the mark."""
+        return self.ratio is not None and round(self.ratio, 2) < self.mark
+
+    @property
+    def answers(self) -> str:
+        """Whether the peer's answer can be compared with ours, which is right."""
+        if self.peer.error:
+            return "the peer fails"
+        given, expected = set(self.peer.runs[-1].names), set(self.expected)
+        wrong = []
+        if missing := expected - given:
+            wrong.append(f"{len(missing):,} of {len(expected):,} missing")
+        if more := given - expected:
+            wrong.append(f"{len(more):,} too many that are not Lance")
+        return f"**peer wrong**: {', '.join(wrong)}" if wrong else "same"
+
+    def cells(self) -> list[str]:
+        """The row as text, in the order of the headings."""
+        failed = self.ratio is None
+        return [
+            self.operation,
+            f"{self.latency_ms} ms" if self.latency_ms else "–",
+            _ms(self.ours.wall_s / self.calls),
+            "–" if failed else _ms(self.peer.wall_s / self.calls),
+            "–" if self.ratio is None else f"**{self.ratio:.2f}**",
+            "–" if failed else f"≥ {self.mark:g} {'✗' if self.missed else '✓'}",
+            "–" if failed else f"{self.peer.cpu_s / self.ours.cpu_s:.2f}",
+            f"{_per_call(self.ours, self.calls)} : {'–' if failed else _per_call(self.peer, self.calls)}",
+            self.answers,
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The rows of one client."""
+
+    client: str
+    server: str
+    rows: Sequence[Row]
+
+
+def show(console: Console, sections: Sequence[Section], *, marks: bool) -> None:
+    """Print the tables and, if `marks` mean something at this size, what was missed."""
+    for section in sections:
+        table = Table(title=f"{section.client}: {section.server.replace('**', '')}", title_justify="left")
+        for heading in HEADINGS:
+            table.add_column(heading, justify="left" if heading in ("operation", "answers") else "right")
+        for row in section.rows:
+            table.add_row(*(cell.replace("**", "") for cell in row.cells()))
+        console.print(table)
+    console.print("ratio = peer / ours: above 1 we are faster. requests = ours : peer, for one call.")
+    for line in misses(sections) if marks else ():
+        console.print(f"missed: {line.replace('**', '')}")
+
+
+def misses(sections: Sequence[Section]) -> list[str]:
+    """Where we are below the mark, and whether the peer's answer was right there."""
+    return [
+        f"{section.client}, {row.operation}{f' with {row.latency_ms} ms' if row.latency_ms else ''}: "
+        f"{row.ratio:.2f} instead of {row.mark:g}" + (f" ({row.answers})" if row.answers != "same" else "")
+        for section in sections
+        for row in section.rows
+        if row.missed
+    ]
+
+
+def machine() -> str:
+    """What the figures depend on."""
+    packages = ("lancehouse", "lance-namespace-impls", "lance-namespace", "urllib3", "pylance")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg()[:2])
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return f"{system}; Python {platform.python_version()}; {versions}; load at the end (1 and 5 minutes): {load}"
+
+
+def write(sections: Sequence[Section], rounds: int) -> None:
+    """Put the tables into the document, between its markers."""
+    medians = f"Medians of 3 to {rounds} rounds for lists, of more for single calls."
+    lines = [f"{datetime.now(UTC):%Y-%m-%d}. {machine()}. {medians}"]
+    for section in sections:
+        lines += ["", f"### `{section.client}`: {section.server}", ""]
+        lines += [f"| {' | '.join(HEADINGS)} |", f"|{'|'.join('---' for _ in HEADINGS)}|"]
+        lines += [f"| {' | '.join(row.cells())} |" for row in section.rows]
+    lines += ["", "### Marks missed in this run", ""]
+    lines += [f"- {line}" for line in misses(sections)] or ["None."]
+    text = DOCUMENT.read_text()
+    before, _, rest = text.partition(START)
+    _, marker, after = rest.partition(END)
+    if not marker:
+        raise ValueError(f"{DOCUMENT.name} has no place for the table: {START} … {END}")
+    DOCUMENT.write_text("\n".join([before + START, *lines, END]) + after)
+
+
+def _per_call(side: Side, calls: int) -> str:
+    return f"{round(side.requests / calls, 2):,g}"
+
+
+def _ms(seconds: float) -> str:
+    value = seconds * 1000
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
