@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from lance_namespace import (
     DropTableRequest,
     ListNamespacesRequest,
     ListTablesRequest,
+    RegisterTableRequest,
     RenameTableRequest,
 )
 from lance_namespace import errors as lance
@@ -62,6 +64,14 @@ def test_doc_is_a_property(namespace: lancehouse.PolarisNamespace, polaris: Pola
     assert declared.properties == described.properties == {**properties, "table_type": "lance"}
     namespace.declare_table(DeclareTableRequest(id=[*DB, "u"], location="s3://b/u"))
     assert namespace.describe_table(DescribeTableRequest(id=[*DB, "u"])).properties == {"table_type": "lance"}
+
+
+def test_register_where_this_client_cannot_look(namespace: lancehouse.PolarisNamespace, tmp_path: Path) -> None:
+    registered = namespace.register_table(RegisterTableRequest(id=[*DB, "far"], location="s3://no-such-bucket/t"))
+    assert registered.location == "s3://no-such-bucket/t"
+    with pytest.raises(lance.InvalidInputError, match="there is no Lance dataset at"):
+        namespace.register_table(RegisterTableRequest(id=[*DB, "near"], location=str(tmp_path / "nothing")))
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == ["far"]
 
 
 def test_other_formats(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:

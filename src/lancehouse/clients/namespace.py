@@ -315,8 +315,7 @@ class CatalogNamespace(TableOperations):
         if not request.location:
             raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
         properties = request.properties
-        options = layered(storage_options(properties), self._settings.storage)
-        if not dataset.exists(request.location, options):
+        if self._is_empty(request.location, properties):
             raise InvalidInputError(
                 f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
             )
@@ -327,6 +326,14 @@ class CatalogNamespace(TableOperations):
                 raise
             entry = self._replace(table, request.location, properties)
         return RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
+
+    def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
+        """Whether there is surely no dataset at a place; where this client cannot look, its user knows better."""
+        try:
+            return not dataset.exists(location, layered(storage_options(properties), self._settings.storage))
+        except LanceNamespaceError as error:
+            logger.debug("no look at %s: %s", location, error)
+            return False
 
     def _replace(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
         """Point an entry to another place; if that fails, the old one is put back."""
