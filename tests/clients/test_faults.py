@@ -28,7 +28,7 @@ from tests.servers.unity import Unity
 RETRIES = 2
 PROPERTIES = {
     "connect_timeout_millis": "500",
-    "read_timeout_millis": "250",
+    "read_timeout_millis": "400",
     "max_retries": str(RETRIES),
     "root": "/data",
 }
