@@ -8,7 +8,6 @@ from lance_namespace.errors import InvalidInputError
 
 TABLE_TYPE = "table_type"
 LANCE = "lance"
-MANAGED_BY = "managed_by"
 GC_ENABLED = "gc.enabled"
 DOC = "doc"
 STORAGE_PREFIX = "storage."
