@@ -119,7 +119,7 @@ BROKEN = [b"", b"garbage", stream(rows())[:3000]]
 @pytest.mark.parametrize("data", BROKEN, ids=["empty", "garbage", "cut"])
 @pytest.mark.parametrize("mode", ["Create", "ExistOk", "Overwrite"])
 def test_broken_data_leaves_nothing(ours: FolderNamespace, tmp_path: Path, data: bytes, mode: str) -> None:
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InvalidInputError, match=r"^table t: "):
         ours.create_table(CreateTableRequest(id=T, mode=mode), data)
     assert list(tmp_path.iterdir()) == []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
@@ -64,7 +64,7 @@ class Rows(LanceNamespace):
         never harmed: overwriting adds a version.
         """
         mode = one_of("mode", request.mode, "Create", "ExistOk", "Overwrite")
-        rows = read_stream(request_data)
+        rows = read_stream(request_data, request.id)
         if (known := self._known_entry(request)) is not None:
             return self._create_in_entry(request, known, mode, rows)
         try:
@@ -89,7 +89,7 @@ class Rows(LanceNamespace):
     def insert_into_table(self, request: InsertIntoTableRequest, request_data: bytes) -> InsertIntoTableResponse:
         """Append rows or put them in the place of all others. A table that is only declared is created by them."""
         mode = one_of("mode", request.mode, "Append", "Overwrite")
-        rows = read_stream(request_data)
+        rows = read_stream(request_data, request.id)
         table = TableRef.of(self, request.id, branch=request.branch)
         try:
             version = _add(table, rows, mode)
@@ -104,7 +104,7 @@ class Rows(LanceNamespace):
         if not request.on:
             raise InvalidInputError("merge_insert_into_table needs `on`, the columns to match by")
         timeout = None if request.timeout is None else duration(request.timeout)
-        rows = read_stream(request_data)
+        rows = read_stream(request_data, request.id)
         table = TableRef.of(self, request.id, branch=request.branch)
         try:
             with table.opened() as dataset:
@@ -212,19 +212,20 @@ class _Overriding:
         return getattr(self._namespace, name)
 
 
-def read_stream(data: bytes) -> pa.Table:
-    """The rows of an Arrow IPC stream, all of them: what is broken is found out before anything is written.
+def read_stream(data: bytes, id: Sequence[str] | None) -> pa.Table:
+    """The rows of an Arrow IPC stream for a table, all of them: what is broken is found before anything is written.
 
     Raises:
         InvalidInputError: it is none.
     """
+    about = f"table {'.'.join(id or ())}"
     if not data:
-        raise InvalidInputError("the request has no data: an Arrow IPC stream is needed")
+        raise InvalidInputError(f"{about}: the request has no data: an Arrow IPC stream is needed")
     try:
         with pa.ipc.open_stream(data) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInputError(f"the request's data is no Arrow IPC stream: {error}") from error
+        raise InvalidInputError(f"{about}: the request's data is no Arrow IPC stream: {error}") from error
 
 
 def duration(text: str) -> timedelta:
