@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 
-BASE = {"errors", "identifiers", "modes", "paging", "properties", "settings"}
+BASE = {"credentials", "errors", "identifiers", "locations", "modes", "paging", "properties", "settings"}
 SHAPES = {"schema", "wire"}
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),

@@ -18,7 +18,8 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.clients import credentials, locations
+from lancehouse import locations
+from lancehouse.clients import credentials
 from lancehouse.clients.namespace import Entry, if_found
 from lancehouse.clients.rest import parse
 from lancehouse.clients.transport import Reply

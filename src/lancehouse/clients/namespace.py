@@ -49,7 +49,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.clients import locations
+from lancehouse import locations
 from lancehouse.clients.credentials import layered
 from lancehouse.clients.transport import CONNECTIONS
 from lancehouse.errors import is_route_missing

@@ -25,7 +25,8 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
-from lancehouse.clients import credentials, locations
+from lancehouse import locations
+from lancehouse.clients import credentials
 from lancehouse.clients.namespace import CatalogNamespace, Entry, if_found
 from lancehouse.clients.rest import Rest, parse
 from lancehouse.errors import is_route_missing

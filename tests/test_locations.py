@@ -6,7 +6,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancehouse.clients.locations import below, is_same
+from lancehouse.locations import below, is_same
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""The warehouses of a server: a name, a place, and how the place is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """Where the tables of one catalog lie. Its repr shows no secret."""
+
+    id: int
+    name: str
+    location: str
+    roots: tuple[str, ...] = ()
+    """More places, besides `location`, where tables may lie."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Storage options in Lance's names, for this server itself."""
+    vend: Literal["none", "static", "sts"] = "none"
+    """What clients that ask for credentials are given."""
+    role_arn: str | None = None
+    """With `sts`: the role that is assumed for them."""
+    cache: str | None = None
+    """Where Parquet copies for scans are kept; by default `.lancehouse/` below `location`."""

@@ -1,0 +1,1 @@
+"""The catalog over HTTP: Iceberg REST."""

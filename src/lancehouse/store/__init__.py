@@ -1,0 +1,1 @@
+"""What the catalog remembers: the only user of SQL."""
