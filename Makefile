@@ -1,12 +1,13 @@
-# Two commands do all the set-up: `make demo` and `make test`. They bring uv, a Java and the jars where these are missing.
+# Two commands do all the set-up: `make demo` and `make test`. They bring uv, a Java, a Spark and the jars where these are missing.
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$p" && break; done)
 UV ?= $(shell command -v uv || echo .cache/uv/bin/uv)
 RUN = $(UV) run --frozen --no-sync
 SYNCED = .venv/.synced
+SPARK41 = .venv/.spark41
 
-.PHONY: demo check test soak bench-clients clean
+.PHONY: demo check test soak rck bench-clients bench-server clean
 
 demo: $(SYNCED)
 	$(RUN) python -m examples.demo
@@ -17,17 +18,28 @@ check: $(SYNCED)
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_layers.py
 
-test: check
+test: check $(SPARK41)
 	$(RUN) pytest -q
 
-soak: check
+soak: check $(SPARK41)
 	$(RUN) pytest -q --soak
+
+rck: $(SYNCED)
+	$(RUN) python -m tests.servers.rck
 
 bench-clients: $(SYNCED)
 	$(RUN) python -m bench.clients
 
+bench-server: $(SYNCED)
+	$(RUN) python -m bench.server
+
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
+	@touch $@
+
+# Iceberg's Spark connector runs on an older Spark than ours: an environment of its own, in the user's cache folder.
+$(SPARK41): tests/servers/spark41.txt tests/servers/jars.py $(SYNCED)
+	$(RUN) python -m tests.servers.spark41
 	@touch $@
 
 .cache/uv/bin/uv:

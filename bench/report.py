@@ -16,7 +16,6 @@ from rich.table import Table
 from bench.measure import Side
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-START, END = "<!-- bench-clients: start -->", "<!-- bench-clients: end -->"
 HEADINGS = ("operation", "latency", "ours", "peer", "ratio", "mark", "CPU ratio", "requests", "answers")
 
 
@@ -107,9 +106,11 @@ def misses(sections: Sequence[Section]) -> list[str]:
     ]
 
 
-def machine() -> str:
+CLIENT_PACKAGES = ("lancehouse", "lance-namespace-impls", "lance-namespace", "urllib3", "pylance")
+
+
+def machine(packages: Sequence[str] = CLIENT_PACKAGES) -> str:
     """What the figures depend on."""
-    packages = ("lancehouse", "lance-namespace-impls", "lance-namespace", "urllib3", "pylance")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg()[:2])
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
@@ -126,12 +127,18 @@ def write(sections: Sequence[Section], rounds: int) -> None:
         lines += [f"| {' | '.join(row.cells())} |" for row in section.rows]
     lines += ["", "### Marks missed in this run", ""]
     lines += [f"- {line}" for line in misses(sections)] or ["None."]
+    put("bench-clients", lines)
+
+
+def put(place: str, lines: Sequence[str]) -> None:
+    """Put lines into the document, between the markers of a place."""
+    start, end = f"<!-- {place}: start -->", f"<!-- {place}: end -->"
     text = DOCUMENT.read_text()
-    before, _, rest = text.partition(START)
-    _, marker, after = rest.partition(END)
+    before, _, rest = text.partition(start)
+    _, marker, after = rest.partition(end)
     if not marker:
-        raise ValueError(f"{DOCUMENT.name} has no place for the table: {START} … {END}")
-    DOCUMENT.write_text("\n".join([before + START, *lines, END]) + after)
+        raise ValueError(f"{DOCUMENT.name} has no place for the table: {start} … {end}")
+    DOCUMENT.write_text("\n".join([before + start, *lines, end]) + after)
 
 
 def _per_call(side: Side, calls: int) -> str:

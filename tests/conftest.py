@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.servers.faults import FaultProxy
+from tests.servers.lancehouse import Served, start_lancehouse
+from tests.servers.moto import Bucket, Moto, start_moto
 from tests.servers.polaris import Polaris
+from tests.servers.postgres import start_postgres
 from tests.servers.reference import Reference, start_reference
+from tests.servers.spark41 import Spark, start_spark
 from tests.servers.unity import Unity
 
 
@@ -49,6 +55,51 @@ def reference_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refer
 def reference(reference_server: Reference) -> str:
     """The endpoint of the shared Iceberg server."""
     return reference_server.uri
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`lancehouse serve` on SQLite; it is shared, so take names that no other test takes."""
+    with start_lancehouse(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Starts servers of the test's own, below its folder, with the arguments of `start_lancehouse`."""
+    with ExitStack() as stack:
+
+        def start(name: str = "served", **arguments: Any) -> Served:
+            return stack.enter_context(start_lancehouse(tmp_path / name, **arguments))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a Postgres; it is shared, so make a database of your own."""
+    with start_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def spark41(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+    """Spark 4.1 with Iceberg's connector; it is shared, so take a catalog name that no other test takes."""
+    with start_spark(tmp_path_factory.mktemp("spark41")) as spark:
+        yield spark
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Moto]:
+    """A server with S3, IAM and STS, which is shared."""
+    with start_moto() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(moto: Moto) -> Bucket:
+    """An empty bucket."""
+    return moto.bucket()
 
 
 @pytest.fixture

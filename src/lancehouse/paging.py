@@ -44,17 +44,35 @@ def remaining(keys: Iterable[Key], limit: int | None, token: str | None, *, desc
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
     ordered = sorted(set(keys), reverse=descending)
-    if not token:
+    text = after(token)
+    if text is None:
         return ordered
     try:
+        lasts = [type(key)(text) for key in ordered[:1]]
+    except ValueError:
+        raise _foreign(token) from None
+    return [key for last in lasts for key in ordered if (key < last if descending else key > last)]
+
+
+def after(token: str | None) -> str | None:
+    """The key that the page of this token starts behind; None for the first page.
+
+    Raises:
+        InvalidInputError: a token that was not given out here.
+    """
+    if not token:
+        return None
+    try:
         padded = token.encode() + b"=" * (-len(token) % 4)
-        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-        after = [type(key)(text) for key in ordered[:1]]
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise InvalidInputError(f"page_token {token!r} was not given out by a list call; start without one") from None
-    return [key for last in after for key in ordered if (key < last if descending else key > last)]
+        raise _foreign(token) from None
 
 
 def token_after(key: int | str) -> str:
     """The token of the page that starts behind `key`."""
     return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
+
+
+def _foreign(token: str | None) -> InvalidInputError:
+    return InvalidInputError(f"page_token {token!r} was not given out by a list call; start without one")

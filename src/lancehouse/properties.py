@@ -8,6 +8,9 @@ from lance_namespace.errors import InvalidInputError
 
 TABLE_TYPE = "table_type"
 LANCE = "lance"
+MANAGED_BY = "managed_by"
+STORAGE = "storage"
+IMPL = "impl"
 GC_ENABLED = "gc.enabled"
 DOC = "doc"
 STORAGE_PREFIX = "storage."
@@ -16,6 +19,18 @@ STORAGE_PREFIX = "storage."
 def is_lance(properties: Mapping[str, str] | None) -> bool:
     """Whether a catalog entry with these properties is a Lance table."""
     return (properties or {}).get(TABLE_TYPE, "").lower() == LANCE
+
+
+def managed_by(properties: Mapping[str, str] | None) -> str:
+    """Who decides which version of a Lance table is the current one: `storage`, by default, or `impl`, the catalog.
+
+    Raises:
+        InvalidInputError: something else.
+    """
+    said = (properties or {}).get(MANAGED_BY, STORAGE)
+    if said.lower() not in (STORAGE, IMPL):
+        raise InvalidInputError(f"{MANAGED_BY} is {said!r}, expected {STORAGE!r} or {IMPL!r}")
+    return said.lower()
 
 
 def require_lance(about: object, properties: Mapping[str, str] | None) -> None:

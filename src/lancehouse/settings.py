@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,18 @@ from lancehouse.properties import STORAGE_PREFIX
 
 HEADER_PREFIX = "header."
 MILLIS_SUFFIX = "_millis"
+
+
+def data_folder() -> Path:
+    """Where lancehouse keeps what must last: `$XDG_DATA_HOME/lancehouse` or `~/.local/share/lancehouse`."""
+    configured = os.environ.get("XDG_DATA_HOME", "")
+    root = Path(configured) if Path(configured).is_absolute() else Path.home() / ".local" / "share"
+    return root / "lancehouse"
+
+
+def default_db() -> str:
+    """The URL of the database where none is given."""
+    return f"sqlite:///{data_folder() / 'catalog.db'}"
 
 
 def _text(value: str) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancehouse.clients.credentials import from_iceberg, from_unity, layered
+from lancehouse.clients.credentials import from_iceberg, from_unity
 from lancehouse.wire.iceberg import StorageCredential
 from lancehouse.wire.unity import TemporaryCredentials
 
@@ -72,17 +72,3 @@ def test_the_longest_prefix_wins_over_config() -> None:
 )
 def test_unity_credentials(answer: dict[str, object], options: dict[str, str]) -> None:
     assert from_unity(TemporaryCredentials.model_validate(answer)) == options
-
-
-@pytest.mark.parametrize(
-    ("layers", "options"),
-    [
-        ([{"region": "table"}, {"aws_region": "client"}], {"aws_region": "client"}),
-        ([{"AWS_REGION": "table", "x": "1"}, {"region": "client"}], {"x": "1", "region": "client"}),
-        ([{"access_key_id": "client"}, {"aws_access_key_id": "vended"}], {"aws_access_key_id": "vended"}),
-        ([{"own": "table"}, {"own": "client"}, {}], {"own": "client"}),
-        ([{}, {}, {}], {}),
-    ],
-)
-def test_the_last_layer_wins_whatever_the_others_call_it(layers: list[dict[str, str]], options: dict[str, str]) -> None:
-    assert layered(*layers) == options

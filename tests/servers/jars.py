@@ -19,6 +19,8 @@ from lancehouse.spark.java import cache_folder, find_java
 ICEBERG = "1.11.0"
 JETTY = "12.1.8"
 HADOOP = "3.4.3"
+SQLITE = "3.53.0.0"
+SLF4J = "2.0.17"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,21 +36,54 @@ class Jar:
 COMPILER = Jar("org.eclipse.jdt", "ecj", "3.42.0")
 """Compiles our Java on a JRE too; the newest that runs on Java 17 at the time of writing."""
 
+JETTY_12 = (
+    Jar("org.eclipse.jetty.ee10", "jetty-ee10-servlet", JETTY),
+    Jar("org.eclipse.jetty.compression", "jetty-compression-server", JETTY),
+    Jar("org.eclipse.jetty.compression", "jetty-compression-gzip", JETTY),
+)
+KIT_SERVERS = {ICEBERG: JETTY_12, "1.9.0": (Jar("org.eclipse.jetty", "jetty-servlet", "11.0.25"),)}
+"""The HTTP server that a version's fixtures are built on."""
+
 REFERENCE_SERVER = (
     Jar("org.apache.iceberg", "iceberg-core", ICEBERG),
     Jar("org.apache.iceberg", "iceberg-core", ICEBERG, "tests"),
     Jar("org.apache.iceberg", "iceberg-open-api", ICEBERG, "test-fixtures"),
-    Jar("org.eclipse.jetty.ee10", "jetty-ee10-servlet", JETTY),
-    Jar("org.eclipse.jetty.compression", "jetty-compression-server", JETTY),
-    Jar("org.eclipse.jetty.compression", "jetty-compression-gzip", JETTY),
+    *JETTY_12,
     Jar("org.apache.hadoop", "hadoop-client-api", HADOOP),
     Jar("org.apache.hadoop", "hadoop-client-runtime", HADOOP),
-    Jar("org.xerial", "sqlite-jdbc", "3.53.0.0"),
-    Jar("org.slf4j", "slf4j-simple", "2.0.17"),
+    Jar("org.xerial", "sqlite-jdbc", SQLITE),
+    Jar("org.slf4j", "slf4j-simple", SLF4J),
     COMPILER,
 )
 """What Iceberg's own REST server needs; its fixtures declare nothing themselves."""
 
+
+def compatibility_kit(iceberg: str) -> tuple[Jar, ...]:
+    """What Iceberg's REST Compatibility Kit of that version needs; its tests declare nothing themselves."""
+    return (
+        *(
+            Jar("org.apache.iceberg", f"iceberg-{part}", iceberg)
+            for part in ("api", "core", "data", "bundled-guava", "aws", "gcp", "azure")
+        ),
+        *(Jar("org.apache.iceberg", f"iceberg-{part}", iceberg, "tests") for part in ("api", "core", "open-api")),
+        Jar("org.apache.iceberg", "iceberg-open-api", iceberg, "test-fixtures"),
+        *KIT_SERVERS[iceberg],
+        *(Jar("org.apache.hadoop", f"hadoop-client-{part}", HADOOP) for part in ("api", "runtime")),
+        Jar("org.xerial", "sqlite-jdbc", SQLITE),
+        Jar("org.slf4j", "slf4j-simple", SLF4J),
+        Jar("org.junit.jupiter", "junit-jupiter", "5.14.4"),
+        *(
+            Jar("org.junit.platform", f"junit-platform-{part}", "1.14.4")
+            for part in ("suite-api", "suite-engine", "console", "launcher")
+        ),
+        Jar("org.assertj", "assertj-core", "3.27.7"),
+        Jar("org.awaitility", "awaitility", "4.3.0"),
+        Jar("org.mockito", "mockito-core", "4.11.0"),
+    )
+
+
+SPARK_RUNTIME = (Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", ICEBERG),)
+"""Iceberg's connector for Spark 4.1, the newest Spark that it has one for."""
 
 Word = str | Path
 """Of a command line."""

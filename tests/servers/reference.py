@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ SOURCE = Path(__file__).with_name("reference") / "LoopbackServer.java"
 MAIN = "org.apache.iceberg.rest.LoopbackServer"
 READY = "listening on "
 START_TIMEOUT_S = 60
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC")
 
 Backend = Literal["jdbc", "memory"]
 
@@ -38,7 +39,12 @@ class Reference:
 
 @contextmanager
 def start_reference(
-    folder: Path, *, catalog: Backend = "jdbc", port: int = 0, properties: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    catalog: Backend = "jdbc",
+    port: int = 0,
+    properties: Mapping[str, str] | None = None,
+    java: Sequence[str] = SMALL,
 ) -> Iterator[Reference]:
     """Run the server until the block ends.
 
@@ -47,6 +53,7 @@ def start_reference(
         catalog: what is behind it: SQLite through JDBC, or memory.
         port: 0 for a free one.
         properties: more properties of the catalog.
+        java: options of the virtual machine.
 
     Raises:
         ReferenceServerError: it did not come up.
@@ -58,7 +65,7 @@ def start_reference(
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*_command(), str(port), *(f"{key}={value}" for key, value in settings.items())],
+            [*_command(java), str(port), *(f"{key}={value}" for key, value in settings.items())],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -90,10 +97,9 @@ def _backend(catalog: Backend, folder: Path) -> dict[str, str]:
     }
 
 
-def _command() -> list[str]:
+def _command(options: Sequence[str]) -> list[str]:
     java = find_java() / "bin" / "java"
-    small = ["-Xmx512m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-    return [str(java), *small, "-cp", class_path(), MAIN]
+    return [str(java), *options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), MAIN]
 
 
 def _compile(libraries: Path, target: Path) -> None:

@@ -1,4 +1,20 @@
-"""Who calls, and what they may do."""
+"""Who calls, and what they may do.
+
+A grant gives a role on every warehouse, on one, or on a namespace and all that lies in it, however deep.
+
+| to do this | it takes | where |
+|---|---|---|
+| config; see a namespace in a list, load it | any grant | there, above or below: `sees` |
+| list, load, plan, test tables and views; credentials to read; report metrics | reader | their namespace |
+| create, register, commit, drop, purge tables and views; credentials to write | writer | their namespace |
+| rename a table or view | writer | the namespace it leaves and the one it enters |
+| commit several tables at once | writer | the namespace of each |
+| create, drop a namespace, change its properties | writer | the namespace that holds it: `require_over` |
+| the same | admin | the namespace itself: `require_over` |
+
+So a writer on `a` makes and drops tables in `a` and namespaces such as `a.b`, and leaves `a` itself as it is; who may
+make namespaces in a warehouse is a writer on the warehouse.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +44,9 @@ class Grant:
         """Whether it holds for this namespace."""
         return self.warehouse is None or (self.warehouse == warehouse and levels[: len(self.levels)] == self.levels)
 
+    def __str__(self) -> str:
+        return f"{self.role.name.lower()} of {place(self.warehouse, self.levels)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -53,8 +72,24 @@ class Identity:
             PermissionDeniedError: it says which role is missing where.
         """
         if not self.may(role, warehouse, levels):
-            place = f"namespace {'.'.join(levels)} of warehouse {warehouse}" if levels else f"warehouse {warehouse}"
-            raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {place}")
+            raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {place(warehouse, levels)}")
+
+    def require_over(self, warehouse: str, levels: tuple[str, ...]) -> None:
+        """Refuse to make, drop or change a namespace unless as an admin of it, or a writer of the one that holds it.
+
+        Raises:
+            PermissionDeniedError: neither.
+        """
+        if not (self.may(Role.ADMIN, warehouse, levels) or self.may(Role.WRITER, warehouse, levels[:-1])):
+            here, holder = place(warehouse, levels), place(warehouse, levels[:-1])
+            raise PermissionDeniedError(f"{self.name} is neither admin of {here} nor writer of {holder}")
+
+
+def place(warehouse: str | None, levels: tuple[str, ...] = ()) -> str:
+    """Where a grant holds, in words."""
+    if warehouse is None:
+        return "every warehouse"
+    return f"namespace {'.'.join(levels)} of warehouse {warehouse}" if levels else f"warehouse {warehouse}"
 
 
 ANYBODY = Identity("anonymous", (Grant(Role.ADMIN),))

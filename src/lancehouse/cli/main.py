@@ -11,7 +11,10 @@ import click
 from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.cli.conformance import conformance
+from lancehouse.cli.db import db
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
+from lancehouse.cli.principal import principal
+from lancehouse.cli.serve import serve
 
 
 @dataclass(frozen=True)
@@ -55,4 +58,5 @@ def version(app: App) -> None:
     app.output.record("", {**packages, "python": platform.python_version()})
 
 
-main.add_command(conformance)
+for command in (conformance, db, principal, serve):
+    main.add_command(command)

@@ -50,8 +50,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.clients.credentials import layered
 from lancehouse.clients.transport import CONNECTIONS
+from lancehouse.credentials import layered
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset

@@ -98,7 +98,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),
         (r"status code: 403|Permission denied( \(os error|: ')|Read-only file system", PermissionDeniedError),
         (r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist", InvalidInputError),
-        (r"incorrectly configured region|Not a directory \(os error", InvalidInputError),
+        (r"incorrectly configured region|Not a directory( \(os error|: ')|File name too long", InvalidInputError),
         (r"status code: 429|SlowDown", ThrottlingError),
         (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
         # What is not there, or there already

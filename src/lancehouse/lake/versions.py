@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
@@ -91,9 +93,7 @@ class Versions(LanceNamespace):
         with TableRef.of(self, table_id).opened() as dataset:
             version, found = _transaction(dataset, wanted)
         properties = {"uuid": found.uuid, "version": str(version), "read_version": str(found.read_version)}
-        return DescribeTransactionResponse(
-            status="SUCCEEDED", properties={**properties, "operation": _operation(found)}
-        )
+        return DescribeTransactionResponse(status="SUCCEEDED", properties={**properties, "operation": operation(found)})
 
     def _located(self, id: Sequence[str] | None, branch: str | None) -> TableRef:
         named = TableRef.of(self, id, branch=branch)
@@ -105,16 +105,35 @@ def manifests(table: TableRef) -> dict[int, str]:
     """Where each version's manifest is, below the location; one listing, nothing is read."""
     folder = "_versions" if table.branch in (None, MAIN) else f"tree/{table.branch}/_versions"
     with translated(table, table.storage_options):
-        session = LanceFileSession(str(table.location), storage_options=dict(table.storage_options) or None)
-        files = session.list_with_delimiter(folder).objects
-    names = ((file, _MANIFEST.fullmatch(file.rpartition("/")[2])) for file in files)
-    return dict(sorted((_version(name[1]), file) for file, name in names if name))
+        names = ((name, _MANIFEST.fullmatch(name)) for name in _files(table, folder))
+        return dict(sorted((_version(digits[1]), f"{folder}/{name}") for name, digits in names if digits))
 
 
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
     """The uuid of the commit that made the dataset's version."""
     made = dataset.read_transaction(dataset.version)
     return None if made is None else str(made.uuid)
+
+
+def operation(transaction: lance.Transaction) -> str:
+    """Lance's word for what a commit did."""
+    done = transaction.operation
+    dropped = isinstance(done, lance.LanceOperation.CreateIndex) and not done.new_indices
+    return "DropIndex" if dropped else type(done).__name__
+
+
+def millis(local: datetime) -> int:
+    """A time as Lance tells it, in milliseconds since 1970."""
+    return int(local.timestamp() * 1000)
+
+
+def _files(table: TableRef, folder: str) -> Iterator[str]:
+    if root := local_folder(str(table.location)):
+        with suppress(FileNotFoundError), os.scandir(root / folder) as files:
+            yield from (file.name for file in files)
+        return
+    session = LanceFileSession(str(table.location), storage_options=dict(table.storage_options) or None)
+    yield from (file.rpartition("/")[2] for file in session.list_with_delimiter(folder).objects)
 
 
 def _version(digits: str) -> int:
@@ -131,14 +150,10 @@ def _described(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int,
             version=version,
             manifest_path=f"{above}/{file}",
             manifest_size=(folder / file).stat().st_size if folder else None,
-            timestamp_millis=_millis(dataset.checkout_version((branch, version)).get_version()["timestamp"]),
+            timestamp_millis=millis(dataset.checkout_version((branch, version)).get_version()["timestamp"]),
         )
         for version, file in files.items()
     ]
-
-
-def _millis(local: datetime) -> int:
-    return int(local.timestamp() * 1000)
 
 
 def _within(version: int, ranges: Sequence[VersionRange]) -> bool:
@@ -155,9 +170,3 @@ def _transaction(dataset: lance.LanceDataset, wanted: str) -> tuple[int, lance.T
         if found is not None and (wanted.isdecimal() or found.uuid == wanted):
             return version, found
     raise TransactionNotFoundError(f"transaction {wanted} not found")
-
-
-def _operation(transaction: lance.Transaction) -> str:
-    operation = transaction.operation
-    dropped = isinstance(operation, lance.LanceOperation.CreateIndex) and not operation.new_indices
-    return "DropIndex" if dropped else type(operation).__name__

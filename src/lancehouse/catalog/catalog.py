@@ -1,0 +1,48 @@
+"""The catalog of a server: everything that clients do, by noun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lancehouse.catalog.commits import Commits
+from lancehouse.catalog.documents import Documents
+from lancehouse.catalog.errors import WarehouseNotFoundError
+from lancehouse.catalog.loading import Loader
+from lancehouse.catalog.metadata import LanceTables
+from lancehouse.catalog.namespaces import Namespaces
+from lancehouse.catalog.scans import Scans
+from lancehouse.catalog.tables import Tables
+from lancehouse.catalog.view_service import Views
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store.database import Database
+
+SCAN_CACHE_BYTES = 10 * 2**30
+
+
+class Catalog:
+    """Stateless but for caches: any number of them on one database give the same answers."""
+
+    def __init__(
+        self, database: Database, warehouses: Sequence[Warehouse], *, scan_cache_bytes: int = SCAN_CACHE_BYTES
+    ) -> None:
+        self.database = database
+        self.warehouses = {warehouse.name: warehouse for warehouse in warehouses}
+        lance = LanceTables(database)
+        loader = Loader(lance, Documents())
+        self.namespaces = Namespaces(database)
+        self.tables = Tables(database, loader)
+        self.views = Views(database, loader)
+        self.commits = Commits(database, loader)
+        self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
+
+    def warehouse(self, name: str | None) -> Warehouse:
+        """A warehouse by its name, or the default one: the only, else the first.
+
+        Raises:
+            WarehouseNotFoundError: there is none of that name.
+        """
+        if name is None:
+            return next(iter(self.warehouses.values()))
+        if (found := self.warehouses.get(name)) is None:
+            raise WarehouseNotFoundError(f"Warehouse does not exist: {name}; there are {', '.join(self.warehouses)}")
+        return found

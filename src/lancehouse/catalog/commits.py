@@ -1,0 +1,309 @@
+"""Commits: the catalog decides which of two writers was first, for one table or for several at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from time import sleep
+from typing import Any
+
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    TableAlreadyExistsError,
+)
+
+from lancehouse.catalog import iceberg_tables, locations
+from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.documents import Document, discard, provisional
+from lancehouse.catalog.entries import TableName, insert, record, require_free
+from lancehouse.catalog.errors import ViewAlreadyExistsError
+from lancehouse.catalog.files import Files
+from lancehouse.catalog.lance_commits import MAIN, Change, decide
+from lancehouse.catalog.loading import SERVER_PLANS, Loaded, Loader
+from lancehouse.catalog.metadata import LanceTables
+from lancehouse.catalog.names import Levels, checked_name, no_table
+from lancehouse.catalog.transactions import now_ms, write
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.properties import is_lance
+from lancehouse.store import repository
+from lancehouse.store.database import Database, Tx
+from lancehouse.store.rows import EntryRow, Json, NamespaceRow, SnapshotRow
+
+ATTEMPTS = 8
+"""How often a commit is decided anew because another one came between; its requirements hold each time."""
+
+LONGEST_PAUSE_S = 0.05
+
+
+class _OvertakenError(Exception):
+    """Another commit came between."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A commit of one table that was decided on an entry as it was; `apply` makes it unless the entry changed."""
+
+    name: TableName
+    apply: Callable[[Tx], EntryRow]
+    order: int = 0
+    """Entries are locked in this order, so that two transactions never wait for each other."""
+    written: Sequence[str] = ()
+    """Files that go again if it does not come to be."""
+    obsolete: Sequence[str] = ()
+    """Files that go once it has."""
+    document: Document | None = field(default=None, repr=False)
+
+
+class Commits:
+    """UpdateTable and CommitTransaction."""
+
+    def __init__(self, database: Database, loader: Loader) -> None:
+        self._database = database
+        self._loader = loader
+
+    def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> Loaded:
+        """Change one table. The answer always has a metadata location: of a Lance table, that of its manifest.
+
+        Raises:
+            TableNotFoundError: there is no such table, and it is not to be created.
+            ConcurrentModificationError: a requirement does not hold; nothing was changed.
+            InvalidInputError: the request makes no sense for this table; nothing was changed.
+        """
+        (entry,) = self._made(caller, warehouse, [(TableName(levels, name), request)])
+        return self._answer(caller, warehouse, levels, entry)
+
+    def load(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Loaded:
+        """What `commit` answers, for a commit that was made before.
+
+        Raises:
+            TableNotFoundError: the table is gone since.
+        """
+        entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
+        if entry is None or entry.kind == "view":
+            raise no_table(levels, name)
+        return self._answer(caller, warehouse, levels, entry)
+
+    def _answer(self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow) -> Loaded:
+        if entry.kind != "lance":
+            return self._loader.load(caller, warehouse, levels, entry)
+        table = self._loader.lance.committed(warehouse, entry)
+        config, credentials = self._loader.access(caller, warehouse, levels, entry.location, entry)
+        return Loaded(table.all, table.etag, table.manifest, {**config, **SERVER_PLANS}, credentials)
+
+    def transaction(self, caller: Caller, warehouse: Warehouse, changes: Sequence[Json]) -> None:
+        """Change several tables, all or none. Lance and Iceberg tables may be mixed.
+
+        Raises:
+            As `commit`; nothing was changed.
+        """
+        named = [
+            (TableName(tuple(each["identifier"]["namespace"]), each["identifier"]["name"]), each) for each in changes
+        ]
+        if len({name for name, _ in named}) < len(named):
+            raise InvalidInputError("a transaction changes each table once: put all updates of a table together")
+        self._made(caller, warehouse, named)
+
+    def _made(self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]) -> list[EntryRow]:
+        for name, _ in changes:
+            caller.identity.require(Role.WRITER, warehouse.name, name.levels)
+        for attempt in range(ATTEMPTS):
+            with suppress(_OvertakenError):
+                return self._attempt(caller, warehouse, changes)
+            sleep(random.uniform(0, LONGEST_PAUSE_S) * min(attempt, 4) / 4)  # noqa: S311
+        raise ConcurrentModificationError(
+            f"other commits were faster {ATTEMPTS} times: {', '.join(str(name) for name, _ in changes)}"
+        )
+
+    def _attempt(
+        self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
+    ) -> list[EntryRow]:
+        written: list[str] = []
+        with provisional(warehouse, written):
+            prepared = []
+            for name, request in changes:
+                prepared.append(self._prepared(caller, warehouse, name, request))
+                written += prepared[-1].written
+            ordered = sorted(prepared, key=lambda each: each.order)
+            entries = write(self._database, caller, lambda tx: {each.name: each.apply(tx) for each in ordered})
+        for each in prepared:
+            if each.document is not None:
+                self._loader.documents.hold(each.document)
+        discard(warehouse, [file for each in prepared for file in each.obsolete])
+        return [entries[name] for name, _ in changes]
+
+    def _prepared(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> Prepared:
+        requirements, updates = request["requirements"], request["updates"]
+        entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
+        if any(requirement.get("type") == "assert-create" for requirement in requirements):
+            return self._creation(caller, warehouse, name, requirements, updates)
+        if entry is None or entry.kind == "view":
+            raise no_table(name.levels, name.name)
+        if entry.kind == "lance":
+            return self._of_lance(caller, warehouse, name, entry, request)
+        return self._of_iceberg(caller, warehouse, name, entry, request)
+
+    def _of_lance(
+        self, caller: Caller, warehouse: Warehouse, name: TableName, entry: EntryRow, request: Json
+    ) -> Prepared:
+        state = LanceState(self._database, self._loader.lance, warehouse, entry)
+        change = decide(entry, state, request["requirements"], request["updates"])
+
+        def apply(tx: Tx) -> EntryRow:
+            if change.is_nothing:
+                return entry
+            now = now_ms()
+            if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **change.values):
+                raise _OvertakenError
+            _store(tx, entry, caller, change, now)
+            after = replace(entry, revision=entry.revision + 1, updated_ms=now, **change.values)
+            record(tx, after, caller, change.operation, change.values.get("version"))
+            return after
+
+        return Prepared(name, apply, entry.id)
+
+    def _of_iceberg(
+        self, caller: Caller, warehouse: Warehouse, name: TableName, entry: EntryRow, request: Json
+    ) -> Prepared:
+        before = self._loader.documents.load(warehouse, str(entry.metadata_location))
+        iceberg_tables.requirements(before.table, request["requirements"])
+        table = iceberg_tables.apply(before.table, request["updates"], before.location)
+        if table == before.table:
+            return Prepared(name, lambda _: entry, entry.id)
+        values: dict[str, Any] = {}
+        if table.location != before.table.location:
+            location = locations.checked(warehouse, table.location, "iceberg")
+            values = {"location": location, "location_key": locations.key(location, "iceberg")}
+        document = self._written(warehouse, iceberg_tables.next_location(table, before.location), table)
+        values["metadata_location"] = document.location
+
+        def apply(tx: Tx) -> EntryRow:
+            now = now_ms()
+            if "location_key" in values:
+                self._require_place(tx, entry, values)
+            if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
+                raise _OvertakenError
+            known = {key: value for key, value in values.items() if key != "location_key"}
+            after = replace(entry, revision=entry.revision + 1, updated_ms=now, **known)
+            record(tx, after, caller, _operation(request["updates"]), table.current_snapshot_id)
+            return after
+
+        root = locations.key(table.location, "iceberg")
+        obsolete = [
+            file
+            for file in iceberg_tables.obsolete(before.table, table)
+            if locations.key(file, "iceberg").startswith(root)
+        ]
+        return Prepared(name, apply, entry.id, [document.location], obsolete, document)
+
+    def _creation(
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        name: TableName,
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+    ) -> Prepared:
+        """A table that was staged."""
+        checked_name("table name", name.name)
+        self._database.read(lambda tx: _require_new(tx, warehouse, name))
+        iceberg_tables.requirements(None, list(requirements))
+        if not any(update.get("action") == "set-location" for update in updates):
+            updates = [
+                *updates,
+                {"action": "set-location", "location": locations.default(warehouse, name.levels, name.name, "iceberg")},
+            ]
+        table = iceberg_tables.apply(None, list(updates), None)
+        if is_lance(table.properties):
+            raise InvalidInputError("a Lance table cannot be staged: create it, then write to it with Lance")
+        location = locations.checked(warehouse, table.location, "iceberg")
+        document = self._written(warehouse, iceberg_tables.next_location(table, None), table)
+
+        def apply(tx: Tx) -> EntryRow:
+            namespace = _require_new(tx, warehouse, name)
+            uuid, place = str(table.table_uuid), document.location
+            return insert(tx, namespace, name, "iceberg", uuid, location, {}, metadata_location=place, caller=caller)
+
+        return Prepared(name, apply, written=[document.location], document=document)
+
+    def _written(self, warehouse: Warehouse, location: str, table: iceberg_tables.TableMetadata) -> Document:
+        document = Document.of(location, table)
+        Files(warehouse).write(locations.checked(warehouse, document.location, "iceberg"), document.all)
+        return document
+
+    def _require_place(self, tx: Tx, entry: EntryRow, values: dict[str, str]) -> None:
+        if repository.overlapping(tx, values["location_key"], entry.id) is not None:
+            raise InvalidInputError(f"location {values['location']} lies in another table's: choose another")
+
+
+class LanceState:
+    """A Lance table as it is now, asked for piece by piece: the usual commit needs nothing from storage."""
+
+    def __init__(self, database: Database, lance: LanceTables, warehouse: Warehouse, entry: EntryRow) -> None:
+        self._database = database
+        self._lance = lance
+        self._warehouse = warehouse
+        self._entry = entry
+
+    def version(self) -> int | None:
+        """The current version."""
+        return self._lance.current_version(self._warehouse, self._entry)
+
+    def stored(self) -> int | None:
+        """The latest version in storage."""
+        return self._lance.adopt(self._warehouse, self._entry.location)
+
+    def ref(self, name: str) -> int | None:
+        """The snapshot that a branch or tag names."""
+        if name == MAIN:
+            return self.version()
+        found = self._metadata().get("refs", {}).get(name)
+        return None if found is None else int(found["snapshot-id"])
+
+    def last_column_id(self) -> int:
+        """The highest field id."""
+        return int(self._metadata()["last-column-id"])
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether the table has this version."""
+        return any(snapshot["snapshot-id"] == snapshot_id for snapshot in self._metadata()["snapshots"])
+
+    def _metadata(self) -> Json:
+        return self._lance.load(self._warehouse, self._entry).metadata
+
+
+def _store(tx: Tx, entry: EntryRow, caller: Caller, change: Change, now: int) -> None:
+    committed = {"committed-by": caller.identity.name, "committed-with": caller.client, "committed-at-ms": str(now)}
+    rows: list[SnapshotRow] = [
+        replace(row, summary={**row.summary, **{f"lancehouse.{key}": value for key, value in committed.items()}})
+        for row in change.snapshots
+    ]
+    if rows:
+        repository.insert_snapshots(tx, entry.id, rows)
+    if change.removed_snapshots:
+        repository.delete_snapshots(tx, entry.id, change.removed_snapshots)
+    for name, ref in change.refs.items():
+        if ref is None:
+            repository.delete_ref(tx, entry.id, name)
+        else:
+            repository.put_ref(tx, entry.id, ref)
+
+
+def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> NamespaceRow:
+    try:
+        return require_free(tx, warehouse, name, "iceberg")
+    except ViewAlreadyExistsError:
+        raise
+    except TableAlreadyExistsError as error:
+        raise TableAlreadyExistsError(f"Requirement failed: table already exists: {name}") from error
+
+
+def _operation(updates: Sequence[Json]) -> str:
+    added = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
+    return str(added[-1].get("summary", {}).get("operation", "append")) if added else "metadata"
+
+
+def _name(identifier: Json) -> TableName:
+    return TableName(tuple(identifier["namespace"]), identifier["name"])

@@ -1,0 +1,118 @@
+"""Data and delete files as scan plans name them, the way Iceberg's Java library reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pyiceberg.conversions import to_json
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, PrimitiveType
+
+Json = dict[str, Any]
+
+_CONTENT: Mapping[DataFileContent, str] = {
+    DataFileContent.DATA: "data",
+    DataFileContent.POSITION_DELETES: "position-deletes",
+    DataFileContent.EQUALITY_DELETES: "equality-deletes",
+}
+_FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = 16, 17, 18, 19
+"""Places of what version 3 adds to a file; pyiceberg reads it, and has no names for it."""
+
+
+def first_row_id(file: DataFile) -> int | None:
+    """The row id of the first row."""
+    number: int | None = _added(file, _FIRST_ROW_ID)
+    return number
+
+
+def referenced_file(file: DataFile) -> str | None:
+    """The data file that all deletes of a delete file are about."""
+    path = _added(file, _REFERENCED)
+    return None if path is None else str(path)
+
+
+def content_offset(file: DataFile) -> int | None:
+    """Where a deletion vector begins; None for what is none."""
+    offset: int | None = _added(file, _OFFSET)
+    return offset
+
+
+def content_file(
+    file: DataFile, partition: list[Any], *, row_id: int | None = None, stats: Collection[int] = ()
+) -> Json:
+    """A file in JSON.
+
+    Args:
+        file: of a manifest that was read with the schema of version 3.
+        partition: its partition, from `partition_json`.
+        row_id: the row id of its first row, if it is a data file that has one.
+        stats: ids of the fields whose statistics are told.
+    """
+    json: Json = {
+        "spec-id": file.spec_id,
+        "content": _CONTENT[file.content],
+        "file-path": file.file_path,
+        "file-format": file.file_format.lower(),
+        "partition": partition,
+        "file-size-in-bytes": file.file_size_in_bytes,
+        "record-count": file.record_count,
+        "split-offsets": file.split_offsets,
+        "equality-ids": file.equality_ids if file.content == DataFileContent.EQUALITY_DELETES else None,
+        "sort-order-id": file.sort_order_id,
+        "key-metadata": None if file.key_metadata is None else file.key_metadata.hex().upper(),
+        "first-row-id": row_id,
+    }
+    if file.content == DataFileContent.POSITION_DELETES:
+        json |= {
+            "referenced-data-file": referenced_file(file),
+            "content-offset": content_offset(file),
+            "content-size-in-bytes": _added(file, _SIZE),
+        }
+    if stats:
+        json |= _stats(file, stats)
+    return {key: value for key, value in json.items() if value is not None}
+
+
+def partition_json(spec: PartitionSpec, file: DataFile, schemas: Collection[Schema]) -> list[Any]:
+    """The values of a file's partition, in the order of the spec's fields."""
+    values: list[Any] = []
+    for position, field in enumerate(spec.fields):
+        value = file.partition[position]
+        source = next((found for schema in schemas if (found := _source(schema, field.source_id)) is not None), None)
+        dtype = None if source is None else field.transform.result_type(source.field_type)
+        values.append(to_json(dtype, value) if value is not None and isinstance(dtype, PrimitiveType) else None)
+    return values
+
+
+def _source(schema: Schema, field_id: int) -> NestedField | None:
+    try:
+        return schema.find_field(field_id)
+    except ValueError:
+        return None
+
+
+def _added(file: DataFile, position: int) -> Any:
+    return file._data[position] if len(file._data) > position else None
+
+
+def _stats(file: DataFile, ids: Collection[int]) -> Json:
+    counts = {
+        "column-sizes": file.column_sizes,
+        "value-counts": file.value_counts,
+        "null-value-counts": file.null_value_counts,
+        "nan-value-counts": file.nan_value_counts,
+    }
+    bounds = {"lower-bounds": file.lower_bounds, "upper-bounds": file.upper_bounds}
+    told: Json = {name: _pairs(values, ids) for name, values in counts.items() if values is not None}
+    for name, values in bounds.items():
+        if values is not None:
+            told[name] = _pairs({key: value.hex().upper() for key, value in values.items()}, ids)
+    return told
+
+
+def _pairs(values: Mapping[int, Any], ids: Collection[int]) -> Json:
+    kept = {key: value for key, value in values.items() if key in ids}
+    return {"keys": list(kept), "values": list(kept.values())}

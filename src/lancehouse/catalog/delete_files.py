@@ -1,0 +1,80 @@
+"""Which delete files apply to which data files of an Iceberg table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.partitioning import PartitionSpec
+
+from lancehouse.catalog.content_files import content_offset, referenced_file
+
+PATH_ID = 2147483546
+"""Of the column of a position delete file that has the paths of data files."""
+
+Numbered = tuple[int, DataFile]
+Partition = tuple[object, ...]
+
+
+class DeleteFiles:
+    """Delete files of a snapshot, by what they are about."""
+
+    def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
+        self._vectors: dict[str, list[Numbered]] = defaultdict(list)
+        self._by_path: dict[str, list[Numbered]] = defaultdict(list)
+        self._positions: dict[Partition, list[Numbered]] = defaultdict(list)
+        self._equality: dict[Partition, list[Numbered]] = defaultdict(list)
+        self._everywhere: list[Numbered] = []
+        for entry in entries:
+            self._add(entry.sequence_number or 0, entry.data_file, specs)
+
+    def _add(self, sequence: int, file: DataFile, specs: Mapping[int, PartitionSpec]) -> None:
+        numbered = sequence, file
+        if file.content == DataFileContent.EQUALITY_DELETES:
+            if specs[file.spec_id].is_unpartitioned():
+                self._everywhere.append(numbered)
+            else:
+                self._equality[_partition(file)].append(numbered)
+        elif content_offset(file) is not None:
+            self._vectors[referenced_file(file) or ""].append(numbered)
+        elif (path := referenced_file(file) or _only_path(file)) is not None:
+            self._by_path[path].append(numbered)
+        else:
+            self._positions[_partition(file)].append(numbered)
+
+    def of(self, entry: ManifestEntry) -> list[DataFile]:
+        """Those that apply to a data file.
+
+        Deletes by position are of the same commit or a later one, deletes by value of a later one. Where there is a
+        deletion vector, it holds all positions that are deleted.
+        """
+        sequence, file = entry.sequence_number or 0, entry.data_file
+        place = _partition(file)
+        found = [delete for number, delete in self._vectors.get(file.file_path, ()) if number >= sequence]
+        if not found:
+            by_position = (*self._by_path.get(file.file_path, ()), *self._positions.get(place, ()))
+            found = [
+                delete for number, delete in by_position if number >= sequence and _may_name(delete, file.file_path)
+            ]
+        by_value = (*self._everywhere, *self._equality.get(place, ()))
+        return found + [delete for number, delete in by_value if number > sequence]
+
+
+def _partition(file: DataFile) -> Partition:
+    return file.spec_id, *file.partition._data
+
+
+def _only_path(file: DataFile) -> str | None:
+    lower, upper = _path_bounds(file)
+    return lower.decode() if lower is not None and lower == upper else None
+
+
+def _may_name(delete: DataFile, path: str) -> bool:
+    lower, upper = _path_bounds(delete)
+    # A bound may be cut short: an upper one was then made greater, a lower one is a prefix.
+    return lower is None or upper is None or lower <= path.encode() <= upper
+
+
+def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
+    return (file.lower_bounds or {}).get(PATH_ID), (file.upper_bounds or {}).get(PATH_ID)

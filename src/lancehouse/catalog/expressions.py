@@ -1,0 +1,217 @@
+"""Filters that clients send with a scan, as pyiceberg and Iceberg's Java library write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lance_namespace.errors import InvalidInputError
+from pyiceberg import expressions as ice
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.literals import literal
+from pyiceberg.schema import Schema
+from pyiceberg.types import BinaryType, FixedType, IcebergType, NestedField, PrimitiveType, TimestamptzType
+
+from lancehouse.catalog.shapes import mapping, shown
+
+MAX_DEPTH = 100
+"""Of one kind of operator in another; a long chain of one kind counts once."""
+
+Make = Callable[..., BooleanExpression]
+
+_UNARY: Mapping[str, Make] = {
+    "is-null": ice.IsNull,
+    "not-null": ice.NotNull,
+    "is-nan": ice.IsNaN,
+    "not-nan": ice.NotNaN,
+}
+_LITERAL: Mapping[str, Make] = {
+    "lt": ice.LessThan,
+    "lt-eq": ice.LessThanOrEqual,
+    "gt": ice.GreaterThan,
+    "gt-eq": ice.GreaterThanOrEqual,
+    "eq": ice.EqualTo,
+    "not-eq": ice.NotEqualTo,
+    "starts-with": ice.StartsWith,
+    "not-starts-with": ice.NotStartsWith,
+}
+_SET: Mapping[str, Make] = {"in": ice.In, "not-in": ice.NotIn}
+_PAIRS = (
+    ("is-null", "not-null"),
+    ("is-nan", "not-nan"),
+    ("lt", "gt-eq"),
+    ("gt", "lt-eq"),
+    ("eq", "not-eq"),
+    ("starts-with", "not-starts-with"),
+    ("in", "not-in"),
+    ("and", "or"),
+    ("true", "false"),
+)
+_OPPOSITE: Mapping[str, str] = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What rows a scan is about."""
+
+    residual: Any
+    """The JSON that readers are to apply to rows; None where there is nothing to apply."""
+    superset: BooleanExpression
+    """Without negations; true for every row that the filter is true for, and for more where pyiceberg cannot tell."""
+    is_exact: bool
+    """Whether `superset` says the same as the filter."""
+    fields: frozenset[int]
+    """The ids of fields that it looks at."""
+
+
+NO_FILTER = Filter(None, AlwaysTrue(), True, frozenset())
+
+
+def parse(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
+    """A filter out of a request, where null is none.
+
+    Raises:
+        InvalidInputError: it is no expression, or names a column that the table has not.
+    """
+    if json is None or json is True:
+        return NO_FILTER
+    parser = _Parser(schema, case_sensitive)
+    superset = parser.expression(json, negated=False, depth=0)
+    return Filter(parser.readable(json), superset, parser.is_exact, frozenset(parser.fields))
+
+
+def find(schema: Schema, name: str, *, case_sensitive: bool) -> NestedField | None:
+    """A field by its full name, such as `a.b` or `list.element`."""
+    try:
+        return schema.find_field(name, case_sensitive)
+    except ValueError:
+        return None
+
+
+class _Parser:
+    def __init__(self, schema: Schema, case_sensitive: bool) -> None:
+        self._schema = schema
+        self._case_sensitive = case_sensitive
+        self._unreadable: list[Any] = []
+        self.is_exact = True
+        self.fields: set[int] = set()
+
+    def readable(self, json: Any) -> Any:
+        """The filter as a client reads it back. pyiceberg writes infinity as null, which it does not read."""
+        if any(json is each for each in self._unreadable):
+            term = json["term"]
+            return {
+                "type": "or",
+                "left": {"type": "is-null", "term": term},
+                "right": {"type": "not-null", "term": term},
+            }
+        if not self._unreadable or not isinstance(json, dict):
+            return json
+        return {key: self.readable(value) if isinstance(value, dict) else value for key, value in json.items()}
+
+    def expression(self, json: Any, *, negated: bool, depth: int) -> BooleanExpression:
+        if depth > MAX_DEPTH:
+            raise InvalidInputError(f"the filter is nested more than {MAX_DEPTH} levels deep: simplify it")
+        if isinstance(json, bool):
+            return AlwaysTrue() if json != negated else AlwaysFalse()
+        node = mapping(json, "filter")
+        kind = str(node.get("type")).lower().replace("_", "-")
+        if kind == "not":
+            return self.expression(node.get("child"), negated=not negated, depth=depth + 1)
+        if kind == "literal":
+            return self.expression(bool(node.get("value")), negated=negated, depth=depth)
+        operation = _OPPOSITE.get(kind, "") if negated else kind
+        if operation in ("true", "false"):
+            return AlwaysTrue() if operation == "true" else AlwaysFalse()
+        if kind in ("and", "or"):
+            parts = [self.expression(part, negated=negated, depth=depth + 1) for part in _chain(node, kind)]
+            return ice.And(*parts) if operation == "and" else ice.Or(*parts)
+        if operation not in {**_UNARY, **_LITERAL, **_SET}:
+            raise InvalidInputError(f"filter: {shown(node.get('type'))} is no operation that this server knows")
+        return self._predicate(operation, node)
+
+    def _predicate(self, operation: str, node: dict[str, Any]) -> BooleanExpression:
+        name, is_plain = _term(node.get("term"))
+        field = find(self._schema, name, case_sensitive=self._case_sensitive)
+        if field is None:
+            raise unknown_column("filter", name, self._schema)
+        self.fields.add(field.field_id)
+        made = self._made(operation, name, field.field_type, node) if is_plain else None
+        if made is None:
+            self.is_exact = False
+        return AlwaysTrue() if made is None else made
+
+    def _made(self, operation: str, name: str, dtype: IcebergType, node: dict[str, Any]) -> BooleanExpression | None:
+        """None where pyiceberg cannot tell what the predicate says of a column."""
+        made: BooleanExpression | None
+        if operation in _UNARY:
+            made = _UNARY[operation](name)
+        elif operation in _LITERAL:
+            value = self._value(node, node.get("value"), dtype)
+            made = None if value is None else _LITERAL[operation](name, value)
+        else:
+            given = node.get("values")
+            if not isinstance(given, list):
+                raise InvalidInputError(f"filter: {operation} needs a list of values")
+            values = [self._value(node, value, dtype) for value in given]
+            made = None if None in values else _SET[operation](name, values)
+        return made if made is not None and self._is_bindable(made) else None
+
+    def _value(self, node: dict[str, Any], value: Any, dtype: IcebergType) -> Any:
+        if isinstance(value, dict) and value.get("type") == "literal":
+            value = value.get("value")
+        if isinstance(value, (dict, list)):
+            raise InvalidInputError(f"filter: a value must be a number, a text or a boolean, got {shown(value)}")
+        if value is None:
+            self._unreadable.append(node)
+            return None
+        if isinstance(dtype, (BinaryType, FixedType)) or not isinstance(dtype, PrimitiveType):
+            return None
+        if isinstance(dtype, TimestamptzType) and isinstance(value, str) and not _ZONE.search(value):
+            # pyiceberg leaves the zone out, which is always UTC.
+            value += "+00:00"
+        try:
+            return literal(value).to(dtype)
+        except (ValueError, TypeError, ArithmeticError):
+            return None
+
+    def _is_bindable(self, predicate: BooleanExpression) -> bool:
+        if isinstance(predicate, ice.UnboundPredicate):
+            try:
+                predicate.bind(self._schema, self._case_sensitive)
+            except (ValueError, TypeError, ArithmeticError):
+                return False
+        return True
+
+
+def unknown_column(where: str, name: str, schema: Schema) -> InvalidInputError:
+    """The error about a column that a table has not."""
+    there = ", ".join(field.name for field in schema.fields[:20])
+    more = ", …" if len(schema.fields) > 20 else ""
+    return InvalidInputError(f"{where}: the table has no column {shown(name)}; it has {there}{more}")
+
+
+def _chain(node: Any, kind: str) -> Iterator[Any]:
+    """The parts of a chain of one operator, however it is nested."""
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict) and str(part.get("type")).lower() == kind:
+            waiting += [part.get("right"), part.get("left")]
+        else:
+            yield part
+
+
+def _term(term: Any) -> tuple[str, bool]:
+    """The name of a column, and whether the term is the column itself and no transform of it."""
+    match term:
+        case str():
+            return term, True
+        case {"type": "reference", "term": str(name)}:
+            return name, True
+        case {"type": "transform", "term": inner}:
+            return _term(inner)[0], False
+    raise InvalidInputError(f"filter: a term must name a column, got {shown(term)}")

@@ -1,0 +1,186 @@
+"""Metadata of an Iceberg table in the making.
+
+The metadata are JSON; a change replaces parts of them and never changes a part in place, so old and new metadata share
+what is the same.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from time import time
+from typing import Any
+
+from lancehouse.catalog import iceberg_layouts as layouts
+from lancehouse.catalog import iceberg_schemas as schemas
+from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
+from lancehouse.catalog.shapes import Json
+
+FORMAT_VERSIONS = (1, 2, 3)
+DEFAULT_FORMAT_VERSION = 2
+ROW_LINEAGE = 3
+"""The first version that numbers rows."""
+
+METADATA_VERSIONS_MAX = "write.metadata.previous-versions-max"
+
+
+def empty(format_version: int) -> Json:
+    """The metadata from which a new table starts."""
+    check_format_version(format_version, "Unsupported format version")
+    return {
+        "format-version": format_version,
+        "table-uuid": str(uuid.uuid4()),
+        "location": None,
+        "last-updated-ms": 0,
+        "last-column-id": 0,
+        "schemas": [],
+        "current-schema-id": 0,
+        "partition-specs": [],
+        "default-spec-id": 0,
+        "last-partition-id": 0,
+        "sort-orders": [],
+        "default-sort-order-id": 0,
+        "properties": {},
+        "refs": {},
+        "snapshots": [],
+        "statistics": [],
+        "partition-statistics": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+        **fields_of_version(format_version),
+    }
+
+
+def check_format_version(version: int, words: str) -> None:
+    """Refuse a version of the format that is not there."""
+    if version not in FORMAT_VERSIONS:
+        raise IllegalArgumentError(f"{words}: v{version} (supported: v{FORMAT_VERSIONS[-1]})")
+
+
+class Draft:
+    """What the updates of one commit work on."""
+
+    def __init__(self, base: Json | None, format_version: int = DEFAULT_FORMAT_VERSION) -> None:
+        self.base = base
+        self.md = dict(base) if base is not None else empty(format_version)
+        self.now = int(time() * 1000)
+        self.last_schema: int | None = None
+        self.last_spec: int | None = None
+        self.last_order: int | None = None
+        self.snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in self.md["snapshots"]}
+        self.added: set[int] = set()
+        """Ids of snapshots that this commit adds."""
+        self.mains: list[int] = []
+        """Ids of snapshots to which this commit sets the main branch, one after the other."""
+        self.expired = False
+        self._changed = base is None
+        self._laid_out = base is None
+
+    def build(self, metadata_location: str | None) -> Json:
+        """The new metadata; the base itself if nothing changed.
+
+        Args:
+            metadata_location: of the base, for the log of metadata files.
+        """
+        if self.base is not None and not self._changed:
+            return self.base
+        md = self.md
+        if self._laid_out:
+            self._check_layout()
+        if self.base is not None and metadata_location is not None:
+            entry = {"timestamp-ms": self.base["last-updated-ms"], "metadata-file": metadata_location}
+            kept = metadata_versions_max(md["properties"]) - 1
+            md["metadata-log"] = [*(md["metadata-log"][-kept:] if kept else []), entry]
+        self._clean_snapshot_log()
+        logged = (*md["snapshot-log"][-1:], *md["metadata-log"][-1:])
+        md["last-updated-ms"] = max([self.now, *(entry["timestamp-ms"] for entry in logged)])
+        if md["format-version"] == 1:
+            md["schema"] = self.by_id("schemas", "schema-id", md["current-schema-id"])
+            md["partition-spec"] = self.by_id("partition-specs", "spec-id", md["default-spec-id"])["fields"]
+        return md
+
+    def change(self, changes: Json, *, layout: bool = False) -> None:
+        """Change parts of the metadata; with `layout`, such that decide whether spec and order fit the schema."""
+        self.md |= changes
+        self._changed = True
+        self._laid_out |= layout
+
+    def remove(self, key: str, id_key: str, removed: Collection[Any]) -> None:
+        """Take items out of a list by their ids."""
+        known = self.md.get(key, [])
+        kept = [item for item in known if item[id_key] not in removed]
+        if len(kept) < len(known):
+            self.change({key: kept})
+
+    def replace(self, key: str, file: Json) -> None:
+        """Put a file in the place of the one for the same snapshot."""
+        others = [item for item in self.md[key] if item["snapshot-id"] != file["snapshot-id"]]
+        self.change({key: [*others, file]})
+
+    def set_default(self, key: str, chosen: int, items: str, id_key: str, words: str) -> None:
+        """Choose one of a list by its id."""
+        if chosen != self.md[key]:
+            if not any(item[id_key] == chosen for item in self.md[items]):
+                raise IllegalArgumentError(f"Cannot set default {words} to unknown {words}: {chosen}")
+            self.change({key: chosen}, layout=True)
+
+    def by_id(self, items: str, id_key: str, chosen: int) -> Json:
+        """One of a list by its id."""
+        found: Json | None = next((item for item in self.md[items] if item[id_key] == chosen), None)
+        if found is None:
+            raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
+        return found
+
+    def columns(self, what: str) -> dict[int, schemas.Column]:
+        """The columns of the current schema; `what` is to be added."""
+        if not self.md["schemas"]:
+            raise ValidationError(f"Attempting to add a {what} before a schema is added")
+        return schemas.columns(self.by_id("schemas", "schema-id", self.md["current-schema-id"]))
+
+    def _check_layout(self) -> None:
+        if self.md["location"] is None:
+            raise IllegalArgumentError(f"Table location is required in format v{self.md['format-version']}")
+        for key, words in (
+            ("schemas", "Schemas"),
+            ("partition-specs", "Partition specs"),
+            ("sort-orders", "Sort orders"),
+        ):
+            if not self.md[key]:
+                raise IllegalArgumentError(f"{words} cannot be null or empty")
+        columns = self.columns("table")
+        layouts.check_spec(self.by_id("partition-specs", "spec-id", self.md["default-spec-id"]), columns)
+        layouts.check_order(self.by_id("sort-orders", "order-id", self.md["default-sort-order-id"]), columns)
+
+    def _clean_snapshot_log(self) -> None:
+        current = self.md.get("current-snapshot-id")
+        passed = {chosen for chosen in self.mains if chosen in self.added and chosen != current}
+        if not passed and not self.expired:
+            return
+        log: list[Json] = []
+        for entry in self.md["snapshot-log"]:
+            if entry["snapshot-id"] not in self.snapshots:
+                if self.expired:
+                    log.clear()  # a gap would make time travel before it answer wrongly
+            elif entry["snapshot-id"] not in passed:
+                log.append(entry)
+        if current is not None and (not log or log[-1]["snapshot-id"] != current):
+            raise ValidationError("Cannot set invalid snapshot log: latest entry is not the current snapshot")
+        self.md["snapshot-log"] = log
+
+
+def fields_of_version(format_version: int) -> Json:
+    later = {"last-sequence-number": 0} if format_version > 1 else {}
+    return {**later, "next-row-id": 0} if format_version >= ROW_LINEAGE else later
+
+
+def metadata_versions_max(properties: Mapping[str, str]) -> int:
+    """How many earlier metadata files the log names, at least 1.
+
+    Raises:
+        ValidationError: the property is no number.
+    """
+    value = properties.get(METADATA_VERSIONS_MAX, "100")
+    try:
+        return max(1, int(value))
+    except ValueError:
+        raise ValidationError(f"Table property {METADATA_VERSIONS_MAX} must have integer value") from None

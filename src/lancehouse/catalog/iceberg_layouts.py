@@ -1,0 +1,207 @@
+"""How an Iceberg table lays out its rows: partition specs and sort orders, in their JSON form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from lancehouse.catalog import shapes
+from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
+from lancehouse.catalog.iceberg_schemas import Column
+from lancehouse.catalog.shapes import Json
+
+Columns = Mapping[int, Column]
+
+FIRST_FIELD_ID = 1000
+"""Of partition fields."""
+
+UNSORTED: Json = {"order-id": 0, "fields": []}
+
+_WITH_NUMBER = re.compile(r"(bucket|truncate)\[\s*(\d{1,10})\s*\]")
+_DATES = ("date",)
+_TIMESTAMPS = ("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns")
+_NOT_IDENTITY = ("geometry", "geography", "variant")
+
+_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("year", "years", "month", "months", "day", "days"), (*_DATES, *_TIMESTAMPS)),
+        **dict.fromkeys(("hour", "hours"), _TIMESTAMPS),
+        "bucket": ("int", "long", "decimal", "date", "time", *_TIMESTAMPS, "string", "uuid", "fixed", "binary"),
+        "truncate": ("int", "long", "decimal", "string", "binary"),
+    }
+)
+"""Which types a transform takes; identity takes nearly all, void all, and one we do not know is the clients' matter."""
+
+
+def checked_spec(value: object, where: str = "partition spec") -> Json:
+    """A client's partition spec; a field without an id has None for it."""
+    given = shapes.mapping(value, where)
+    fields = [_spec_field(item, where) for item in shapes.items(given, "fields", where)]
+    missing = [field for field in fields if field["field-id"] is None]
+    if missing and len(missing) < len(fields):
+        raise IllegalArgumentError(
+            f"Cannot parse spec with missing field IDs: {len(missing)} missing of {len(fields)} fields."
+        )
+    ids = [field["field-id"] for field in fields if field["field-id"] is not None]
+    if len(set(ids)) < len(ids):
+        raise IllegalArgumentError(f"{where}: two fields have the same field-id")
+    return {"spec-id": shapes.optional_integer(given, "spec-id", where) or 0, "fields": fields}
+
+
+def checked_order(value: object, where: str = "sort order") -> Json:
+    """A client's sort order."""
+    given = shapes.mapping(value, where)
+    fields = [_sort_field(item, where) for item in shapes.items(given, "fields", where)]
+    order_id = shapes.optional_integer(given, "order-id", where)
+    if not fields and order_id not in (None, 0):
+        raise IllegalArgumentError("Unsorted order ID must be 0")
+    if fields and order_id == 0:
+        raise IllegalArgumentError("Sort order ID 0 is reserved for unsorted order")
+    return {"order-id": order_id or 0, "fields": fields}
+
+
+def is_same_spec(one: Json, other: Json) -> bool:
+    """Whether two specs partition alike, under the same names."""
+    return _essence(one) == _essence(other)
+
+
+def last_field_id(spec: Json) -> int:
+    """The highest id of a partition field; one less than the first where there is none."""
+    return max((field["field-id"] for field in spec["fields"]), default=FIRST_FIELD_ID - 1)
+
+
+def is_sequential(spec: Json) -> bool:
+    """Whether the fields have the only ids that version 1 of the format can tell."""
+    return all(field["field-id"] == FIRST_FIELD_ID + index for index, field in enumerate(spec["fields"]))
+
+
+def with_ids(spec: Json, specs: list[Json], last: int) -> Json:
+    """The spec with an id for each field: that of the same field in an earlier spec, or else the next one."""
+    known = {(field["source-id"], field["transform"]): field["field-id"] for old in specs for field in old["fields"]}
+    fields = []
+    for field in spec["fields"]:
+        given = field["field-id"]
+        if given is None:
+            given = known.get((field["source-id"], field["transform"]))
+        if given is None:
+            given = last = max(last, FIRST_FIELD_ID - 1) + 1
+        fields.append({**field, "field-id": given})
+    return {**spec, "fields": fields}
+
+
+def moved(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
+    """A spec or an order for a schema whose columns have new ids.
+
+    Raises:
+        ValidationError: a column that the schema does not have.
+    """
+    for field in layout["fields"]:
+        if field["source-id"] not in ids:
+            raise ValidationError(f"Cannot find source column for {kind} field: {_named(field)}")
+    return {**layout, "fields": [{**field, "source-id": ids[field["source-id"]]} for field in layout["fields"]]}
+
+
+def check_names(spec: Json, columns: Columns) -> None:
+    """Refuse names of partition fields that are empty, given twice, or another column's."""
+    names = {column.name: column.id for column in columns.values()}
+    seen: set[str] = set()
+    for field in spec["fields"]:
+        name = field["name"]
+        if not name:
+            raise IllegalArgumentError("Cannot use empty partition name: ")
+        if name in seen:
+            raise IllegalArgumentError(f"Cannot use partition name more than once: {name}")
+        if field["source-id"] in columns and names.get(name, field["source-id"]) != field["source-id"]:
+            raise IllegalArgumentError(
+                f"Cannot create identity partition sourced from different field in schema: {name}"
+            )
+        seen.add(name)
+
+
+def check_spec(spec: Json, columns: Columns) -> None:
+    """Refuse a spec whose source columns are not there or cannot be partitioned so."""
+    for field in spec["fields"]:
+        if field["transform"] != "void":
+            column = _source(field, columns, "partition", "partition by")
+            if any(kind != "struct" for kind, _ in column.parents):
+                raise ValidationError(f"Invalid partition field parent: {column.name} lies in a list or map")
+
+
+def check_order(order: Json, columns: Columns) -> None:
+    """Refuse an order whose source columns are not there or cannot be sorted so."""
+    for field in order["fields"]:
+        _source(field, columns, "sort", "sort by")
+
+
+def _source(field: Json, columns: Columns, kind: str, verb: str) -> Column:
+    column = columns.get(field["source-id"])
+    if column is None:
+        raise ValidationError(f"Cannot find source column for {kind} field: {_named(field)}")
+    if not column.primitive:
+        raise ValidationError(f"Cannot {verb} non-primitive source field: {column.name}")
+    if not _takes(field["transform"], column.type):
+        raise ValidationError(f"Invalid source type {column.type} for transform: {field['transform']}")
+    return column
+
+
+def _takes(transform: str, type_: str) -> bool:
+    base = re.split(r"[\[(]", type_)[0]
+    if transform == "identity":
+        return base not in _NOT_IDENTITY
+    sources = _SOURCES.get(transform.partition("[")[0])
+    return sources is None or base in sources
+
+
+def _named(field: Json) -> str:
+    name = f"{field['field-id']}: {shapes.shown(field['name'])}: " if "name" in field else ""
+    return f"{name}{field['transform']}({field['source-id']})"
+
+
+def _essence(spec: Json) -> list[Any]:
+    return [(field["source-id"], field["transform"], field["name"]) for field in spec["fields"]]
+
+
+def _spec_field(value: object, where: str) -> Json:
+    given = shapes.mapping(value, f"each field of {where}")
+    where = f"field of {where}"
+    return {
+        "source-id": shapes.integer(given, "source-id", where),
+        "field-id": shapes.optional_integer(given, "field-id", where),
+        "transform": _transform(given, where),
+        "name": shapes.text(given, "name", where),
+    }
+
+
+def _sort_field(value: object, where: str) -> Json:
+    given = shapes.mapping(value, f"each field of {where}")
+    where = f"field of {where}"
+    return {
+        "transform": _transform(given, where),
+        "source-id": shapes.integer(given, "source-id", where),
+        "direction": _one_of(given, "direction", ("asc", "desc"), where),
+        "null-order": _one_of(given, "null-order", ("nulls-first", "nulls-last"), where),
+    }
+
+
+def _one_of(given: Json, key: str, allowed: tuple[str, ...], where: str) -> str:
+    value = shapes.text(given, key, where).lower()
+    if value not in allowed:
+        raise IllegalArgumentError(f"{where}: '{key}' must be {' or '.join(allowed)}, got {shapes.shown(value)}")
+    return value
+
+
+def _transform(given: Json, where: str) -> str:
+    value = shapes.text(given, "transform", where)
+    name = value.strip().lower()
+    if found := _WITH_NUMBER.fullmatch(name):
+        number = int(found[2])
+        if not 0 < number < 1 << 31:
+            raise IllegalArgumentError(f"Invalid transform: {shapes.shown(value)} (the number must be > 0)")
+        return f"{found[1]}[{number}]"
+    if name.startswith(("bucket", "truncate")) or not name:
+        raise IllegalArgumentError(
+            f"{where}: cannot parse transform {shapes.shown(value)}; write bucket[16] or truncate[4]"
+        )
+    return name if name in _SOURCES or name in ("identity", "void") else value

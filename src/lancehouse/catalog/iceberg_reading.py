@@ -1,0 +1,148 @@
+"""Metadata files of Iceberg tables, of every version of the format, read into one form."""
+
+from __future__ import annotations
+
+import zlib
+from uuid import NAMESPACE_URL, uuid5
+
+import orjson
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.catalog import iceberg_layouts as layouts
+from lancehouse.catalog import iceberg_parts as parts
+from lancehouse.catalog import iceberg_schemas as schemas
+from lancehouse.catalog import shapes
+from lancehouse.catalog.errors import IllegalArgumentError
+from lancehouse.catalog.iceberg_draft import check_format_version, empty
+from lancehouse.catalog.iceberg_updates import MAIN
+from lancehouse.catalog.shapes import Json
+
+_MAX_UNPACKED = 1 << 30
+
+
+def read(raw: bytes) -> Json:
+    """A metadata file, packed or not.
+
+    Raises:
+        InvalidInputError: it holds no metadata of an Iceberg table, or such that contradict themselves.
+    """
+    try:
+        given = shapes.mapping(orjson.loads(_unpacked(raw)), "table metadata")
+    except orjson.JSONDecodeError as error:
+        raise InvalidInputError(f"the metadata file is not JSON: {error}") from error
+    version = shapes.integer(given, "format-version", "table metadata")
+    check_format_version(version, "Cannot read unsupported version")
+    md = {**empty(version), **{key: value for key, value in given.items() if value is not None}}
+    _check_scalars(given, md, version)
+    _read_layout(given, md, version)
+    _read_history(md)
+    return md
+
+
+def by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
+    """One of a list by its id."""
+    found: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
+    if found is None:
+        raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
+    return found
+
+
+def _unpacked(raw: bytes) -> bytes:
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    unpacking = zlib.decompressobj(wbits=31)
+    try:
+        unpacked = unpacking.decompress(raw, _MAX_UNPACKED)
+    except zlib.error as error:
+        raise InvalidInputError(f"the metadata file cannot be unpacked: {error}") from error
+    if not unpacking.eof:
+        raise InvalidInputError("the metadata file is cut off, or larger than 1 GiB when unpacked")
+    return unpacked
+
+
+def _check_scalars(given: Json, md: Json, version: int) -> None:
+    where = "table metadata"
+    shapes.text(given, "location", where)
+    if version > 1:
+        shapes.uuid(given, "table-uuid", where)
+        shapes.integer(given, "last-sequence-number", where, bits=64)
+    elif given.get("table-uuid") is None:
+        md["table-uuid"] = str(uuid5(NAMESPACE_URL, md["location"]))
+    if version > 2:
+        shapes.integer(given, "next-row-id", where, bits=64)
+    shapes.integer(given, "last-updated-ms", where, bits=64)
+    shapes.integer(given, "last-column-id", where)
+    shapes.strings(md, "properties", where)
+    for key, bits in (("default-spec-id", 32), ("last-partition-id", 32), ("default-sort-order-id", 32)):
+        shapes.integer(md, key, where, bits=bits)
+
+
+def _read_layout(given: Json, md: Json, version: int) -> None:
+    where = "table metadata"
+    if version == 1 and not given.get("schemas"):
+        schema = schemas.checked(given.get("schema"))
+        md |= {"schemas": [schema], "current-schema-id": schema["schema-id"]}
+    if version == 1 and not given.get("partition-specs"):
+        fields = [
+            {"field-id": layouts.FIRST_FIELD_ID + index, **shapes.mapping(item, "partition field")}
+            for index, item in enumerate(given.get("partition-spec") or [])
+        ]
+        md |= {"partition-specs": [{"spec-id": 0, "fields": fields}], "default-spec-id": 0}
+    if version == 1 and not given.get("sort-orders"):
+        md |= {"sort-orders": [layouts.UNSORTED], "default-sort-order-id": 0}
+    md["schemas"] = [schemas.checked(item) for item in shapes.items(md, "schemas", where)]
+    specs = [layouts.checked_spec(item) for item in shapes.items(md, "partition-specs", where)]
+    md["partition-specs"] = [layouts.with_ids(item, [], 0) for item in specs]
+    md["sort-orders"] = [layouts.checked_order(item) for item in shapes.items(md, "sort-orders", where)]
+    if version == 1 and given.get("last-partition-id") is None:
+        md["last-partition-id"] = max((layouts.last_field_id(item) for item in specs), default=0)
+    shapes.integer(md, "current-schema-id", where)
+    for items, id_key, current in (
+        ("schemas", "schema-id", "current-schema-id"),
+        ("partition-specs", "spec-id", "default-spec-id"),
+        ("sort-orders", "order-id", "default-sort-order-id"),
+    ):
+        by_id(md, items, id_key, md[current])
+
+
+def _read_history(md: Json) -> None:
+    where = "table metadata"
+    known = set()
+    for item in shapes.items(md, "snapshots", where):
+        snapshot = shapes.mapping(item, "snapshot")
+        known.add(shapes.integer(snapshot, "snapshot-id", "snapshot", bits=64))
+        shapes.integer(snapshot, "timestamp-ms", "snapshot", bits=64)
+        if "sequence-number" in snapshot:
+            shapes.integer(snapshot, "sequence-number", "snapshot", bits=64)
+        if "manifest-list" in snapshot:
+            shapes.text(snapshot, "manifest-list", "snapshot")
+    current = shapes.optional_integer(md, "current-snapshot-id", where, bits=64)
+    if current == -1 or current is None:
+        md.pop("current-snapshot-id", None)
+    elif current not in known:
+        raise IllegalArgumentError("Invalid table metadata: Cannot find current version")
+    elif MAIN not in shapes.part(md, "refs", where):
+        md["refs"] = {**md["refs"], MAIN: {"snapshot-id": current, "type": "branch"}}
+    refs = shapes.part(md, "refs", where)
+    md["refs"] = {
+        name: parts.reference(shapes.mapping(ref, "ref"), f"ref {shapes.shown(name)}") for name, ref in refs.items()
+    }
+    for name, ref in md["refs"].items():
+        if ref["snapshot-id"] not in known or (name == MAIN and ref["snapshot-id"] != md.get("current-snapshot-id")):
+            raise IllegalArgumentError(f"Invalid table metadata: ref {name} names snapshot {ref['snapshot-id']}")
+    for key, id_key, bits in (
+        ("snapshot-log", "snapshot-id", 64),
+        ("statistics", "snapshot-id", 64),
+        ("partition-statistics", "snapshot-id", 64),
+    ):
+        for item in shapes.items(md, key, where):
+            shapes.integer(shapes.mapping(item, key), id_key, key, bits=bits)
+    for key in ("snapshot-log", "metadata-log"):
+        for item in shapes.items(md, key, where):
+            shapes.integer(shapes.mapping(item, key), "timestamp-ms", key, bits=64)
+    for entry in md["metadata-log"]:
+        shapes.text(entry, "metadata-file", "metadata-log")
+    for item in (*md["statistics"], *md["partition-statistics"]):
+        shapes.text(item, "statistics-path", "statistics")
+    if "encryption-keys" in md:
+        md["encryption-keys"] = [parts.encryption_key(item) for item in shapes.items(md, "encryption-keys", where)]

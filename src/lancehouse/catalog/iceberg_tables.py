@@ -1,0 +1,245 @@
+"""Iceberg tables as their metadata: made, read, changed and written; no database, and no storage but for a purge.
+
+The metadata stay JSON from file to file: pyiceberg's models know less than the format (no variant, no encryption keys,
+few kinds of statistics) and would lose what they do not know. What every step does is what Iceberg's own library does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import orjson
+from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
+from pyiceberg.exceptions import ValidationError as PyicebergValidationError
+from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
+from pyiceberg.table.metadata import TableMetadataUtil
+
+from lancehouse.catalog import iceberg_layouts as layouts
+from lancehouse.catalog import iceberg_purge, iceberg_reading, iceberg_requirements, iceberg_updates, shapes
+from lancehouse.catalog import iceberg_schemas as schemas
+from lancehouse.catalog.errors import ValidationError
+from lancehouse.catalog.files import Files
+from lancehouse.catalog.iceberg_draft import DEFAULT_FORMAT_VERSION, Draft
+from lancehouse.catalog.shapes import Json
+
+FORMAT_VERSION = "format-version"
+METADATA_PATH = "write.metadata.path"
+DELETE_OBSOLETE = "write.metadata.delete-after-commit.enabled"
+
+RESERVED = frozenset(
+    {
+        *(FORMAT_VERSION, "uuid", "snapshot-count", "current-schema", "default-partition-spec", "default-sort-order"),
+        *("current-snapshot-id", "current-snapshot-summary", "current-snapshot-timestamp-ms"),
+    }
+)
+"""Properties that say something about a request or an answer and are not kept."""
+
+_RETRIES = tuple(f"commit.retry.{name}" for name in ("num-retries", "min-wait-ms", "max-wait-ms", "total-timeout-ms"))
+_VERSION = re.compile(r"(?:.*/)?(\d{1,9})-[^/]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """One state of an Iceberg table. Its JSON is shared with other states: nobody changes it."""
+
+    json: Json = field(repr=False)
+
+    @property
+    def location(self) -> str:
+        """The root of the table."""
+        return str(self.json["location"])
+
+    @property
+    def table_uuid(self) -> str:
+        """What stays the same over all states, and under all names."""
+        return str(self.json["table-uuid"])
+
+    @property
+    def format_version(self) -> int:
+        """1, 2 or 3."""
+        return int(self.json["format-version"])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        properties: dict[str, str] = self.json["properties"]
+        return properties
+
+    @property
+    def current_snapshot_id(self) -> int | None:
+        """None for an empty table."""
+        current: int | None = self.json.get("current-snapshot-id")
+        return current
+
+    def schema(self) -> Json:
+        """The current schema."""
+        return iceberg_reading.by_id(self.json, "schemas", "schema-id", self.json["current-schema-id"])
+
+    def to_pyiceberg(self) -> PyicebergMetadata:
+        """The same for pyiceberg, as far as pyiceberg knows the format.
+
+        Raises:
+            UnsupportedOperationError: there is something in it that pyiceberg cannot read.
+        """
+        try:
+            return TableMetadataUtil.parse_raw(dump(self).decode())
+        except (PyicebergValidationError, ValueError, LookupError, TypeError) as error:
+            raise UnsupportedOperationError(
+                f"the server cannot read this table, {self.location}, itself: {_sentence(error)}"
+            ) from error
+
+
+def new(request: Json, location: str) -> TableMetadata:
+    """The first state of a table, with all ids counted afresh.
+
+    Args:
+        request: of CreateTable.
+        location: the table's root; the request's is not looked at.
+
+    Raises:
+        InvalidInputError: the request makes no table.
+    """
+    given = shapes.mapping(request, "request")
+    properties = shapes.optional_strings(given, "properties", "request")
+    version = _format_version(properties)
+    _check_retries(properties)
+    schema, ids = schemas.fresh(schemas.checked(given.get("schema")))
+    kept = {key: value for key, value in properties.items() if key not in RESERVED}
+    draft = Draft(None, version)
+    schemas.check_version(schema, version)
+    for update in (
+        {"action": "set-location", "location": location},
+        {"action": "add-schema", "schema": schema},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": _fresh_spec(given.get("partition-spec"), ids)},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": _fresh_order(given.get("write-order"), ids)},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-properties", "updates": kept},
+    ):
+        iceberg_updates.take(draft, update)
+    return TableMetadata(draft.build(None))
+
+
+def parse(raw: bytes) -> TableMetadata:
+    """A metadata file, packed or not.
+
+    Raises:
+        InvalidInputError: it holds no metadata of an Iceberg table, or such that contradict themselves.
+    """
+    return TableMetadata(iceberg_reading.read(raw))
+
+
+def dump(md: TableMetadata) -> bytes:
+    """The JSON of metadata files and of answers."""
+    return orjson.dumps(md.json)
+
+
+def refs_only(raw: bytes) -> bytes:
+    """A metadata file with only those snapshots that a branch or a tag names."""
+    md = parse(raw).json
+    named = {ref["snapshot-id"] for ref in md["refs"].values()}
+    return orjson.dumps({**md, "snapshots": [item for item in md["snapshots"] if item["snapshot-id"] in named]})
+
+
+def requirements(md: TableMetadata | None, requirements: Sequence[object]) -> None:
+    """Hold a commit's requirements against a table; None where there is none.
+
+    Raises:
+        ConcurrentModificationError: one does not hold, in the words that clients know.
+        InvalidInputError: one is not known.
+    """
+    iceberg_requirements.check(md.json if md else None, requirements)
+
+
+def apply(md: TableMetadata | None, updates: Sequence[object], metadata_location: str | None) -> TableMetadata:
+    """The table after the updates; `md` itself where they change nothing.
+
+    Args:
+        md: the state before; None for a table that was staged and is now made.
+        updates: in their order.
+        metadata_location: of `md`, for the log of metadata files.
+
+    Raises:
+        InvalidInputError: an update that is not known, or not possible.
+        ConcurrentModificationError: a snapshot that was made for an older state.
+    """
+    found = shapes.each(updates, "updates", lambda update: shapes.mapping(update, "each update"))
+    draft = Draft(md.json) if md else Draft(None, _staged_version(found))
+    for update in found:
+        iceberg_updates.take(draft, update)
+    after = draft.build(metadata_location)
+    return md if md is not None and after is md.json else TableMetadata(after)
+
+
+def next_location(md: TableMetadata, previous: str | None) -> str:
+    """Where the next metadata file goes, numbered after the previous one."""
+    return next_file(md.location, md.properties, previous)
+
+
+def next_file(location: str, properties: dict[str, str], previous: str | None) -> str:
+    """The same for anything that has a location and properties."""
+    found = _VERSION.fullmatch(previous) if previous else None
+    number = int(found[1]) + 1 if found else 0
+    folder = properties.get(METADATA_PATH) or f"{location.rstrip('/')}/metadata"
+    return f"{folder.rstrip('/')}/{number:05d}-{uuid4()}.metadata.json"
+
+
+def obsolete(before: TableMetadata, after: TableMetadata) -> list[str]:
+    """Metadata files that the log no longer names, where the table wants them deleted after a commit."""
+    if after.properties.get(DELETE_OBSOLETE, "false").lower() != "true":
+        return []
+    kept = {entry["metadata-file"] for entry in after.json["metadata-log"]}
+    return [file for entry in before.json["metadata-log"] if (file := entry["metadata-file"]) not in kept]
+
+
+def purge_files(md: TableMetadata, files: Files) -> Iterator[str]:
+    """Every file of a table but its newest metadata file, each once: data and deletes first, then what names them.
+
+    Only files below the table's location are named, and only such manifests are read: what a client wrote into a
+    manifest must not make the server delete what is another's. Data files stay where `gc.enabled` is false. A manifest
+    that cannot be read is left out.
+    """
+    return iceberg_purge.files_of(md.json, files)
+
+
+def _sentence(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _format_version(properties: dict[str, str]) -> int:
+    value = properties.get(FORMAT_VERSION, str(DEFAULT_FORMAT_VERSION))
+    if not re.fullmatch(r"\d{1,4}", value, re.ASCII):
+        raise InvalidInputError(f"property {FORMAT_VERSION} must be a number, got {shapes.shown(value)}")
+    return int(value)
+
+
+def _staged_version(updates: list[Json]) -> int:
+    for update in updates:
+        if update.get("action") == "upgrade-format-version":
+            return shapes.integer(update, "format-version", "upgrade-format-version")
+    return DEFAULT_FORMAT_VERSION
+
+
+def _check_retries(properties: dict[str, str]) -> None:
+    for name in _RETRIES:
+        if (value := properties.get(name)) is None:
+            continue
+        if not re.fullmatch(r"[+-]?\d{1,10}", value, re.ASCII):
+            raise ValidationError(f"Table property {name} must have integer value")
+        if int(value) < 0:
+            raise ValidationError(f"Table property {name} must have non negative integer value")
+
+
+def _fresh_spec(given: object, ids: dict[int, int]) -> Json:
+    spec = layouts.checked_spec(given) if given is not None else {"fields": []}
+    fields = [{**item, "field-id": None} for item in spec["fields"]]
+    return layouts.moved({"fields": fields}, ids, "partition")
+
+
+def _fresh_order(given: object, ids: dict[int, int]) -> Json:
+    order = layouts.checked_order(given) if given is not None else layouts.UNSORTED
+    return layouts.moved(order, ids, "sort")

@@ -1,0 +1,44 @@
+"""Idempotency keys: what became of requests, so that the same one sent again is answered and not carried out again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lancehouse.catalog.callers import IdempotencyKey
+from lancehouse.catalog.errors import UnprocessableError
+from lancehouse.catalog.transactions import now_ms
+from lancehouse.store import repository
+from lancehouse.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended. Status 0 or no body: it succeeded, and the catalog's state tells what to answer."""
+
+    status: int
+    body: bytes | None
+
+
+def find(database: Database, key: IdempotencyKey) -> Outcome | None:
+    """What became of the request with this key; None if it was not seen.
+
+    Raises:
+        UnprocessableError: the key was sent with another request.
+    """
+    found = database.read(lambda tx: repository.find_key(tx, key.key))
+    if found is None:
+        return None
+    digest, status, body = found
+    if digest != key.digest:
+        raise UnprocessableError(f"Idempotency-Key {key.key} was used for another request; take a new one")
+    return Outcome(status, body)
+
+
+def record(database: Database, key: IdempotencyKey, status: int, body: bytes) -> None:
+    """Keep a refusal, unless the key is taken."""
+    database.write(lambda tx: repository.insert_key(tx, key.key, key.digest, status, body, now_ms()))
+
+
+def forget(database: Database, older_than_s: float) -> int:
+    """Drop keys that no client may send any more; how many."""
+    return database.write(lambda tx: repository.forget_keys(tx, now_ms() - int(older_than_s * 1000)))

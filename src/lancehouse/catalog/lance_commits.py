@@ -1,0 +1,345 @@
+"""What an UpdateTable request means for a Lance table. Decides, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
+
+from lancehouse import locations as places
+from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
+from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
+
+MAIN = "main"
+
+SNAPSHOT_CHANGES = frozenset({"add-snapshot", "set-snapshot-ref", "remove-snapshots", "remove-snapshot-ref"})
+
+FIXED_IDS: Mapping[str, tuple[str, int, str]] = {
+    "assert-current-schema-id": ("current-schema-id", 1, "current schema changed"),
+    "assert-last-assigned-partition-id": ("last-assigned-partition-id", 999, "last assigned partition id changed"),
+    "assert-default-spec-id": ("default-spec-id", 0, "default partition spec changed"),
+    "assert-default-sort-order-id": ("default-sort-order-id", 0, "default sort order changed"),
+}
+"""Requirements about what is the same for every Lance table: the key of the id, the id, what a failure says."""
+
+MAX_ID = 2**63 - 1
+
+
+class State(Protocol):
+    """What can be asked about the table as it is now. Each answer may cost a look at storage."""
+
+    def version(self) -> int | None:
+        """The current version; None where there is no data."""
+
+    def stored(self) -> int | None:
+        """The latest version in storage, whoever manages the table."""
+
+    def ref(self, name: str) -> int | None:
+        """The snapshot that a branch or tag names; None where there is no such ref."""
+
+    def last_column_id(self) -> int:
+        """The highest field id."""
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether the table has this version."""
+
+
+@dataclass
+class Change:
+    """What a request makes of an entry: new values, and what happens to snapshots and refs."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    """For `advance_entry`."""
+    snapshots: list[SnapshotRow] = field(default_factory=list)
+    removed_snapshots: list[int] = field(default_factory=list)
+    refs: dict[str, RefRow | None] = field(default_factory=dict)
+    """Refs besides main: set, or removed where None."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the entry stays as it is."""
+        return not (self.values or self.snapshots or self.removed_snapshots or self.refs)
+
+    @property
+    def operation(self) -> str:
+        """In one word, for the record of commits."""
+        if self.snapshots:
+            return self.snapshots[-1].summary.get("operation", "append")
+        return "snapshots" if self.removed_snapshots or self.refs else "properties"
+
+
+def decide(entry: EntryRow, state: State, requirements: Sequence[Json], updates: Sequence[Json]) -> Change:
+    """What a commit does to a Lance table.
+
+    Raises:
+        ConcurrentModificationError: a requirement does not hold: read the table again, and try again.
+        InvalidInputError: the request makes no sense for a Lance table; the text says why.
+    """
+    for requirement in requirements:
+        _check(entry, state, requirement)
+    if any(update.get("action") in SNAPSHOT_CHANGES for update in updates):
+        _check_snapshot_change(entry, requirements, updates)
+    deciding = _Deciding(entry, state)
+    for update in updates:
+        act = _ACTIONS.get(str(update.get("action")))
+        if act is None:
+            raise InvalidInputError(f"a Lance table cannot do the update {update.get('action')!r}")
+        act(deciding, update)
+    return deciding.done()
+
+
+def _check(entry: EntryRow, state: State, requirement: Json) -> None:
+    match requirement:
+        case {"type": "assert-create"}:
+            raise ConcurrentModificationError("Requirement failed: table already exists")
+        case {"type": "assert-table-uuid", "uuid": str(uuid)}:
+            if uuid.lower() != entry.uuid:
+                _failed(f"UUID does not match: expected {uuid} != {entry.uuid}")
+        case {"type": "assert-ref-snapshot-id", "ref": str(ref)}:
+            expected, actual = requirement.get("snapshot-id"), state.ref(ref)
+            if expected is not None and (isinstance(expected, bool) or not isinstance(expected, int)):
+                raise InvalidInputError(f"assert-ref-snapshot-id: snapshot-id must be a number or null: {expected!r}")
+            if expected == actual:
+                return
+            if expected is None:
+                _failed(f"branch {ref} was created concurrently")
+            if actual is None:
+                _failed(f"branch or tag {ref} is missing, expected {expected}")
+            _failed(f"branch {ref} has changed: expected id {expected} != {actual}")
+        case {"type": "assert-last-assigned-field-id", "last-assigned-field-id": int(expected)}:
+            if expected != (actual := state.last_column_id()):
+                _failed(f"last assigned field id changed: expected id {expected} != {actual}")
+        case {"type": str(kind)} if kind in FIXED_IDS:
+            key, fixed, words = FIXED_IDS[kind]
+            if key not in requirement:
+                raise InvalidInputError(f"requirement {kind} needs {key}")
+            if requirement[key] != fixed:
+                _failed(f"{words}: expected id {requirement[key]} != {fixed}")
+        case _:
+            raise InvalidInputError(f"unknown or incomplete requirement: {requirement.get('type')!r}")
+
+
+def _failed(words: str) -> None:
+    raise ConcurrentModificationError(f"Requirement failed: {words}")
+
+
+def _check_snapshot_change(entry: EntryRow, requirements: Sequence[Json], updates: Sequence[Json]) -> None:
+    if managed_by(entry.properties) == STORAGE:
+        raise InvalidInputError(
+            f"the versions of this table are managed by its storage ({MANAGED_BY}={STORAGE}): commit with Lance at "
+            f"{entry.location}, or let the catalog manage them by the property {MANAGED_BY}={IMPL}"
+        )
+    moved = any(
+        update.get("action") == "add-snapshot" or (update.get("action"), update.get("ref-name")) == SET_MAIN
+        for update in updates
+    )
+    asserted = any(
+        requirement.get("type") == "assert-ref-snapshot-id" and requirement.get("ref") == MAIN
+        for requirement in requirements
+    )
+    if moved and not asserted:
+        raise InvalidInputError(
+            "a commit of a new version needs the requirement assert-ref-snapshot-id on main, with the version that it "
+            "was made from (null for the first)"
+        )
+
+
+SET_MAIN = ("set-snapshot-ref", MAIN)
+
+
+class _Deciding:
+    """A request half way through its updates."""
+
+    def __init__(self, entry: EntryRow, state: State) -> None:
+        self.entry = entry
+        self.state = state
+        self.properties = dict(entry.properties)
+        self.change = Change()
+        self.added: dict[int, SnapshotRow] = {}
+        self.main: int | None = None
+        self.schemas: list[Json] = []
+
+    def done(self) -> Change:
+        if self.added:
+            if self.main is None:
+                raise InvalidInputError("add-snapshot needs set-snapshot-ref of main in the same commit")
+            if self.main != max(self.added):
+                raise InvalidInputError(f"main must be set to the newest snapshot added, {max(self.added)}")
+            self.change.snapshots = [row for _, row in sorted(self.added.items())]
+        if self.main is not None:
+            self.change.values["version"] = self.main
+        self._decide_properties()
+        return self.change
+
+    def _decide_properties(self) -> None:
+        properties = {**self.properties, MANAGED_BY: managed_by(self.properties)}
+        before, after = self.entry.properties[MANAGED_BY], properties[MANAGED_BY]
+        if (before, after) == (STORAGE, IMPL):
+            self.change.values["version"] = self.state.version()
+        elif (before, after) == (IMPL, STORAGE):
+            self._hand_over()
+        if properties != dict(self.entry.properties):
+            self.change.values["properties"] = properties
+
+    def _hand_over(self) -> None:
+        """Storage may only take over what it has."""
+        if self.added:
+            raise InvalidInputError(f"{MANAGED_BY} cannot change in the commit of a version")
+        stored = self.state.stored()
+        if stored != self.entry.version:
+            raise InvalidInputError(
+                f"the catalog is at version {self.entry.version}, storage at {stored}: {MANAGED_BY} can change to "
+                f"{STORAGE} when they agree; open the table once through the catalog, which finishes what is pending"
+            )
+        self.change.values["version"] = None
+
+    def set_properties(self, update: Json) -> None:
+        new = _texts(update, "updates")
+        if not is_lance({**self.properties, **new}):
+            raise InvalidInputError(f"{TABLE_TYPE} of a Lance table stays {LANCE!r}, not {new[TABLE_TYPE]!r}")
+        self.properties |= {**new, TABLE_TYPE: LANCE}
+
+    def remove_properties(self, update: Json) -> None:
+        removals = update.get("removals")
+        if not isinstance(removals, list) or not all(isinstance(key, str) for key in removals):
+            raise InvalidInputError("remove-properties: removals must be a list of texts")
+        if TABLE_TYPE in removals:
+            raise InvalidInputError(f"{TABLE_TYPE} of a Lance table cannot be removed")
+        for key in removals:
+            self.properties.pop(key, None)
+
+    def add_snapshot(self, update: Json) -> None:
+        row = _snapshot(update.get("snapshot"))
+        current = self.entry.version or 0
+        if row.snapshot_id <= current:
+            raise InvalidInputError(f"snapshot-id {row.snapshot_id} must be greater than the current one, {current}")
+        if row.snapshot_id in self.added:
+            raise InvalidInputError(f"snapshot-id {row.snapshot_id} is added twice")
+        self.added[row.snapshot_id] = row
+
+    def set_snapshot_ref(self, update: Json) -> None:
+        name, kind = update.get("ref-name"), update.get("type")
+        target = _id(update, "snapshot-id", "set-snapshot-ref")
+        if not isinstance(name, str) or not name or kind not in ("branch", "tag"):
+            raise InvalidInputError("set-snapshot-ref needs ref-name, and as type branch or tag")
+        if name != MAIN:
+            if target not in self.added and not self.state.has_snapshot(target):
+                raise InvalidInputError(f"Cannot set {name} to unknown snapshot: {target}")
+            self.change.refs[name] = RefRow(name, kind, target)
+            return
+        if kind != "branch":
+            raise InvalidInputError("main is a branch")
+        if target <= (self.entry.version or 0):
+            raise InvalidInputError(
+                f"main can only move on: snapshot-id {target} must be greater than the current one, "
+                f"{self.entry.version}; to go back, restore the old version with Lance, which makes a new one"
+            )
+        if target not in self.added:
+            raise InvalidInputError(f"Cannot set main to unknown snapshot: {target}")
+        self.main = target
+
+    def remove_snapshots(self, update: Json) -> None:
+        ids = update.get("snapshot-ids")
+        if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+            raise InvalidInputError("remove-snapshots: snapshot-ids must be a list of numbers")
+        if self.entry.version in ids or self.main in ids:
+            raise InvalidInputError(f"Cannot remove the current snapshot {self.entry.version}")
+        self.change.removed_snapshots += ids
+
+    def remove_snapshot_ref(self, update: Json) -> None:
+        name = update.get("ref-name")
+        if not isinstance(name, str) or not name:
+            raise InvalidInputError("remove-snapshot-ref needs ref-name")
+        if name == MAIN:
+            raise InvalidInputError("main cannot be removed")
+        self.change.refs[name] = None
+
+    def add_schema(self, update: Json) -> None:
+        schema = update.get("schema")
+        if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
+            raise InvalidInputError("add-schema: schema must be an Iceberg schema")
+        if managed_by(self.properties) == STORAGE and self.state.version() is not None:
+            raise InvalidInputError("the schema of a Lance table is its dataset's: change it with Lance")
+        self.schemas.append({**schema, "schema-id": 1})
+
+    def set_current_schema(self, update: Json) -> None:
+        wanted = update.get("schema-id")
+        if self.schemas:
+            self.change.values["schema"] = self.schemas[-1]
+        elif wanted != 1:
+            raise InvalidInputError(f"Cannot set current schema to unknown schema: {wanted}; a Lance table has one, 1")
+
+    def assign_uuid(self, update: Json) -> None:
+        if update.get("uuid") != self.entry.uuid:
+            raise InvalidInputError(f"Cannot reassign uuid: this table's is {self.entry.uuid}")
+
+    def set_location(self, update: Json) -> None:
+        wanted = update.get("location")
+        if not isinstance(wanted, str) or not places.is_same(wanted, self.entry.location):
+            raise InvalidInputError(
+                f"a Lance table stays at {self.entry.location}: to move it, copy its data, then register them"
+            )
+
+    def upgrade_format_version(self, update: Json) -> None:
+        if update.get("format-version") not in (1, 2):
+            raise InvalidInputError("a Lance table shows itself in Iceberg's format version 2, which stays")
+
+    def plain(self, update: Json) -> None:
+        """Specs and sort orders: a Lance table is neither partitioned nor sorted in Iceberg's way."""
+        for key in ("spec", "sort-order"):
+            if isinstance(given := update.get(key), dict) and given.get("fields"):
+                raise InvalidInputError(f"a Lance table has no Iceberg {key}")
+        if update.get("spec-id", update.get("sort-order-id", 0)) not in (0, -1):
+            raise InvalidInputError("a Lance table has only the spec and the sort order 0, which are empty")
+
+
+_ACTIONS: Mapping[str, Callable[[_Deciding, Json], None]] = {
+    "set-properties": _Deciding.set_properties,
+    "remove-properties": _Deciding.remove_properties,
+    "add-snapshot": _Deciding.add_snapshot,
+    "set-snapshot-ref": _Deciding.set_snapshot_ref,
+    "remove-snapshots": _Deciding.remove_snapshots,
+    "remove-snapshot-ref": _Deciding.remove_snapshot_ref,
+    "add-schema": _Deciding.add_schema,
+    "set-current-schema": _Deciding.set_current_schema,
+    "assign-uuid": _Deciding.assign_uuid,
+    "set-location": _Deciding.set_location,
+    "upgrade-format-version": _Deciding.upgrade_format_version,
+    **dict.fromkeys(("add-spec", "set-default-spec", "add-sort-order", "set-default-sort-order"), _Deciding.plain),
+}
+
+
+def _snapshot(snapshot: object) -> SnapshotRow:
+    if not isinstance(snapshot, dict):
+        raise InvalidInputError("add-snapshot: snapshot must be an object")
+    where = "snapshot of add-snapshot"
+    version = _id(snapshot, "snapshot-id", where)
+    summary = _texts(snapshot, "summary") if "summary" in snapshot else {}
+    manifest = snapshot.get("manifest-list")
+    if not isinstance(manifest, str):
+        raise InvalidInputError(f"{where}: manifest-list, the address of the version's manifest, is missing")
+    parent = _id(snapshot, "parent-snapshot-id", where) if snapshot.get("parent-snapshot-id") is not None else None
+    return SnapshotRow(
+        snapshot_id=version,
+        parent_id=parent,
+        sequence=_id(snapshot, "sequence-number", where) if "sequence-number" in snapshot else version,
+        timestamp_ms=_id(snapshot, "timestamp-ms", where),
+        manifest_list=manifest,
+        summary={"operation": "append", **summary},
+    )
+
+
+def _id(of: Json, key: str, where: str) -> int:
+    value = of.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_ID:
+        raise InvalidInputError(f"{where}: {key} must be a whole number from 0 to 2^63 - 1, got {value!r}")
+    return value
+
+
+def _texts(of: Json, key: str) -> dict[str, str]:
+    texts = of.get(key)
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+        raise InvalidInputError(f"{key} must be an object whose values are texts")
+    return texts

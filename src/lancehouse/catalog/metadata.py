@@ -1,0 +1,215 @@
+"""Lance tables as Iceberg sees them, from memory for as long as nothing changed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
+
+from lancehouse.catalog.lance_metadata import LanceTable, Snapshot, build, is_managed, managed, stored
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake import history as lake
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.history import History
+from lancehouse.lake.watch import Watch, watch
+from lancehouse.store import repository
+from lancehouse.store.database import Database
+from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
+
+__all__ = ["LanceTable", "LanceTables"]
+
+log = logging.getLogger(__name__)
+
+LIMIT = 4096
+LIMIT_BYTES = 64 * 2**20
+
+TABLE_BYTES, VERSION_BYTES, SNAPSHOT_BYTES = 4_000, 500, 300
+"""What holding one costs besides its JSON, about."""
+
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A table as it was built, and how to tell whether that is still right."""
+
+    table: LanceTable
+    revision: int
+    started_ns: int
+    """When the look at storage began; 0 if there was none."""
+    history: History | None
+    snapshots: Mapping[int, Snapshot]
+    watch: Watch | None
+    """None if it has to be built again each time."""
+
+    def is_newer_than(self, moment_ns: int) -> bool:
+        """Whether it shows all that was there at a moment: it was read later, or nothing changed since it was read."""
+        return self.started_ns > moment_ns or (self.watch is not None and self.watch.is_unchanged())
+
+    @cached_property
+    def bytes(self) -> int:
+        """About the memory that it takes."""
+        json = len(self.table.all) + (0 if self.table.refs is self.table.all else len(self.table.refs))
+        versions = len(self.history.versions) if self.history else 0
+        pieces = sum(len(snapshot.json) + SNAPSHOT_BYTES for snapshot in self.snapshots.values())
+        return TABLE_BYTES + json + versions * VERSION_BYTES + pieces
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: Lock = field(default_factory=Lock)
+    waiting: int = 0
+
+
+class LanceTables:
+    """The metadata of Lance tables. The least recently used are forgotten first.
+
+    A table is built from its entry in the catalog and from what its storage holds, whatever wrote it there. It is
+    answered from memory only if both are known to be the same: the entry by its revision, storage by `watch`.
+    """
+
+    def __init__(self, database: Database, limit: int = LIMIT, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._database = database
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._lock = Lock()
+        self._held: OrderedDict[Key, _Held] = OrderedDict()
+        self._bytes = 0
+        self._turns: dict[Key, _Turn] = {}
+
+    def cached(self, warehouse: Warehouse, entry: EntryRow) -> LanceTable | None:
+        """The table, if a look at a few local folders tells that it did not change; None: `load` it."""
+        key = (warehouse.id, entry.uuid)
+        held = self._held.get(key)
+        if held is None or held.revision != entry.revision or held.watch is None or not held.watch.is_unchanged():
+            return None
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+        return held.table
+
+    def load(self, warehouse: Warehouse, entry: EntryRow) -> LanceTable:
+        """The table as it is now. Threads that ask at the same time share one look at its storage.
+
+        Raises:
+            InvalidTableStateError: the dataset is broken.
+            LanceNamespaceError: the storage cannot be reached.
+        """
+        arrived_ns = time.monotonic_ns()
+        with self._turn((warehouse.id, entry.uuid)) as key:
+            held = self._held.get(key)
+            if held is not None and held.revision == entry.revision and held.is_newer_than(arrived_ns):
+                return held.table
+            return self._hold(key, self._read(warehouse, entry, held))
+
+    def committed(self, warehouse: Warehouse, entry: EntryRow) -> LanceTable:
+        """The table after a commit. If the catalog manages it, storage is only looked at if nothing is known of it."""
+        if not is_managed(entry):
+            return self.load(warehouse, entry)
+        with self._turn((warehouse.id, entry.uuid)) as key:
+            held = self._held.get(key)
+            if held is None:
+                return self._hold(key, self._read(warehouse, entry, None, lenient=True))
+            return self._hold(key, self._managed(entry, held, held.history, 0, None))
+
+    def current_version(self, warehouse: Warehouse, entry: EntryRow) -> int | None:
+        """The current version: as the catalog says if it manages the table, else the latest in storage."""
+        return entry.version if is_managed(entry) else lake.latest(_ref(warehouse, entry.location))
+
+    def adopt(self, warehouse: Warehouse, location: str) -> int | None:
+        """The latest version of the dataset at a location; None where there is none.
+
+        Raises:
+            InvalidInputError: there is one, but it is broken.
+            LanceNamespaceError: the storage cannot be reached.
+        """
+        version = lake.latest(_ref(warehouse, location))
+        if version is not None:
+            try:
+                self.schema_of(warehouse, location, version)
+            except InvalidTableStateError as error:
+                raise InvalidInputError(str(error)) from error
+        return version
+
+    def schema_of(self, warehouse: Warehouse, location: str, version: int | None = None) -> Json:
+        """The Iceberg schema of a dataset at a version, by default the latest.
+
+        Raises:
+            TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
+        """
+        return lake.schema(_ref(warehouse, location, version))
+
+    def _read(self, warehouse: Warehouse, entry: EntryRow, held: _Held | None, *, lenient: bool = False) -> _Held:
+        started_ns = time.monotonic_ns()
+        known = held.history if held else None
+        table = _ref(warehouse, entry.location)
+        if not is_managed(entry):
+            seen = watch(entry.location)
+            history = lake.read(table, known=known)
+            shown = build(entry, history, stored(entry, history))
+            return _Held(shown, entry.revision, started_ns, history, {}, seen)
+        if entry.version is None:
+            return self._managed(entry, held, None, started_ns, watch(entry.location, versions=False))
+        seen = watch(entry.location, versions=False)
+        try:
+            history = lake.read(table, known=known, at=entry.version)
+        except LanceNamespaceError as error:
+            if not lenient and known is None and entry.schema is None:
+                raise
+            log.warning("table %s is shown as the catalog knows it: %s", entry.uuid, error)
+            return self._managed(entry, held, known, started_ns, None)
+        is_complete = history is not None and history.version == entry.version
+        return self._managed(entry, held, history, started_ns, seen if is_complete else None)
+
+    def _managed(
+        self, entry: EntryRow, held: _Held | None, history: History | None, started_ns: int, seen: Watch | None
+    ) -> _Held:
+        rows, refs = self._rows(entry)
+        snapshots = managed(entry, history, rows, held.snapshots if held else {})
+        accepted = {row.snapshot_id for row in rows}
+        pieces = {snapshot.id: snapshot for snapshot in snapshots if snapshot.id in accepted}
+        return _Held(build(entry, history, snapshots, refs), entry.revision, started_ns, history, pieces, seen)
+
+    def _rows(self, entry: EntryRow) -> tuple[Sequence[SnapshotRow], Sequence[RefRow]]:
+        return self._database.read(
+            lambda tx: (repository.list_snapshots(tx, entry.id), repository.list_refs(tx, entry.id))
+        )
+
+    def _hold(self, key: Key, held: _Held) -> LanceTable:
+        with self._lock:
+            before = self._held.get(key)
+            if before is not None and before.revision > held.revision:
+                return held.table
+            if before is not None:
+                self._bytes -= before.bytes
+            self._held[key] = held
+            self._held.move_to_end(key)
+            self._bytes += held.bytes
+            while len(self._held) > 1 and (len(self._held) > self._limit or self._bytes > self._limit_bytes):
+                self._bytes -= self._held.popitem(last=False)[1].bytes
+        return held.table
+
+    @contextmanager
+    def _turn(self, key: Key) -> Iterator[Key]:
+        with self._lock:
+            turn = self._turns.setdefault(key, _Turn())
+            turn.waiting += 1
+        try:
+            with turn.lock:
+                yield key
+        finally:
+            with self._lock:
+                turn.waiting -= 1
+                if not turn.waiting:
+                    del self._turns[key]
+
+
+def _ref(warehouse: Warehouse, location: str, version: int | None = None) -> TableRef:
+    return TableRef(location, warehouse.storage, version=version)

@@ -1,0 +1,285 @@
+"""Principals: who may call, what they were granted, and the secrets and tokens that prove it is them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lance_namespace.errors import InvalidInputError, UnauthenticatedError
+
+from lancehouse.catalog import hashes
+from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, place
+from lancehouse.catalog.transactions import now_ms
+from lancehouse.store import repository
+from lancehouse.store.database import Database, Tx
+from lancehouse.store.rows import GrantRow, PrincipalRow
+
+LONGEST = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody, or some program, that may call."""
+
+    name: str
+    client_id: str | None
+    created_ms: int
+    grants: tuple[Grant, ...]
+    generation: str = field(repr=False)
+    """Another one after each new secret: what was issued for an older secret is worth nothing any more."""
+
+    @property
+    def external(self) -> bool:
+        """Whether an outside issuer says who it is; there is no secret then."""
+        return self.client_id is None
+
+    @property
+    def identity(self) -> Identity:
+        """What services ask for permissions."""
+        return Identity(self.name, self.grants)
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a program authenticates with. The secret is shown once, and kept as a hash."""
+
+    client_id: str
+    client_secret: str = field(repr=False)
+
+
+class Principals:
+    """The principals of one database. Every change holds for all servers on it within seconds."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, name: str, grants: Sequence[Grant] = (), *, external: bool = False) -> Credential | None:
+        """Add a principal; its credential, or None for an external one.
+
+        Raises:
+            InvalidInputError: the name is taken or is no name, or a grant makes no sense.
+        """
+        if not is_name(name) or name == ANYBODY.name:
+            raise InvalidInputError(
+                f"{name!r} cannot be a principal's name: 1 to {LONGEST} printable characters that do not begin with a "
+                f"dash or a space nor end with a space, and not {ANYBODY.name!r}"
+            )
+        for grant in grants:
+            _check(grant)
+        credential = None if external else Credential(hashes.new_client_id(), hashes.new_secret())
+        client_id = credential.client_id if credential else None
+        secret_hash = hashes.hashed(credential.client_secret) if credential else None
+
+        def work(tx: Tx) -> None:
+            row = repository.insert_principal(tx, name, client_id, secret_hash, now_ms())
+            if row is None:
+                raise InvalidInputError(f"there is a principal called {name!r} already")
+            for grant in grants:
+                repository.put_grant(tx, row.id, _to_row(grant))
+
+        self._database.write(work)
+        return credential
+
+    def list(self) -> Sequence[Principal]:
+        """All of them, by name."""
+
+        def work(tx: Tx) -> list[Principal]:
+            return [_principal(tx, row) for row in repository.list_principals(tx)]
+
+        return sorted(self._database.read(work), key=lambda principal: principal.name)
+
+    def any(self) -> bool:
+        """Whether there is one at all."""
+        return bool(self._database.read(repository.list_principals))
+
+    def find(self, name: str) -> Principal | None:
+        """The principal of that name."""
+        if not is_name(name):
+            return None
+
+        def work(tx: Tx) -> Principal | None:
+            row = repository.find_principal(tx, name=name)
+            return None if row is None else _principal(tx, row)
+
+        return self._database.read(work)
+
+    def rotate(self, name: str) -> Credential:
+        """Give a principal a new secret. The old one, and tokens issued for it, end; static tokens stay.
+
+        Raises:
+            InvalidInputError: there is no such principal, or it is external.
+        """
+        secret = hashes.new_secret()
+        secret_hash = hashes.hashed(secret)
+
+        def work(tx: Tx) -> str:
+            row = _found(tx, name)
+            if row.client_id is None:
+                raise InvalidInputError(f"{name} is external: its issuer keeps its secret, there is none here")
+            repository.update_secret(tx, row.id, row.client_id, secret_hash)
+            return row.client_id
+
+        return Credential(self._database.write(work), secret)
+
+    def delete(self, name: str) -> None:
+        """Remove a principal with its grants and tokens.
+
+        Raises:
+            InvalidInputError: there is no such principal.
+        """
+        self._database.write(lambda tx: repository.delete_principal(tx, _found(tx, name).id))
+
+    def grant(self, name: str, grant: Grant) -> None:
+        """Give a role somewhere, instead of the one that was given there before.
+
+        Raises:
+            InvalidInputError: there is no such principal, or the grant makes no sense.
+        """
+        _check(grant)
+
+        def work(tx: Tx) -> None:
+            row = _found(tx, name)
+            for before in repository.list_grants(tx, row.id):
+                if (before.warehouse, before.levels) == (grant.warehouse, grant.levels):
+                    repository.delete_grant(tx, row.id, before)
+            repository.put_grant(tx, row.id, _to_row(grant))
+
+        self._database.write(work)
+
+    def revoke(self, name: str, warehouse: str | None, levels: tuple[str, ...] = (), role: Role | None = None) -> Grant:
+        """Take away the role that was given exactly there, and say which it was.
+
+        Raises:
+            InvalidInputError: there is no such principal, or no such grant; those it has are named.
+        """
+
+        def work(tx: Tx) -> Grant:
+            row = _found(tx, name)
+            grants = list(map(_from_row, repository.list_grants(tx, row.id)))
+            ended = [
+                grant
+                for grant in grants
+                if (grant.warehouse, grant.levels) == (warehouse, levels) and role in (None, grant.role)
+            ]
+            if not ended:
+                has = ", ".join(map(str, grants)) or "nothing"
+                what = role.name.lower() if role else "anything"
+                raise InvalidInputError(f"{name} was not made {what} of {place(warehouse, levels)}; it is {has}")
+            for grant in ended:
+                repository.delete_grant(tx, row.id, _to_row(grant))
+            return max(ended, key=lambda grant: grant.role)
+
+        return self._database.write(work)
+
+    def create_token(self, name: str, label: str) -> str:
+        """A static bearer token for a principal; it is shown once, and holds until it is deleted.
+
+        Raises:
+            InvalidInputError: there is no such principal, or the label is taken or no label.
+        """
+        if not is_name(label):
+            raise InvalidInputError(f"a label has 1 to {LONGEST} printable characters, got {label!r}")
+        token = hashes.new_token()
+
+        def work(tx: Tx) -> None:
+            row = _found(tx, name)
+            if not repository.insert_token(tx, row.id, label, hashes.digest(token), now_ms()):
+                raise InvalidInputError(f"{name} has a token labelled {label!r} already; delete it or choose another")
+
+        self._database.write(work)
+        return token
+
+    def list_tokens(self, name: str) -> Sequence[tuple[str, int]]:
+        """Labels of a principal's static tokens, and when each was made.
+
+        Raises:
+            InvalidInputError: there is no such principal.
+        """
+        return self._database.read(lambda tx: repository.list_tokens(tx, _found(tx, name).id))
+
+    def delete_token(self, name: str, label: str) -> None:
+        """End a static token.
+
+        Raises:
+            InvalidInputError: there is no such principal, or no such token.
+        """
+
+        def work(tx: Tx) -> None:
+            if not repository.delete_token(tx, _found(tx, name).id, label):
+                raise InvalidInputError(f"{name} has no token labelled {label!r}")
+
+        self._database.write(work)
+
+    def authenticate_secret(self, client_id: str, secret: str) -> Principal:
+        """The principal whose credential this is.
+
+        Raises:
+            UnauthenticatedError: wrong id or wrong secret; it does not tell which, nor does the time it takes.
+        """
+
+        def work(tx: Tx) -> tuple[Principal, str | None] | None:
+            row = repository.find_principal(tx, client_id=client_id)
+            return None if row is None else (_principal(tx, row), row.secret_hash)
+
+        found = self._database.read(work) if is_name(client_id) else None
+        if not hashes.matches(secret, found[1] if found else None) or found is None:
+            raise UnauthenticatedError("the client id or the client secret is wrong")
+        return found[0]
+
+    def authenticate_token(self, token: str) -> Principal:
+        """The principal whose static token this is.
+
+        Raises:
+            UnauthenticatedError: nobody's, or not any more.
+        """
+
+        def work(tx: Tx) -> Principal | None:
+            row = repository.find_token(tx, hashes.digest(token))
+            return None if row is None else _principal(tx, row)
+
+        found = self._database.read(work)
+        if found is None:
+            raise UnauthenticatedError("the bearer token is not known, or it was deleted")
+        return found
+
+    def signing_key(self) -> str:
+        """The key that signs tokens: one for all servers on this database, made by whoever needs it first."""
+        key = self._database.read(repository.signing_key)
+        if key is None:
+            self._database.write(lambda tx: repository.insert_signing_key(tx, hashes.new_secret()))
+            key = self._database.read(repository.signing_key)
+        assert key is not None
+        return key
+
+
+def is_name(text: str) -> bool:
+    """Whether it could be the name of a principal: outside issuers have names such as `auth0|5f7c`."""
+    return 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip() and not text.startswith("-")
+
+
+def _check(grant: Grant) -> None:
+    if grant.levels and grant.warehouse is None:
+        raise InvalidInputError("a grant on a namespace names its warehouse too")
+    if grant.warehouse == "" or "" in grant.levels:
+        raise InvalidInputError("a grant must not name an empty warehouse or level")
+
+
+def _found(tx: Tx, name: str) -> PrincipalRow:
+    row = repository.find_principal(tx, name=name) if is_name(name) else None
+    if row is None:
+        raise InvalidInputError(f"there is no principal called {name!r}")
+    return row
+
+
+def _principal(tx: Tx, row: PrincipalRow) -> Principal:
+    grants = tuple(_from_row(grant) for grant in repository.list_grants(tx, row.id))
+    generation = hashes.digest(f"{row.id}:{row.secret_hash}")[:16]
+    return Principal(row.name, row.client_id, row.created_ms, grants, generation)
+
+
+def _to_row(grant: Grant) -> GrantRow:
+    return GrantRow(grant.role.name.lower(), grant.warehouse, grant.levels)
+
+
+def _from_row(row: GrantRow) -> Grant:
+    return Grant(Role[row.role.upper()], row.warehouse, row.levels)

@@ -1,0 +1,256 @@
+"""How clients reach the files of a table: settings for all, and credentials for those who ask and may have them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
+
+from lancehouse.catalog import locations
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.credentials import EXPIRES, SECRETS, canonical, to_iceberg
+from lancehouse.store.rows import Json, Kind
+
+DURATION_S = 3600
+"""How long credentials of AWS STS live: the longest that a role may give if it was itself assumed."""
+EARLY_S = 300
+"""How long before their end they are not handed out any more."""
+REFUSED_S = 2
+HELD = 10_000
+"""Credentials that are kept at most."""
+POLICY_BYTES = 2048
+"""The longest policy that STS takes."""
+STS_ENDPOINT = "aws_endpoint_url_sts"
+READS = ("s3:GetObject",)
+WRITES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+
+Options = Mapping[str, str]
+Access = tuple[dict[str, str], list[Json]]
+"""LoadTable's `config` and `storage-credentials`."""
+
+
+def check(warehouse: Warehouse) -> None:
+    """Refuse a warehouse whose credentials could never be vended, so that this shows at the start.
+
+    Raises:
+        InvalidInputError: it says what is missing.
+    """
+    if warehouse.vend == "none":
+        return
+    options = canonical(warehouse.storage)
+    if warehouse.vend == "static" and not (options.keys() & SECRETS) and not _is_local(warehouse.location):
+        raise InvalidInputError(f"warehouse {warehouse.name}: to vend static credentials, put them in its options")
+    if warehouse.vend == "sts":
+        if not warehouse.location.startswith("s3://"):
+            raise InvalidInputError(f"warehouse {warehouse.name}: STS is for s3://, not for {warehouse.location}")
+        if not re.fullmatch(r"arn:[^:]+:iam:[^:]*:[^:]*:role/.+", warehouse.role_arn or ""):
+            raise InvalidInputError(f"warehouse {warehouse.name}: STS needs the role to assume, arn:aws:iam::…:role/…")
+        _botocore()
+
+
+def settings(warehouse: Warehouse) -> dict[str, str]:
+    """What every client may know: region, endpoint, and how a bucket is addressed."""
+    if _is_local(warehouse.location):
+        return {}
+    return to_iceberg({key: value for key, value in canonical(warehouse.storage).items() if key not in SECRETS})
+
+
+def vended(
+    warehouse: Warehouse, location: str, *, write: bool, kind: Kind = "lance", uuid: str | None = None
+) -> Access:
+    """Access to a table's files, and to read the copies of its rows that scans are answered with.
+
+    The credentials are in `config` too: pyiceberg looks there for tables without a metadata file, and takes one set for
+    all files of a table. One set is therefore good for both places.
+
+    Args:
+        warehouse: where the table is.
+        location: of the table.
+        write: whether the caller may do more than read.
+        kind: of the table, which decides how its location is read.
+        uuid: of a Lance table, whose copies may be read.
+
+    Raises:
+        ServiceUnavailableError: the service that makes the credentials does not answer, or refuses.
+    """
+    config = settings(warehouse)
+    if warehouse.vend == "none" or _is_local(warehouse.location):
+        return config, []
+    copies = f"{locations.cache(warehouse).rstrip('/')}/{uuid}" if uuid else None
+    options = canonical(warehouse.storage)
+    if warehouse.vend == "sts":
+        readable = locations.key(copies, "iceberg") if copies else None
+        options |= _SESSIONS.get(_Request.of(warehouse, locations.key(location, kind), readable, write=write))
+    secrets = {key: value for key, value in to_iceberg(options).items() if key not in config}
+    if not secrets:
+        return config, []
+    whole = config | secrets
+    return whole, [{"prefix": prefix, "config": whole} for prefix in (location, copies) if prefix]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked of STS; equal requests share their credentials."""
+
+    role: str
+    policy: str
+    region: str
+    endpoint: str | None
+    access_key: str | None
+    secret_key: str | None = field(repr=False)
+    token: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, warehouse: Warehouse, table: str, copies: str | None, *, write: bool) -> _Request:
+        options = canonical(warehouse.storage)
+        role = warehouse.role_arn or ""
+        return cls(
+            role,
+            policy(role.split(":")[1] if role.startswith("arn:") else "aws", table, copies, write=write),
+            options.get("aws_region", "us-east-1"),
+            options.get(STS_ENDPOINT) or _same_endpoint(options.get("aws_endpoint")),
+            options.get("aws_access_key_id"),
+            options.get("aws_secret_access_key"),
+            options.get("aws_session_token"),
+        )
+
+
+class _Sessions:
+    """Credentials by what they are for, until shortly before they expire; one call for all who wait for the same.
+
+    A refusal is kept for a moment too, so that those who wait do not wait one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[_Request, tuple[float, dict[str, str] | ServiceUnavailableError]] = OrderedDict()
+        self._turns: dict[_Request, Lock] = {}
+        self._lock = Lock()
+
+    def get(self, request: _Request) -> dict[str, str]:
+        with self._lock:
+            turn = self._turns.setdefault(request, Lock())
+        with turn:
+            known = self._known(request) or self._ask(request)
+        if isinstance(known, ServiceUnavailableError):
+            raise known
+        return known
+
+    def _known(self, request: _Request) -> dict[str, str] | ServiceUnavailableError | None:
+        with self._lock:
+            until, known = self._held.get(request, (0.0, None))
+            return known if time.time() < until else None
+
+    def _ask(self, request: _Request) -> dict[str, str] | ServiceUnavailableError:
+        answer: dict[str, str] | ServiceUnavailableError
+        try:
+            answer = _assume(request)
+            until = int(answer[EXPIRES]) / 1000 - EARLY_S
+        except ServiceUnavailableError as refusal:
+            answer, until = refusal, time.time() + REFUSED_S
+        with self._lock:
+            self._held[request] = until, answer
+            self._held.move_to_end(request)
+            self._turns.pop(request, None)
+            while len(self._held) > HELD:
+                self._held.popitem(last=False)
+        return answer
+
+
+_SESSIONS = _Sessions()
+
+
+def policy(partition: str, table: str, copies: str | None, *, write: bool) -> str:
+    """The session policy: this table's files, and to read the copies; both places are keys of `locations`.
+
+    Raises:
+        InvalidInputError: the locations are too long for a policy.
+    """
+    allowed = {table: READS + WRITES if write else READS} | ({copies: READS} if copies else {})
+    arn = f"arn:{partition}:s3:::"
+    statements: list[Json] = [
+        {"Effect": "Allow", "Action": list(actions), "Resource": f"{arn}{_literal(place.removeprefix('s3://'))}*"}
+        for place, actions in allowed.items()
+    ]
+    for place in allowed:
+        bucket, _, path = place.removeprefix("s3://").rstrip("/").partition("/")
+        below = {"StringLike": {"s3:prefix": [_literal(path), f"{_literal(path)}/*"]}}
+        statements.append(
+            {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": f"{arn}{bucket}", "Condition": below}
+        )
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"), ensure_ascii=False)
+    if len(text) > POLICY_BYTES:
+        raise InvalidInputError(f"location {table} is too long for credentials that are good for it alone")
+    return text
+
+
+def _literal(path: str) -> str:
+    """A path in a policy, where `*`, `?` and `$` would mean something else."""
+    return re.sub(r"[*?$]", lambda match: f"${{{match[0]}}}", path)
+
+
+def _assume(request: _Request) -> dict[str, str]:
+    """Assume the role; the answer in Lance's names."""
+    failures = _botocore()[1]
+    try:
+        client = _sts(request.region, request.endpoint, request.access_key, request.secret_key, request.token)
+        answer = client.assume_role(
+            RoleArn=request.role, RoleSessionName="lancehouse", Policy=request.policy, DurationSeconds=DURATION_S
+        )
+    except failures as error:
+        code = getattr(error, "response", {}).get("Error", {}).get("Code") or type(error).__name__
+        raise ServiceUnavailableError(
+            f"no credentials to the storage: AWS STS does not give the role {request.role} ({code})"
+        ) from None
+    given = answer["Credentials"]
+    return {
+        "aws_access_key_id": given["AccessKeyId"],
+        "aws_secret_access_key": given["SecretAccessKey"],
+        "aws_session_token": given["SessionToken"],
+        EXPIRES: str(int(given["Expiration"].timestamp() * 1000)),
+    }
+
+
+@lru_cache(maxsize=16)
+def _sts(region: str, endpoint: str | None, access_key: str | None, secret_key: str | None, token: str | None) -> Any:
+    """A client, which takes a while to make and is good for all threads."""
+    return _botocore()[0]().create_client(
+        "sts",
+        region_name=region,
+        endpoint_url=endpoint,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        aws_session_token=token,
+        config=_botocore()[2](connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2}),
+    )
+
+
+def _botocore() -> tuple[Any, tuple[type[Exception], ...], Any]:
+    """How a session is made, what its calls raise, and how it is configured."""
+    try:
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.session import Session
+    except ImportError as error:
+        raise InvalidInputError("credentials of AWS STS need botocore: pip install 'lancehouse[aws]'") from error
+    logging.getLogger("botocore").setLevel(logging.INFO)  # below that it logs the credentials that it is given
+    return Session, (BotoCoreError, ClientError), Config
+
+
+def _same_endpoint(endpoint: str | None) -> str | None:
+    """Where S3 is not Amazon's, STS is at the same address."""
+    host = urlsplit(endpoint or "").hostname or ""
+    return None if not host or re.search(r"\.amazonaws\.com(\.cn)?$", host) else endpoint
+
+
+def _is_local(location: str) -> bool:
+    return location.startswith(("/", "file:"))

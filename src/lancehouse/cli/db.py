@@ -1,0 +1,89 @@
+"""`lancehouse db`: the database of the catalog server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lancehouse.cli.output import FAILED
+from lancehouse.settings import default_db
+
+if TYPE_CHECKING:
+    from lancehouse.cli.main import App
+    from lancehouse.store.database import Database
+
+with_db = click.option(
+    "--db", "url", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
+)
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator[Database]:
+    """A database, whatever its schema; what opens it comes with an extra."""
+    try:
+        from lancehouse.store.database import Database
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("lancehouse"):
+            raise
+        raise click.ClickException(f"this needs {error.name}: pip install 'lancehouse[server]'") from None
+    database = Database(url or default_db())
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@click.group()
+def db() -> None:
+    """Look after the database of the catalog server."""
+
+
+@db.command()
+@with_db
+@click.pass_obj
+def upgrade(app: App, url: str | None) -> None:
+    """Make the database's schema, or bring it up to date.
+
+    Stop the servers that run an older lancehouse, and make a backup, before.
+    """
+    with opened(url) as database:
+        from lancehouse.store import migrate
+
+        before, after = migrate.upgrade(database)
+        app.output.record("", {"database": database.name, "before": before or "empty", "schema": after})
+
+
+@db.command()
+@with_db
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
+@click.pass_obj
+def backup(app: App, url: str | None, target: Path) -> None:
+    """Copy the database to the new file TARGET, while servers run on it.
+
+    Of SQLite the copy is a database again. Of Postgres it is an archive for pg_restore.
+    """
+    with opened(url) as database, app.output.progress(f"copying {database.name}"):
+        from lancehouse.store.backup import backup as copy
+
+        copy(database, target)
+    app.output.record("", {"database": database.name, "backup": str(target), "bytes": target.stat().st_size})
+
+
+@db.command()
+@with_db
+@click.pass_context
+def status(ctx: click.Context, url: str | None) -> None:
+    """Show the database's schema; it exits with 1 unless a server could start on it."""
+    app: App = ctx.obj
+    with opened(url) as database:
+        from lancehouse.store import migrate
+
+        there = migrate.found(database)
+        state = migrate.state_of(there)
+        app.output.record("", {"database": database.name, "schema": there or "none", "state": state.value})
+    if state is not migrate.State.CURRENT:
+        ctx.exit(FAILED)

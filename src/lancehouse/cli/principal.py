@@ -1,0 +1,247 @@
+"""`lancehouse principal`: who may call the server, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lancehouse.catalog.callers import Grant, Role
+from lancehouse.cli.conformance import levels
+from lancehouse.cli.output import Column
+from lancehouse.settings import default_db
+
+if TYPE_CHECKING:
+    from lancehouse.catalog.principals import Credential, Principals
+    from lancehouse.cli.main import App
+
+ROLES = [role.name.lower() for role in Role]
+
+PRINCIPALS = (
+    Column("name", "Name"),
+    Column("client_id", "Client id"),
+    Column("roles", "May act as"),
+    Column("created", "Created"),
+)
+TOKENS = (Column("label", "Label"), Column("created", "Created"))
+
+Command = Callable[..., Any]
+
+with_db = click.option(
+    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
+)
+with_warehouse = click.option("--warehouse", metavar="NAME", help="Only in this warehouse; default: in all.")
+with_namespace = click.option(
+    "--namespace", metavar="ID", default="", callback=levels, help="Only there and below: a.b or a.`b.c`."
+)
+
+
+def with_role(*, required: bool) -> Callable[[Command], Command]:
+    """The option that names a role."""
+    return click.option("--role", type=click.Choice(ROLES), required=required, help="What they may do there.")
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator[Principals]:
+    """The principals of a database, which is made if it is not there yet."""
+    try:
+        from lancehouse.catalog.opening import open_database
+        from lancehouse.catalog.principals import Principals
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("lancehouse"):
+            raise
+        raise click.ClickException(f"this needs {error.name}: pip install 'lancehouse[server]'") from None
+    database = open_database(url or default_db())
+    try:
+        yield Principals(database)
+    finally:
+        database.close()
+
+
+@click.group()
+def principal() -> None:
+    """Say who may call the server, and what they may do.
+
+    As soon as there is a principal, a server on this database asks every caller who they are. Changes hold within five
+    seconds on every server.
+    """
+
+
+@principal.command()
+@click.argument("name")
+@with_role(required=False)
+@with_warehouse
+@with_namespace
+@click.option("--external", is_flag=True, help="An outside issuer says who it is; it gets no secret.")
+@with_db
+@click.pass_obj
+def create(
+    app: App,
+    name: str,
+    role: str | None,
+    warehouse: str | None,
+    namespace: tuple[str, ...],
+    external: bool,
+    db: str | None,
+) -> None:
+    """Add a principal and show its secret, once.
+
+    Iceberg's clients take what is shown as `credential`.
+    """
+    if role is None and (warehouse or namespace):
+        raise click.UsageError("--warehouse and --namespace say where a --role is given; give one")
+    grants = [Grant(Role[role.upper()], warehouse, namespace)] if role else []
+    with opened(db) as principals:
+        credential = principals.create(name, grants, external=external)
+    if credential is None:
+        app.output.record("", {"name": name, "external": True})
+    else:
+        show(app, name, credential)
+
+
+@principal.command("list")
+@with_db
+@click.pass_obj
+def list_all(app: App, db: str | None) -> None:
+    """Show all principals and what they were granted."""
+    with opened(db) as principals:
+        found = principals.list()
+    rows = [
+        {
+            "name": each.name,
+            "client_id": each.client_id or "",
+            "external": each.external,
+            "grants": list(map(described, each.grants)),
+            "roles": "; ".join(map(str, each.grants)) or "nobody",
+            "created": moment(each.created_ms),
+        }
+        for each in found
+    ]
+    app.output.table(PRINCIPALS, rows, {"count": len(rows)}, counted(rows, "principal"))
+
+
+@principal.command()
+@click.argument("name")
+@with_db
+@click.pass_obj
+def delete(app: App, name: str, db: str | None) -> None:
+    """Remove a principal with its grants, and end all its tokens."""
+    with opened(db) as principals:
+        principals.delete(name)
+    app.output.record("", {"deleted": name})
+
+
+@principal.command()
+@click.argument("name")
+@with_db
+@click.pass_obj
+def rotate(app: App, name: str, db: str | None) -> None:
+    """Give a principal a new secret and show it, once.
+
+    The old secret and the tokens issued for it end; static tokens stay until they are deleted.
+    """
+    with opened(db) as principals:
+        credential = principals.rotate(name)
+    show(app, name, credential)
+
+
+@principal.command()
+@click.argument("name")
+@with_role(required=True)
+@with_warehouse
+@with_namespace
+@with_db
+@click.pass_obj
+def grant(app: App, name: str, role: str, warehouse: str | None, namespace: tuple[str, ...], db: str | None) -> None:
+    """Give a role somewhere, instead of the one that was given there before."""
+    given = Grant(Role[role.upper()], warehouse, namespace)
+    with opened(db) as principals:
+        principals.grant(name, given)
+    app.output.record("", {"name": name, "granted": str(given)})
+
+
+@principal.command()
+@click.argument("name")
+@with_role(required=False)
+@with_warehouse
+@with_namespace
+@with_db
+@click.pass_obj
+def revoke(
+    app: App, name: str, role: str | None, warehouse: str | None, namespace: tuple[str, ...], db: str | None
+) -> None:
+    """Take away the role that was given exactly there."""
+    with opened(db) as principals:
+        taken = principals.revoke(name, warehouse, namespace, Role[role.upper()] if role else None)
+    app.output.record("", {"name": name, "revoked": str(taken)})
+
+
+@principal.group()
+def token() -> None:
+    """Static bearer tokens, which hold until they are deleted."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option("--label", required=True, help="What it is for; the token is deleted by it.")
+@with_db
+@click.pass_obj
+def create_token(app: App, name: str, label: str, db: str | None) -> None:
+    """Make a token and show it, once. It is sent as `Authorization: Bearer lh_…`."""
+    with opened(db) as principals:
+        made = principals.create_token(name, label)
+    app.output.record("", {"name": name, "label": label, "token": made})
+
+
+@token.command("list")
+@click.argument("name")
+@with_db
+@click.pass_obj
+def list_tokens(app: App, name: str, db: str | None) -> None:
+    """Show the labels of a principal's tokens."""
+    with opened(db) as principals:
+        rows = [{"label": label, "created": moment(at)} for label, at in principals.list_tokens(name)]
+    app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, counted(rows, "token"))
+
+
+@token.command("delete")
+@click.argument("name")
+@click.option("--label", required=True, help="Which one.")
+@with_db
+@click.pass_obj
+def delete_token(app: App, name: str, label: str, db: str | None) -> None:
+    """End a token."""
+    with opened(db) as principals:
+        principals.delete_token(name, label)
+    app.output.record("", {"name": name, "deleted": label})
+
+
+def show(app: App, name: str, credential: Credential) -> None:
+    """The one time that a secret is shown."""
+    app.output.record(
+        "",
+        {
+            "name": name,
+            "client_id": credential.client_id,
+            "client_secret": credential.client_secret,
+            "credential": f"{credential.client_id}:{credential.client_secret}",
+        },
+    )
+
+
+def described(grant: Grant) -> dict[str, object]:
+    """A grant for programs."""
+    return {"role": grant.role.name.lower(), "warehouse": grant.warehouse, "namespace": list(grant.levels)}
+
+
+def moment(at_ms: int) -> str:
+    """A time, in words that sort."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def counted(rows: Sequence[object], noun: str) -> str:
+    """How many there are."""
+    return f"{len(rows)} {noun}{'' if len(rows) == 1 else 's'}"

@@ -1,0 +1,56 @@
+"""`lancehouse serve`: the catalog server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import click
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.server.settings import SERVER_SETTINGS, ServerSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _options(command: F) -> F:
+    """One option for each setting of the table."""
+    for setting in reversed(SERVER_SETTINGS):
+        shown = f"  [default: {setting.default}]" if setting.default not in (None, False) else ""
+        extra: dict[str, Any] = {"is_flag": True, "flag_value": "true"} if setting.is_flag else {"metavar": "VALUE"}
+        command = click.option(
+            setting.option, setting.name, envvar=setting.variable, default=None, help=setting.help + shown, **extra
+        )(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--warehouse",
+    "warehouses",
+    multiple=True,
+    metavar="NAME=LOCATION",
+    envvar="LANCEHOUSE_WAREHOUSE",
+    help="a warehouse to serve, by default those that the database knows; may be given several times",
+)
+@click.option("--config", "file", envvar="LANCEHOUSE_CONFIG", metavar="FILE", help="YAML file with the same settings")
+@_options
+def serve(warehouses: tuple[str, ...], file: str | None, **given: str | None) -> None:
+    """Serve an Iceberg REST catalog in which Lance tables are first class."""
+    if missing := [name for name in ("uvicorn", "orjson", "pyiceberg", "sqlalchemy") if find_spec(name) is None]:
+        raise InvalidInputError(f"the server needs {', '.join(missing)}: pip install 'lancehouse[server]'")
+    settings = ServerSettings.parse(given, warehouses, file)
+    from lancehouse.server import run
+    from lancehouse.server.workers import Workers
+
+    listener = run.listen(settings)
+    served = run.prepare(settings)
+
+    def ready() -> None:
+        click.echo(run.ready_line(settings, listener, served))
+
+    if settings.workers == 1:
+        run.run(settings, listener, served, ready)
+    else:
+        Workers(settings, listener, served).run(ready)

@@ -1,0 +1,266 @@
+"""The versions, tags and branches of a dataset, with what a catalog tells of them.
+
+A version never changes once it is there, so each manifest is read once: whoever has a history passes it on when
+reading the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import lance
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InternalError,
+    InvalidTableStateError,
+    TableVersionNotFoundError,
+)
+
+from lancehouse.lake.dataset import MAIN, TableRef
+from lancehouse.lake.errors import translated
+from lancehouse.lake.versions import manifests, millis, operation
+from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
+from lancehouse.schema.walk import field_ids
+
+SCHEMA_ID = 1
+"""Of the one schema that a Lance table has in Iceberg's metadata."""
+
+OTHER = "Other"
+"""What made a version, where pylance has no word for it: Lance's own book-keeping."""
+
+FEW = 8
+"""Up to so many manifests are read one after the other."""
+
+READERS = 16
+ATTEMPTS = 5
+
+BRANCH_BITS = 31
+VERSION_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a branch, None for the main one, and the manifest below the dataset's location that holds it."""
+
+    branch: str | None
+    version: int
+    manifest: str
+    timestamp_ms: int
+    operation: str | None
+    """Lance's word for what made it, None if Lance does not know any more."""
+    rows: int
+    files: int
+    bytes: int
+
+    @property
+    def snapshot_id(self) -> int:
+        """Its number among all versions of the table."""
+        return snapshot_id(self.branch, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a branch came from. Of two branches of one name, one after the other, each has its own identifier."""
+
+    identifier: str
+    parent: int
+    """The snapshot id of the version that it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a dataset was and is. `versions` are those of the main branch, then of each other one, oldest first."""
+
+    version: int
+    """The version of the main branch that was opened; `schema` is its schema."""
+    schema: Json
+    last_column_id: int
+    versions: Sequence[Version]
+    tags: Mapping[str, int]
+    """Snapshot ids."""
+    branches: Mapping[str, Branch]
+
+    def of(self, branch: str | None) -> dict[int, Version]:
+        """The versions of a branch by number."""
+        return {each.version: each for each in self.versions if each.branch == branch}
+
+
+def snapshot_id(branch: str | None, version: int) -> int:
+    """The number of a version among those of all branches, each of which counts on its own.
+
+    On the main branch it is the version's own number.
+    """
+    return version if branch in (None, MAIN) else _branch_number(str(branch)) << VERSION_BITS | version
+
+
+def from_snapshot_id(snapshot_id: int, branches: Iterable[str]) -> tuple[str | None, int]:
+    """The branch, None for the main one, and the version that a snapshot id stands for."""
+    number, version = divmod(snapshot_id, 1 << VERSION_BITS)
+    found = next((branch for branch in branches if number and _branch_number(branch) == number), None)
+    return (None, snapshot_id) if found is None else (found, version)
+
+
+def read(table: TableRef, *, known: History | None = None, at: int | None = None) -> History | None:
+    """The history of a dataset.
+
+    Args:
+        table: its address.
+        known: what was read before; only manifests that are not in it are read. It need not be of the same dataset:
+            one that was deleted and made again is found out.
+        at: the version that counts as the latest. Later ones do not count; if its manifest is not there, the one
+            before it is opened.
+
+    Returns:
+        None where there is no dataset.
+
+    Raises:
+        LanceNamespaceError: the dataset is broken, or the storage cannot be reached.
+    """
+    for _ in range(ATTEMPTS):
+        files = {version: file for version, file in manifests(table).items() if at is None or version <= at}
+        if not files:
+            return None
+        with suppress(TableVersionNotFoundError):
+            return _read(table, files, known)
+    raise ConcurrentModificationError(f"{table}: versions are deleted faster than they can be read")
+
+
+def latest(table: TableRef) -> int | None:
+    """The latest version of a dataset, None where there is none; costs one listing."""
+    return max(manifests(table), default=None)
+
+
+def schema(table: TableRef) -> Json:
+    """The Iceberg schema of a dataset, with ids that stay when columns come and go.
+
+    Raises:
+        TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
+        InvalidTableStateError: it cannot be read.
+    """
+    try:
+        with table.opened() as dataset:
+            return _schema(dataset)
+    except InternalError as error:
+        raise InvalidTableStateError(f"the dataset cannot be read: {error}") from error.__cause__
+
+
+def _schema(dataset: lance.LanceDataset) -> Json:
+    return to_iceberg(dataset.schema, field_ids(dataset.lance_schema.fields()), schema_id=SCHEMA_ID)
+
+
+def _read(table: TableRef, files: Mapping[int, str], known: History | None) -> History:
+    try:
+        return _Reading(table, max(files), known).history(files)
+    except InternalError as error:
+        raise InvalidTableStateError(f"the dataset cannot be read: {error}") from error.__cause__
+
+
+class _Reading:
+    def __init__(self, table: TableRef, version: int, known: History | None) -> None:
+        self.table = table
+        self.dataset = replace(table, version=version).open()
+        self.known = known
+
+    def history(self, files: Mapping[int, str]) -> History:
+        with translated(self.table, self.table.storage_options):
+            self._forget_another(files)
+            tags, branches = self.dataset.tags.list(), self.dataset.branches.list()
+            told = {name: _branch(branches[name]) for name in sorted(branches)}
+            versions = [*self._versions(None, files)]
+            for name in told:
+                of_branch = manifests(replace(self.table, branch=name))
+                versions += self._versions(name, of_branch, is_known=self._is_known(name, told[name]))
+            schema_now = _schema(self.dataset)
+        return History(
+            version=self.dataset.version,
+            schema=schema_now,
+            last_column_id=max(last_column_id(schema_now), self.dataset.max_field_id + 1),
+            versions=tuple(versions),
+            tags={name: snapshot_id(tag["branch"], tag["version"]) for name, tag in sorted(tags.items())},
+            branches=told,
+        )
+
+    def _forget_another(self, files: Mapping[int, str]) -> None:
+        """Forget what is known if it is of another dataset, which was here before: the newest version tells."""
+        known = self.known.of(None) if self.known else {}
+        if shared := known.keys() & files.keys():
+            newest = max(shared)
+            if self._read(None, newest, files[newest], known[newest].operation) != known[newest]:
+                self.known = None
+
+    def _is_known(self, name: str, branch: Branch) -> bool:
+        return self.known is not None and self.known.branches.get(name) == branch
+
+    def _versions(self, branch: str | None, files: Mapping[int, str], *, is_known: bool = True) -> Iterator[Version]:
+        known = self.known.of(branch) if self.known and is_known else {}
+        found = {
+            version: known[version]
+            for version, file in files.items()
+            if version in known and known[version].manifest == file
+        }
+        missing = [version for version in files if version not in found]
+        for version in self._read_all(branch, {version: files[version] for version in missing}):
+            found[version.version] = version
+        return (found[version] for version in sorted(found))
+
+    def _read_all(self, branch: str | None, files: Mapping[int, str]) -> list[Version]:
+        def read_one(version: int) -> Version | None:
+            # One that was deleted meanwhile is simply gone.
+            with suppress(TableVersionNotFoundError), translated(self.table, self.table.storage_options):
+                return self._read(branch, version, files[version])
+            return None
+
+        if len(files) <= FEW:
+            return [version for version in map(read_one, files) if version]
+        # The open dataset itself, at its own version, cannot be used by two threads.
+        newest, *others = sorted(files, reverse=True)
+        read = [read_one(newest)]
+        with ThreadPoolExecutor(READERS) as readers:
+            read += readers.map(read_one, others)
+        return [version for version in read if version]
+
+    def _read(self, branch: str | None, version: int, file: str, made_by: str | None = None) -> Version:
+        """Read a manifest; and what made it, unless that is known."""
+        dataset = self.dataset.checkout_version((branch or MAIN, version)) if branch else self._at(version)
+        told = dataset.get_version()
+        totals = told["metadata"]
+        return Version(
+            branch=branch,
+            version=version,
+            manifest=file,
+            timestamp_ms=millis(told["timestamp"]),
+            operation=made_by or _operation(dataset),
+            rows=int(totals.get("total_rows", 0)),
+            files=int(totals.get("total_data_files", 0)),
+            bytes=int(totals.get("total_files_size", 0)),
+        )
+
+    def _at(self, version: int) -> lance.LanceDataset:
+        return self.dataset if version == self.dataset.version else self.dataset.checkout_version((MAIN, version))
+
+
+def _branch(told: Mapping[str, Any]) -> Branch:
+    identifier = "/".join(f"{version}-{uuid}" for version, uuid in told["branch_identifier"])
+    return Branch(identifier, snapshot_id(told["parent_branch"], told["parent_version"]))
+
+
+def _operation(dataset: lance.LanceDataset) -> str | None:
+    try:
+        made = dataset.read_transaction(dataset.version)
+    except (OSError, ValueError) as error:
+        if "not found" not in str(error).lower():
+            raise
+        return None
+    if made is None:
+        return None
+    word = operation(made)
+    return OTHER if word == lance.LanceOperation.BaseOperation.__name__ else word
+
+
+def _branch_number(branch: str) -> int:
+    return crc32(branch.encode()) & (1 << BRANCH_BITS) - 1 or 1

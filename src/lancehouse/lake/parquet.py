@@ -1,0 +1,165 @@
+"""Fragments of a Lance table as Parquet files that Iceberg's readers understand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import IO, Any, Self
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translated
+from lancehouse.schema.iceberg import to_iceberg
+from lancehouse.schema.values import converter
+from lancehouse.schema.walk import field_ids
+
+Json = dict[str, Any]
+
+SCHEMA_ID = 1
+"""Of the only schema that Iceberg's clients see of a Lance table."""
+
+ROW_GROUP_BYTES = 32 << 20
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 8192
+BLOB_ROWS = 32
+"""Rows of a batch with blobs, whose sizes nobody knows beforehand."""
+
+_GUESSED_ROW_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Some rows of a version."""
+
+    id: int
+    bytes: int
+    """Of its data files, blobs kept elsewhere not counted."""
+    digest: str
+    """The same for the same rows: of the data files, and of what is deleted or laid over them."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One immutable version of a table."""
+
+    table: TableRef
+    _dataset: lance.LanceDataset = field(repr=False)
+
+    @classmethod
+    def open(cls, table: TableRef) -> Self:
+        """The version that an address names.
+
+        Raises:
+            TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such thing.
+        """
+        return cls(table, table.open())
+
+    @cached_property
+    def schema(self) -> Json:
+        """In Iceberg's terms, as it is in this version; ids are the same in all versions."""
+        with translated(self.table, self.table.storage_options):
+            return to_iceberg(self._dataset.schema, field_ids(self._dataset.lance_schema.fields()), schema_id=SCHEMA_ID)
+
+    @cached_property
+    def columns(self) -> Mapping[int, pa.Field[Any]]:
+        """Columns as Lance has them, by their Iceberg ids."""
+        ids = [column["id"] for column in self.schema["fields"]]
+        return dict(zip(ids, self._dataset.schema, strict=True))
+
+    @cached_property
+    def fragments(self) -> list[Fragment]:
+        """All of them, in order."""
+        with translated(self.table, self.table.storage_options):
+            return [_fragment(fragment) for fragment in self._dataset.get_fragments()]
+
+    def holds(self, fragment: int, condition: str) -> bool:
+        """Whether some row of a fragment meets a condition in Lance's SQL."""
+        with translated(self.table, self.table.storage_options):
+            scanner = self._found(fragment).scanner(columns=[], filter=condition, with_row_id=True, limit=1)
+            return any(batch.num_rows for batch in scanner.to_batches())
+
+    def write(self, fragment: int, ids: Collection[int], sink: IO[bytes]) -> int:
+        """Write the rows of a fragment that are not deleted, batch by batch; some columns, by their Iceberg ids.
+
+        Returns:
+            How many rows there were.
+
+        Raises:
+            InvalidInputError: a value that Iceberg's type cannot hold.
+            OSError: from `sink`.
+        """
+        columns = [column for key, column in self.columns.items() if key in ids]
+        convert = converter(columns, self.schema)
+        repeated = [column.name for column in columns if _repeats(column.type)]
+        rows = 0
+        with pq.ParquetWriter(
+            sink,
+            convert.schema,
+            compression="zstd",
+            compression_level=1,
+            store_schema=False,
+            use_dictionary=repeated,  # type: ignore[arg-type]
+        ) as writer:
+            for group in _groups(convert.batch(batch) for batch in self._batches(fragment, columns)):
+                writer.write_table(group, row_group_size=max(group.num_rows, 1))
+                rows += group.num_rows
+        return rows
+
+    def _batches(self, fragment: int, columns: list[pa.Field[Any]]) -> Iterator[pa.RecordBatch]:
+        with translated(self.table, self.table.storage_options):
+            scanner = self._found(fragment).scanner(
+                columns=[column.name for column in columns],
+                batch_size=BLOB_ROWS if any(_has_blobs(column) for column in columns) else BATCH_ROWS,
+                batch_size_bytes=BATCH_BYTES,
+                batch_readahead=2,
+                blob_handling="all_binary",
+            )
+            yield from scanner.to_batches()
+
+    def _found(self, fragment: int) -> lance.LanceFragment:
+        found = self._dataset.get_fragment(fragment)
+        if found is None:
+            raise ValueError(f"there is no fragment {fragment}")
+        return found
+
+
+def _fragment(fragment: lance.LanceFragment) -> Fragment:
+    metadata = fragment.metadata
+    said = json.dumps(metadata.to_json(), sort_keys=True, default=str)
+    sizes = [file.file_size_bytes or 0 for file in metadata.files]
+    guessed = metadata.physical_rows * _GUESSED_ROW_BYTES
+    return Fragment(fragment.fragment_id, sum(sizes) if all(sizes) else guessed, sha256(said.encode()).hexdigest()[:32])
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together until they make a row group."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _repeats(dtype: pa.DataType) -> bool:
+    """Whether values are worth a dictionary: those of vectors, blobs and numbers seldom are."""
+    return pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_dictionary(dtype)
+
+
+def _has_blobs(column: pa.Field[Any]) -> bool:
+    dtype = column.type
+    if isinstance(dtype, pa.BaseExtensionType):
+        return dtype.extension_name == "lance.blob.v2"
+    if (column.metadata or {}).get(b"lance-encoding:blob") == b"true":
+        return True
+    return any(_has_blobs(dtype.field(position)) for position in range(dtype.num_fields))

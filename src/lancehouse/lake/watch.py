@@ -1,0 +1,128 @@
+"""Whether a dataset on this machine changed, told by its folders and not by their files.
+
+Lance puts each version, tag and branch in place by creating, renaming or deleting a file, and that changes the time of
+the folder around it. As with git's index, a time is only good for a comparison if it was old when it was taken: the
+kernel's clock for files ticks every few milliseconds, so a second change within the same tick leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from lancehouse.lake.dataset import local_folder
+
+SETTLED_NS = 50_000_000
+"""Five times the slowest tick of Linux."""
+
+SETTLED_COARSE_NS = 2_500_000_000
+"""For file systems that keep whole seconds, or every other one."""
+
+SECOND_NS = 1_000_000_000
+
+LOCAL_DISKS = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay", "vfat", "exfat"}
+)
+"""Others may be shared with other machines, and show what those do only after a while."""
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+State = tuple[tuple[int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The folders of a dataset, and how they were before it was read."""
+
+    folders: tuple[str, ...]
+    seen: State
+
+    def is_unchanged(self) -> bool:
+        """Whether what was read is still all there is. Costs a few microseconds."""
+        return _state(self.folders) == self.seen
+
+
+def watch(location: str, *, versions: bool = True) -> Watch | None:
+    """Start to watch a dataset that is about to be read, or the place where one may come to be.
+
+    Args:
+        location: of the dataset.
+        versions: of the main branch; without them, only tags and branches are watched.
+
+    Returns:
+        None where changes cannot be told: in object stores, on network disks, or because it changed just now.
+    """
+    now = time.time_ns()
+    root = local_folder(location)
+    if root is None or not _is_local_disk(root):
+        return None
+    folders = tuple(dict.fromkeys(_nearest(str(root), folder) for folder in _folders(root, versions)))
+    seen = _state(folders)
+    return Watch(folders, seen) if all(known is None or _is_settled(known[1], now) for known in seen) else None
+
+
+def _folders(root: Path, versions: bool) -> Iterator[str]:
+    if versions:
+        yield "_versions"
+    yield from ("_refs/tags", "_refs/branches")
+    try:
+        branches = [file.name for file in (root / "_refs" / "branches").iterdir()]
+    except OSError:
+        return
+    yield from (f"tree/{unquote(file.removesuffix('.json'))}/_versions" for file in branches if file.endswith(".json"))
+
+
+def _nearest(root: str, folder: str) -> str:
+    """The folder, or what is there of the way to it: that changes when the rest comes to be."""
+    while folder and not os.path.isdir(path := f"{root}/{folder}"):  # noqa: PTH112
+        folder = folder.rpartition("/")[0]
+    return path if folder else root
+
+
+def _state(folders: tuple[str, ...]) -> State:
+    """Who each folder is, and when it was last changed in any way, a time that no program can set."""
+    state: list[tuple[int, int] | None] = []
+    for folder in folders:
+        try:
+            told = os.stat(folder)  # noqa: PTH116
+        except OSError:
+            state.append(None)
+        else:
+            state.append((told.st_ino, told.st_ctime_ns))
+    return tuple(state)
+
+
+def _is_settled(changed_ns: int, now_ns: int) -> bool:
+    return changed_ns < now_ns - (SETTLED_NS if changed_ns % SECOND_NS else SETTLED_COARSE_NS)
+
+
+def _is_local_disk(folder: Path) -> bool:
+    for above in (folder, *folder.parents):
+        try:
+            device = above.stat().st_dev
+        except OSError:
+            continue
+        if device not in _DEVICES:
+            _DEVICES[device] = _kind(above.resolve()) in LOCAL_DISKS
+        return _DEVICES[device]
+    return False
+
+
+_DEVICES: dict[int, bool] = {}
+
+
+def _kind(folder: Path) -> str:
+    """The file system that a folder is on, by the innermost mount; outside Linux, the first of those known."""
+    if not MOUNTS.exists():
+        return min(LOCAL_DISKS)
+    innermost, kind = Path(), ""
+    for line in MOUNTS.read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        point = Path(left.split(" ")[4].replace("\\040", " "))
+        if folder.is_relative_to(point) and len(point.parts) >= len(innermost.parts):
+            innermost, kind = point, right.split(" ")[0]
+    return kind

@@ -1,0 +1,250 @@
+"""The ASGI application: one request in, one answer out, one line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
+
+from lancehouse.catalog import keys
+from lancehouse.catalog.callers import Caller, IdempotencyKey, Identity
+from lancehouse.server import bodies, iceberg, idempotency, operations
+from lancehouse.server.calls import Call, parsed_query
+from lancehouse.server.errors import (
+    FORESEEN,
+    ChangeDeadlineError,
+    CommitDeadlineError,
+    DeadlineError,
+    failure,
+    refusal,
+)
+from lancehouse.server.limits import Limits
+from lancehouse.server.observability import Log, Metrics, RequestIds
+from lancehouse.server.responses import Gzip, Response
+from lancehouse.server.routes import Match, Route, Routes, match
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from lancehouse.catalog.catalog import Catalog
+
+logger = logging.getLogger(__name__)
+
+_SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
+_NO_MATCH = Match("")
+READS = frozenset({"GET", "HEAD"})
+LONGEST_CLIENT = 200
+FORGET_EVERY_S = 3600.0
+
+
+class Authentication(Protocol):
+    """Says who calls."""
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        """The principal; it may take a while."""
+
+    def cached(self, headers: Mapping[str, str]) -> Identity | None:
+        """The principal, if that can be told at once."""
+
+    def token(self, form: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        """Status and body of the OAuth2 token endpoint."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request while it is being answered, and what the log says of it."""
+
+    method: str
+    raw_path: bytes
+    raw_query: bytes
+    headers: dict[str, str]
+    id: str
+    match: Match = _NO_MATCH
+    route: Route | None = None
+    query: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    principal: str = ""
+
+
+class App:
+    """Routes requests to the catalog. Handlers run in threads, but for those that are quicker than a thread."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        authentication: Authentication,
+        *,
+        log: Log,
+        limits: Limits | None = None,
+        more: Sequence[Route] = (),
+    ) -> None:
+        """Serve Iceberg REST, health and metrics, and `more`."""
+        self.catalog = catalog
+        self._auth = authentication
+        self._limits = limits or Limits()
+        self._log = log
+        self._metrics = Metrics()
+        self._ids = RequestIds()
+        self._gzip = Gzip()
+        self._in_flight = 0
+        self._routes = Routes((*iceberg.ROUTES, iceberg.CONFIG, *operations.routes(self._metrics, authentication), *more))
+        self._pools = {
+            "requests": ThreadPoolExecutor(self._limits.threads, "request"),
+            "scans": ThreadPoolExecutor(self._limits.scan_threads, "scan"),
+        }
+        self._forgetting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin what is done now and then."""
+        self._forgetting = asyncio.get_running_loop().create_task(self._forget())
+
+    def close(self) -> None:
+        """End it, and let no more work into the threads."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.catalog.database.close()
+
+    async def _forget(self) -> None:
+        """Drop old idempotency keys now and then; any worker may."""
+        while True:
+            await asyncio.sleep(FORGET_EVERY_S)
+            work = self._pools["requests"].submit(keys.forget, self.catalog.database, idempotency.KEPT_S)
+            await asyncio.wait([asyncio.wrap_future(work)])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        started = perf_counter()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = headers.get("x-request-id")
+        request_id = given if given and _SANE_ID.fullmatch(given) else self._ids.next()
+        exchange = Exchange(scope["method"], scope["raw_path"], scope["query_string"], headers, request_id)
+        self._in_flight += 1
+        self._metrics.in_flight.inc()
+        try:
+            response = await self._answer(exchange, receive)
+        except bodies.GoneError:
+            response = Response(499)  # nobody will read it
+        except FORESEEN as error:
+            response = refusal(error)
+        except Exception as error:
+            logger.error("request %s failed", exchange.id, exc_info=error)
+            response = failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
+        finally:
+            self._in_flight -= 1
+            self._metrics.in_flight.dec()
+        await self._send(exchange, response, send)
+        self._note(exchange, response, perf_counter() - started)
+
+    async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
+        if self._in_flight > self._limits.requests:
+            raise ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
+        exchange.match = match(exchange.raw_path)
+        exchange.route = route = self._routes.find(exchange.match, exchange.method)
+        if exchange.raw_query:
+            exchange.query = parsed_query(exchange.raw_query)
+        if exchange.method not in READS:
+            exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
+        if route.fast is not None and self.catalog.database.local and (response := self._at_once(exchange, route)):
+            return response
+        return await self._in_thread(exchange, route)
+
+    def _at_once(self, exchange: Exchange, route: Route) -> Response | None:
+        identity = operations.NOBODY if route.open else self._auth.cached(exchange.headers)
+        if identity is None or route.fast is None:
+            return None
+        response = route.fast(self._call(exchange, identity))
+        if response is not None:
+            self._gzip.apply(response, exchange.headers.get("accept-encoding"))
+        return response
+
+    async def _in_thread(self, exchange: Exchange, route: Route) -> Response:
+        work = self._pools[route.pool].submit(self._handle, exchange, route)
+        limit_s = self._limits.plan_s if route.pool == "scans" else self._limits.handle_s
+        answered = asyncio.wrap_future(work)
+        done, _ = await asyncio.wait([answered], timeout=limit_s)
+        if not done:
+            if work.cancel():
+                raise DeadlineError(f"the server was too busy to start within {limit_s:g} s; nothing was done")
+            answered.add_done_callback(_late)
+            raise _overdue(route, limit_s)
+        return answered.result()
+
+    def _handle(self, exchange: Exchange, route: Route) -> Response:
+        """In a thread: find out who calls, and do it."""
+        identity = operations.NOBODY if route.open else self._auth.identify(exchange.headers)
+        response = idempotency.once(route, self._call(exchange, identity))
+        self._gzip.apply(response, exchange.headers.get("accept-encoding"))
+        return response
+
+    def _call(self, exchange: Exchange, identity: Identity) -> Call:
+        headers = exchange.headers
+        exchange.principal = identity.name
+        key = headers.get(idempotency.HEADER)
+        delegation = headers.get("x-iceberg-access-delegation")
+        caller = Caller(
+            identity,
+            headers.get("user-agent", "")[:LONGEST_CLIENT],
+            exchange.id,
+            self._key(exchange, identity, key) if key is not None and exchange.method not in READS else None,
+            delegation is not None and "vended-credentials" in delegation,
+        )
+        return Call(self.catalog, caller, exchange.match, exchange.query, headers, exchange.body)
+
+    def _key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
+        target = exchange.raw_path + b"?" + exchange.raw_query
+        return idempotency.key_of(key, identity.name, exchange.method, target, exchange.body)
+
+    async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
+        headers = response.headers
+        headers.append((b"x-request-id", exchange.id.encode()))
+        bodiless = exchange.method == "HEAD" or response.status in (204, 304)
+        if not bodiless:
+            headers.append((b"content-type", response.content_type))
+            headers.append((b"content-length", b"%d" % len(response.body)))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if bodiless else response.body})
+
+    def _note(self, exchange: Exchange, response: Response, seconds: float) -> None:
+        route = exchange.route.name if exchange.route else "none"
+        self._metrics.count(route, exchange.method, response.status, seconds)
+        level = logging.ERROR if response.status >= 500 else logging.INFO
+        if level < self._log.level:
+            return
+        self._log.line(
+            level,
+            {
+                "request": exchange.id,
+                "method": exchange.method,
+                "path": exchange.raw_path.decode("latin-1"),
+                "route": route,
+                "status": response.status,
+                "ms": round(seconds * 1000, 2),
+                "bytes": len(response.body),
+                "principal": exchange.principal,
+                "client": exchange.headers.get("user-agent", "")[:LONGEST_CLIENT],
+                "warehouse": exchange.match.prefix,
+            },
+        )
+
+
+def _overdue(route: Route, limit_s: float) -> LanceNamespaceError:
+    """What is known of a request that runs on, though nobody waits for it any more."""
+    if route.commits:
+        return CommitDeadlineError(f"the commit took more than {limit_s:g} s; read the table before you repeat it")
+    if route.changes:
+        return ChangeDeadlineError(f"the change took more than {limit_s:g} s; look whether it was made")
+    return DeadlineError(f"it took more than {limit_s:g} s; try again")
+
+
+def _late(answered: asyncio.Future[Response]) -> None:
+    if not answered.cancelled() and (error := answered.exception()) is not None and not isinstance(error, FORESEEN):
+        logger.error("a request failed after its time was over", exc_info=error)

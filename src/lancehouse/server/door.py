@@ -1,0 +1,65 @@
+"""Open at once: the server takes connections while what it stands on is being loaded, and requests wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from lancehouse.server.app import App
+
+logger = logging.getLogger(__name__)
+
+
+class Door:
+    """The ASGI application that the application is behind."""
+
+    def __init__(self, make: Callable[[], App], on_failure: Callable[[], None]) -> None:
+        """Keep what makes the application, which takes seconds; where it fails, `on_failure` ends the server."""
+        self._make = make
+        self._on_failure = on_failure
+        self._app: App | None = None
+        self._made: asyncio.Future[App] | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the application is still being made."""
+        return self._made is not None and not self._made.done()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        app = self._app
+        if app is None:
+            assert self._made is not None
+            app = self._app = await asyncio.shield(self._made)
+        await app(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        maker = ThreadPoolExecutor(1, "loading")
+        self._made = asyncio.get_running_loop().run_in_executor(maker, self._make)
+        self._made.add_done_callback(self._finish)
+        maker.shutdown(wait=False)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if self._app is not None:
+            self._app.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _finish(self, made: asyncio.Future[App]) -> None:
+        if made.cancelled():
+            return
+        if (error := made.exception()) is not None:
+            logger.error("loading failed", exc_info=error)
+            self._on_failure()
+            return
+        self._app = made.result()
+        self._app.start()

@@ -1,0 +1,28 @@
+"""How much a server takes at once, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one worker."""
+
+    body: int = 16 * 2**20
+    """Bytes of a request, unpacked."""
+    read_s: float = 60.0
+    """For a request's body to come in."""
+    head_s: float = 20.0
+    """For its head."""
+    handle_s: float = 60.0
+    plan_s: float = 600.0
+    idle_s: float = 75.0
+    """For a connection without requests."""
+    stop_s: float = 30.0
+    """For requests to finish when the server stops."""
+    requests: int = 1000
+    """At once; more are told to come back."""
+    connections: int = 4000
+    threads: int = 32
+    scan_threads: int = 8

@@ -1,0 +1,144 @@
+"""The OAuth2 token endpoint, as Iceberg's clients use it.
+
+- `client_credentials`, with id and secret in the form or as HTTP Basic: a token for the principal.
+- token exchange (RFC 8693): a new token for one of ours that has not expired; for an expired one too if the client's
+  credential comes with it, as Iceberg's Java library does it. A static token is its own replacement.
+
+A scope is taken and means nothing: grants say what a principal may do.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lance_namespace.errors import UnauthenticatedError
+
+from lancehouse.catalog.hashes import TOKEN_PREFIX
+from lancehouse.catalog.principals import Principal, Principals
+from lancehouse.server.tokens import Tokens
+
+Json = dict[str, Any]
+Fields = Mapping[str, str]
+
+CLIENT_CREDENTIALS = "client_credentials"
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105
+JWT = "urn:ietf:params:oauth:token-type:jwt"
+
+
+class OAuthError(Exception):
+    """An answer of the endpoint that is no token; `error` is OAuth's own word for what is wrong."""
+
+    def __init__(self, status: int, error: str, description: str) -> None:
+        super().__init__(description)
+        self.answer = status, {"error": error, "error_description": description}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Answers forms that ask for tokens."""
+
+    principals: Principals
+    tokens: Tokens
+
+    def answer(self, form: Fields, headers: Fields) -> tuple[int, Json]:
+        """The status and the document for a form."""
+        grants = {CLIENT_CREDENTIALS: self._client_credentials, TOKEN_EXCHANGE: self._exchange}
+        try:
+            kind = form.get("grant_type")
+            if not kind:
+                raise OAuthError(400, "invalid_request", "grant_type is missing; is the request a form?")
+            if kind not in grants:
+                raise OAuthError(400, "unsupported_grant_type", f"grant_type must be one of {', '.join(grants)}")
+            return 200, grants[kind](form, headers)
+        except OAuthError as error:
+            return error.answer
+
+    def _client_credentials(self, form: Fields, headers: Fields) -> Json:
+        principal = self._client(form, headers)
+        if principal is None:
+            raise OAuthError(401, "invalid_client", "client_id and client_secret are missing")
+        return self._issued(principal)
+
+    def _exchange(self, form: Fields, headers: Fields) -> Json:
+        subject = form.get("subject_token")
+        if not subject:
+            raise OAuthError(400, "invalid_request", "subject_token is missing")
+        if form.get("actor_token"):
+            raise OAuthError(400, "invalid_request", "actor_token is not supported: nobody acts for others here")
+        for name in ("subject_token_type", "requested_token_type"):
+            if form.get(name, ACCESS_TOKEN) not in (ACCESS_TOKEN, JWT):
+                raise OAuthError(400, "invalid_request", f"{name} must be {ACCESS_TOKEN} or {JWT}")
+        client = self._client(form, headers)
+        try:
+            if subject.startswith(TOKEN_PREFIX):
+                self.principals.authenticate_token(subject)
+                return {"access_token": subject, "token_type": "bearer", "issued_token_type": ACCESS_TOKEN}
+            return self._issued(self._renewed(subject, client))
+        except UnauthenticatedError as error:
+            raise OAuthError(400, "invalid_request", f"subject_token: {error}") from None
+
+    def _renewed(self, subject: str, client: Principal | None) -> Principal:
+        """Whom a token is renewed for: it is still good, or the client has proved to be the one it was issued to."""
+        claims = self.tokens.verify(subject, expired=client is not None)
+        if client is not None:
+            if client.name != claims.name:
+                raise UnauthenticatedError("it was issued to another client")
+            return client
+        return current(self.principals.find(claims.name), claims.generation)
+
+    def _client(self, form: Fields, headers: Fields) -> Principal | None:
+        """The principal whose credential came with the request; None where none did.
+
+        Clients that renew a token send the old one as bearer along with their credential: it is not looked at.
+        """
+        given = _basic(headers)
+        client_id, secret = form.get("client_id"), form.get("client_secret")
+        if secret and not client_id:
+            raise OAuthError(401, "invalid_client", "client_id is missing: a credential is client_id:client_secret")
+        if client_id and secret:
+            if given not in (None, (client_id, secret)):
+                raise OAuthError(400, "invalid_request", "the form and the Authorization header name different clients")
+            given = client_id, secret
+        if given is None:
+            return None
+        try:
+            return self.principals.authenticate_secret(*given)
+        except UnauthenticatedError as error:
+            raise OAuthError(401, "invalid_client", str(error)) from None
+
+    def _issued(self, principal: Principal) -> Json:
+        return {
+            "access_token": self.tokens.issue(principal),
+            "token_type": "bearer",
+            "issued_token_type": ACCESS_TOKEN,
+            "expires_in": self.tokens.lifetime_s,
+        }
+
+
+def current(principal: Principal | None, generation: str) -> Principal:
+    """The principal that a token was issued to, if it is still there and has the same secret.
+
+    Raises:
+        UnauthenticatedError: it is not.
+    """
+    if principal is None or principal.generation != generation:
+        raise UnauthenticatedError("the principal of this token was deleted or has a new secret; ask for a new token")
+    return principal
+
+
+def _basic(headers: Fields) -> tuple[str, str] | None:
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        client_id, colon, secret = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if not colon:
+        raise OAuthError(401, "invalid_client", "the Authorization header is no HTTP Basic")
+    return client_id, secret

@@ -1,0 +1,208 @@
+"""What the server tells of itself: one line of JSON a request, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from secrets import token_hex
+from time import gmtime, strftime, time
+from typing import Any
+
+import orjson
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+FLUSH_S = 0.05
+MOST_WAITING = 100_000
+"""Lines that wait for a slow reader of the log; beyond, lines are dropped and counted."""
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Log:
+    """Lines of JSON on stderr, written by a thread of its own: whoever reads them slowly stops nobody."""
+
+    def __init__(self, level: str = "info", descriptor: int = 2) -> None:
+        self.level = LEVELS[level]
+        self._descriptor = descriptor
+        self._lines: deque[bytes] = deque()
+        self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
+        self._waiting = 0
+        self._dropped = 0
+        self._second = (0, "")
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def line(self, level: int, fields: Mapping[str, Any]) -> None:
+        """Write one line, in a moment; from any thread."""
+        if level < self.level:
+            return
+        record = {"time": self._time(), "level": logging.getLevelName(level).lower(), **fields}
+        self._lines.append(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        if len(self._lines) == 1:
+            self._soon()
+
+    def _soon(self) -> None:
+        try:
+            asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+        except RuntimeError:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        lines = []
+        with contextlib.suppress(IndexError):
+            while True:
+                lines.append(self._lines.popleft())
+        if self._waiting > MOST_WAITING:
+            self._dropped += len(lines)
+            return
+        if self._dropped:
+            lines.append(orjson.dumps({"level": "warning", "dropped_lines": self._dropped}) + b"\n")
+            self._dropped = 0
+        self._waiting += len(lines)
+        self._queue.put(lines)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.flush()
+        self._queue.put(None)
+        self._thread.join(2)
+
+    def _write(self) -> None:
+        while (lines := self._queue.get()) is not None:
+            data = memoryview(b"".join(lines))
+            with contextlib.suppress(OSError):  # nobody reads: there is no other place to say so
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            self._waiting -= len(lines)
+
+    def _time(self) -> str:
+        now = time()
+        second = int(now)
+        if self._second[0] != second:
+            self._second = (second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second)))
+        return f"{self._second[1]}.{int((now - second) * 1000):03d}Z"
+
+
+class Handler(logging.Handler):
+    """What libraries and our own modules log, in the same form."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log.level)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one record on."""
+        fields = {"logger": record.name, "message": record.getMessage()}
+        if record.exc_info and record.exc_info[1]:
+            fields["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
+        self._log.line(record.levelno, fields)
+
+
+def install(log: Log) -> None:
+    """Send everything that is logged in this process through `log`."""
+    root = logging.getLogger()
+    root.handlers = [Handler(log)]
+    root.setLevel(log.level)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "pyiceberg", "botocore", "urllib3"):
+        logging.getLogger(name).setLevel(max(log.level, logging.WARNING))
+
+
+class RequestIds:
+    """Ids for requests: random for the process, counted within it."""
+
+    def __init__(self) -> None:
+        self._prefix = token_hex(6)
+        self._numbers = count(1)
+
+    def next(self) -> str:
+        """A new one."""
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """Requests by route, method and status. With several workers, one answers for all of them."""
+
+    def __init__(self) -> None:
+        self.is_shared = MULTIPROCESS in os.environ
+        own = CollectorRegistry()
+        labels = ("route", "method", "status")
+        self._requests = Counter("lancehouse_requests", "Requests answered.", labels, registry=own)
+        self._seconds = Histogram(
+            "lancehouse_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS_S, registry=own
+        )
+        self.in_flight = Gauge(
+            "lancehouse_requests_in_flight", "Requests being answered.", registry=own, multiprocess_mode="livesum"
+        )
+        self._own = own
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def count(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Take note of an answer."""
+        key = (route, method, status)
+        children = self._children.get(key)
+        if children is None:
+            children = self._requests.labels(route, method, str(status)), self._seconds.labels(route)
+            self._children[key] = children
+        children[0].inc()
+        children[1].observe(seconds)
+
+    def page(self) -> tuple[bytes, str]:
+        """All metrics in Prometheus' text form, and its content type."""
+        if not self.is_shared:
+            return generate_latest(self._own) + generate_latest(_processes([os.getpid()])), CONTENT_TYPE_LATEST
+        folder = Path(os.environ[MULTIPROCESS])
+        together = CollectorRegistry()
+        MultiProcessCollector(together, str(folder))  # type: ignore[no-untyped-call]
+        pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
+        return generate_latest(together) + generate_latest(_processes(pids)), CONTENT_TYPE_LATEST
+
+
+def _processes(pids: list[int]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Processes(pids))
+    return registry
+
+
+class _Processes(Collector):
+    """Memory, CPU time and open files of each worker."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+
+    def collect(self) -> Iterator[Metric]:
+        """One metric of each kind, labelled by process."""
+        found: dict[str, Metric] = {}
+        for pid in self._pids:
+            for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
+                whole = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                for sample in metric.samples:
+                    whole.add_sample(sample.name, {**sample.labels, "pid": str(pid)}, sample.value)
+        yield from found.values()

@@ -1,0 +1,73 @@
+"""What is not Iceberg's: the page at `/`, health, metrics, and the token endpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from lance_namespace.errors import LanceNamespaceError
+
+from lancehouse.catalog import opening
+from lancehouse.catalog.callers import Identity
+from lancehouse.server import responses
+from lancehouse.server.calls import Call
+from lancehouse.server.observability import Metrics
+from lancehouse.server.responses import Response
+from lancehouse.server.routes import Route
+
+if TYPE_CHECKING:
+    from lancehouse.server.app import Authentication
+
+NOBODY = Identity("", ())
+"""Who calls where nobody asks."""
+
+PLACES = {"iceberg": "/iceberg", "health": ["/health/live", "/health/ready"], "metrics": "/metrics"}
+
+
+def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
+    """The routes of one server."""
+
+    def token(call: Call) -> Response:
+        form = dict(parse_qsl(call.body.decode("utf-8", "replace"), keep_blank_values=True))
+        status, body = authentication.token(form, call.headers)
+        response = responses.json(body, status)
+        response.headers += ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+        return response
+
+    def page(call: Call) -> Response:  # noqa: ARG001
+        body, content_type = metrics.page()
+        return Response(200, body, content_type=content_type.encode())
+
+    reads = [
+        ("root", "/", root, root),
+        ("live", "/health/live", live, live),
+        ("ready", "/health/ready", ready, None),
+        ("metrics", "/metrics", page, None),
+    ]
+    return [
+        Route("getToken", "POST", "/v1/oauth/tokens", token, open=True),
+        *(
+            Route(name, method, path, handler, fast=fast, open=True)
+            for name, path, handler, fast in reads
+            for method in ("GET", "HEAD")
+        ),
+    ]
+
+
+def root(call: Call) -> Response:  # noqa: ARG001
+    """What is where."""
+    return responses.json({"name": "lancehouse", **PLACES})
+
+
+def live(call: Call) -> Response:  # noqa: ARG001
+    """The process answers."""
+    return responses.json({"status": "live"})
+
+
+def ready(call: Call) -> Response:
+    """The database can be reached, and has the schema that this program knows."""
+    try:
+        opening.check(call.catalog.database)
+    except LanceNamespaceError as error:
+        return responses.json({"status": "not ready", "reason": str(error)}, 503)
+    return responses.json({"status": "ready"})

@@ -1,0 +1,92 @@
+"""HTTP on a connection: uvicorn's protocol, with limits on heads, and Iceberg's envelope where it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from lancehouse.server.errors import envelope
+from lancehouse.server.limits import Limits
+
+LARGEST_HEAD = 64 * 1024
+
+TYPES = {
+    400: "BadRequestException",
+    408: "RequestTimeoutException",
+    431: "RequestHeaderFieldsTooLargeException",
+    503: "ServiceUnavailableException",
+}
+
+
+def protocol(limits: Limits) -> type[HttpToolsProtocol]:
+    """The protocol of connections with these limits."""
+
+    class Limited(HttpToolsProtocol):
+        """One connection."""
+
+        _deadline: asyncio.TimerHandle | None = None
+        _head = 0
+        """Bytes of the head that is coming in."""
+        _is_head = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                self._refuse(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
+            else:
+                self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            super().data_received(data)
+            if not self._is_head:
+                return
+            self._head += len(data)
+            if self._head > LARGEST_HEAD:
+                self._refuse(431, f"the head of the request is larger than {LARGEST_HEAD} bytes")
+            elif self._deadline is None:
+                self._wait()
+
+        def on_message_begin(self) -> None:
+            self._is_head, self._head = True, 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._is_head = False
+            self._stop_waiting()
+            super().on_headers_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            """Answer what is no HTTP."""
+            self._refuse(400, msg)
+
+        def _wait(self) -> None:
+            self._deadline = self.loop.call_later(limits.head_s, self._too_slow)
+
+        def _stop_waiting(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _too_slow(self) -> None:
+            self._deadline = None
+            if self._is_head:
+                self._refuse(408, f"the head of the request did not come within {limits.head_s:g} s")
+            else:
+                self.transport.close()
+
+        def _refuse(self, status: int, message: str, headers: bytes = b"") -> None:
+            if self.transport.is_closing():
+                return
+            body = envelope(status, TYPES[status], message)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + headers + b"\r\n" + body)
+            self.transport.close()
+
+    return Limited

@@ -1,0 +1,180 @@
+"""Which path and method leads where. Paths are matched as they were sent: a table `t/x` is `t%2Fx` on the wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote_to_bytes
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.server.errors import MethodError, NoRouteError
+from lancehouse.server.responses import Response
+
+if TYPE_CHECKING:
+    from lancehouse.server.calls import Call
+
+Handler = Callable[["Call"], Response]
+
+BASE = b"/iceberg/v1/"
+TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
+SEPARATOR = "\x1f"
+LONGEST_REMEMBERED = 1024
+_BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation of the server. `name` and `template` are the specification's own."""
+
+    name: str
+    method: str
+    template: str
+    handler: Handler
+    fast: Callable[[Call], Response | None] | None = None
+    """Tried on the event loop's thread where the database is a file; None: it takes a thread after all."""
+    replay: Handler | None = None
+    """Answers for a change that was made before, with the same idempotency key."""
+    commits: bool = False
+    """Failing it leaves a table in an unknown state."""
+    pool: Literal["requests", "scans"] = "requests"
+    open: bool = False
+    """Whether it needs no authentication."""
+
+    @property
+    def endpoint(self) -> str:
+        """As the configuration announces it."""
+        return f"{self.method} {self.template}"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it takes an idempotency key."""
+        return self.replay is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a path says, decoded."""
+
+    pattern: str
+    prefix: str | None = None
+    levels: tuple[str, ...] = ()
+    name: str = ""
+    plan_id: str = ""
+
+
+class Routes:
+    """All routes, found by pattern and method."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_pattern: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            self._by_pattern.setdefault(route.template, {})[route.method] = route
+
+    def find(self, match: Match, method: str) -> Route:
+        """The route for a path and a method.
+
+        Raises:
+            NoRouteError: the path leads nowhere.
+            MethodError: it does, but not with this method.
+        """
+        routes = self._by_pattern.get(match.pattern)
+        if routes is None:
+            raise NoRouteError(f"No route for request: {method} {match.pattern}")
+        route = routes.get(method)
+        if route is None:
+            raise MethodError(method, ", ".join(sorted(routes)))
+        return route
+
+
+def match(raw_path: bytes) -> Match:
+    """Take a path apart. Percent-encoding is undone once, segment by segment.
+
+    Raises:
+        NoRouteError: it leads nowhere.
+        InvalidInputError: a name in it is empty, or is not UTF-8 in percent-encoding.
+    """
+    return _remembered(raw_path) if len(raw_path) < LONGEST_REMEMBERED else _match(raw_path)
+
+
+def _match(raw_path: bytes) -> Match:
+    if not raw_path.startswith(BASE):
+        return _elsewhere(raw_path)
+    segments = raw_path[len(BASE) :].split(b"/")
+    if b"" in segments:
+        raise InvalidInputError(f"the path {_shown(raw_path)} has an empty segment: is a name missing?")
+    if segments == [b"config"] or segments == [b"oauth", b"tokens"]:
+        return Match("/v1/" + b"/".join(segments).decode())
+    prefix = None if segments[0] in TOP else _text(segments.pop(0))
+    return _below(raw_path, prefix, segments)
+
+
+_remembered = lru_cache(8192)(_match)
+
+
+def _elsewhere(raw_path: bytes) -> Match:
+    if raw_path.startswith((b"/v1", b"/iceberg")):
+        raise NoRouteError(f"No route for request: {_shown(raw_path)}; Iceberg REST is below /iceberg/v1/ here")
+    return Match(_text(raw_path))
+
+
+def _below(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
+    fixed = "/v1/{prefix}/"
+    match rest:
+        case [b"namespaces"]:
+            return Match(fixed + "namespaces", prefix)
+        case [b"namespaces", namespace]:
+            return Match(fixed + "namespaces/{namespace}", prefix, levels(_text(namespace)))
+        case [b"namespaces", namespace, word]:
+            return Match(f"{fixed}namespaces/{{namespace}}/{_shown(word)}", prefix, levels(_text(namespace)))
+        case [b"namespaces", namespace, (b"tables" | b"views") as kind, name, *more]:
+            what = "table" if kind == b"tables" else "view"
+            pattern = f"{fixed}namespaces/{{namespace}}/{what}s/{{{what}}}"
+            return _of_entry(raw_path, Match(pattern, prefix, levels(_text(namespace)), _text(name)), more)
+        case [(b"tables" | b"views" | b"transactions"), _]:
+            return Match(fixed + b"/".join(rest).decode("latin-1"), prefix)
+    raise NoRouteError(f"No route for request: {_shown(raw_path)}")
+
+
+def _of_entry(raw_path: bytes, entry: Match, more: list[bytes]) -> Match:
+    match more:
+        case []:
+            return entry
+        case [word]:
+            return Match(f"{entry.pattern}/{_shown(word)}", entry.prefix, entry.levels, entry.name)
+        case [b"plan", plan_id]:
+            return Match(f"{entry.pattern}/plan/{{plan-id}}", entry.prefix, entry.levels, entry.name, _text(plan_id))
+    raise NoRouteError(f"No route for request: {_shown(raw_path)}")
+
+
+def levels(namespace: str) -> tuple[str, ...]:
+    """The levels of a namespace that came as one text.
+
+    Raises:
+        InvalidInputError: a level is empty.
+    """
+    found = tuple(namespace.split(SEPARATOR))
+    if "" in found:
+        raise InvalidInputError(f"no level of a namespace may be empty, got {list(found)}")
+    return found
+
+
+def _text(segment: bytes) -> str:
+    if b"%" not in segment:
+        return segment.decode("ascii")
+    if _BROKEN.search(segment):
+        raise InvalidInputError(f"{_shown(segment)} in the path has a % that is no percent-encoding; send it as %25")
+    try:
+        text = unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{_shown(segment)} in the path is not UTF-8 in percent-encoding") from None
+    if "\0" in text:
+        raise InvalidInputError(f"{_shown(segment)} in the path has a NUL character, which no name can have")
+    return text
+
+
+def _shown(raw: bytes) -> str:
+    return raw[:300].decode("latin-1")

@@ -1,0 +1,221 @@
+"""Running the server: what it needs is opened and checked first, then it listens, says so, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+from lance_namespace.errors import InternalError, InvalidInputError
+
+from lancehouse.catalog import opening
+from lancehouse.catalog.principals import Principals
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server.door import Door
+from lancehouse.server.observability import Log, install
+from lancehouse.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from lancehouse.server.app import App
+
+BACKLOG = 2048
+
+
+def prepare(settings: ServerSettings) -> list[Warehouse]:
+    """Look whether the server can run as asked for; the warehouses that it will serve.
+
+    Raises:
+        LanceNamespaceError: it cannot; the text says what to do.
+    """
+    tls_context(settings)
+    database = opening.open_database(settings.db)
+    try:
+        _check_exposure(settings, Principals(database))
+        for warehouse in settings.warehouses or ():
+            _make_folder(warehouse)
+        warehouses = opening.record(database, settings.warehouses, settings.default)
+        for warehouse in warehouses:
+            _make_folder(warehouse)
+    finally:
+        database.close()
+    return warehouses
+
+
+def _check_exposure(settings: ServerSettings, principals: Principals) -> None:
+    if settings.is_loopback or settings.insecure or settings.auth or settings.issuers or principals.any():
+        return
+    raise InvalidInputError(
+        f"on {settings.host} other machines could change everything, for nobody is asked who they are. "
+        "Create a principal (lancehouse principal create NAME --role admin), or name an outside issuer (--issuer), "
+        "or say --insecure if the network is yours alone"
+    )
+
+
+def _make_folder(warehouse: Warehouse) -> None:
+    """A local warehouse must be a folder that can be written."""
+    location = warehouse.location
+    if "://" in location and not location.startswith("file://"):
+        return
+    folder = Path(location.removeprefix("file://").removeprefix("file:"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(
+            f"warehouse {warehouse.name} cannot be at {location}: {error.strerror or error}"
+        ) from None
+
+
+def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
+    """The certificate, if there is one.
+
+    Raises:
+        InvalidInputError: certificate and key do not fit, or are none.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+    except (ssl.SSLError, OSError) as error:
+        why = getattr(error, "reason", None) or error.strerror or "not PEM"
+        raise InvalidInputError(
+            f"{settings.tls_cert} and {settings.tls_key} are no certificate with its key: {why}"
+        ) from None
+    return context
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """A socket that is bound, and takes connections once the server runs.
+
+    Raises:
+        InvalidInputError: there is no such address here, or its port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        raise InvalidInputError(f"--host {settings.host} is no address") from None
+    family, kind, proto, _, address = sorted(found, key=lambda each: each[0] != socket.AF_INET)[0]
+    listener = socket.socket(family, kind, proto)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        place = f"{settings.host}:{settings.port}"
+        if error.errno == errno.EADDRINUSE:
+            raise InvalidInputError(f"{place} is in use; stop what listens there, or take another --port") from None
+        raise InvalidInputError(f"{place} cannot be listened on: {error.strerror}") from None
+    return listener
+
+
+def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse]) -> str:
+    """What is printed when connections are accepted."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
+    places = " ".join(f"{warehouse.name}={warehouse.location}" for warehouse in warehouses)
+    return f"ready  iceberg {url}/iceberg  warehouses {places}"
+
+
+def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
+    """The application, on connections of its own."""
+    from lancehouse.catalog.catalog import Catalog
+    from lancehouse.server.app import App
+    from lancehouse.server.auth import Authenticator
+    from lancehouse.server.issuers import IssuerSettings
+
+    database = opening.open_database(settings.db)
+    catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
+    issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
+    authenticator = Authenticator(
+        Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
+    )
+    return App(catalog, authenticator, limits=settings.limits, log=log)
+
+
+class Server(uvicorn.Server):
+    """Says when it is ready; stops by a signal, with success."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal stops the server when its requests are done; a second one at once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
+            loop.add_signal_handler(number, self.stop)
+        yield
+
+    def stop(self) -> None:
+        """Finish what was begun, and end."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def run(
+    settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse], ready: Callable[[], None]
+) -> None:
+    """Serve in this process until a signal comes."""
+    from lancehouse.server.protocol import protocol
+
+    log = Log(settings.log_level)
+    install(log)
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        server.stop()
+
+    door = Door(lambda: make_app(settings, warehouses, log), fail)
+    config = uvicorn.Config(
+        door,
+        http=protocol(settings.limits),
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(settings.limits.idle_s) or 1,
+        timeout_graceful_shutdown=int(settings.limits.stop_s) or 1,
+        backlog=BACKLOG,
+    )
+    config.load()
+    config.ssl = tls_context(settings)
+    server = Server(config, ready)
+    try:
+        server.run([listener])
+    finally:
+        log.close()
+    if door.is_loading:
+        os._exit(0)  # a library that is half imported would be waited for, and nothing was begun
+    if failed.is_set():
+        raise InternalError("the server could not load what it stands on; the log has the reason")
+
+
+def die_with(parent: Callable[[], bytes]) -> None:
+    """End when whoever holds the other end of a pipe is gone."""
+
+    def wait() -> None:
+        parent()
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()

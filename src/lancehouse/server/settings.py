@@ -1,0 +1,371 @@
+"""One table of settings: name, reader, default and help of everything that `lancehouse serve` takes.
+
+They come from the command line, from LANCEHOUSE_… in the environment, from a YAML file, and from the defaults; the
+first that says something wins.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server.limits import Limits
+
+RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
+"""Names that no warehouse can have: where the prefix is left out of a path, they stand in its place."""
+SCHEMES = frozenset({"file", "s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs"})
+VEND = ("none", "static", "sts")
+DEFAULT_WAREHOUSE = "main"
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", value) or not least <= int(value) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(value)
+
+    return read
+
+
+def _seconds(value: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", value) or float(value) == 0:
+        raise ValueError("must be a number of seconds greater than 0")
+    return float(value)
+
+
+def _size(value: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]?)(i?B)?", value, re.IGNORECASE)
+    if not found or int(found[1]) == 0:
+        raise ValueError("must be a number of bytes such as 16777216, 16MiB or 10GiB")
+    return int(found[1]) * UNITS[found[2].upper()]
+
+
+def _file(value: str) -> str:
+    if not Path(value).is_file():
+        raise ValueError(f"names no file: {value}")
+    return value
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
+        raise ValueError("must be true or false")
+    return value.lower() in ("true", "1", "yes")
+
+
+def _level(value: str) -> str:
+    if value.lower() not in LEVELS:
+        raise ValueError(f"must be one of {', '.join(LEVELS)}")
+    return value.lower()
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", value):
+        raise ValueError("must be a host name or an IP address")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name, how it is read, its default, and what it is for."""
+
+    name: str
+    read: Callable[[str], Any]
+    default: Any
+    help: str
+    limit: str | None = None
+    """The field of `Limits` that it sets."""
+
+    @property
+    def option(self) -> str:
+        """On the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return "LANCEHOUSE_" + self.name.upper()
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is on or off."""
+        return self.read is _flag
+
+
+SERVER_SETTINGS: tuple[Setting, ...] = (
+    Setting("host", _host, "127.0.0.1", "address to listen on"),
+    Setting("port", _number(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
+    Setting("db", _text, None, "database: sqlite:///FILE or postgresql://…; by default a file in the data folder"),
+    Setting("workers", _number(1, 256), 1, "processes that answer"),
+    Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
+    Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
+    Setting("tls_cert", _file, None, "PEM file with the server's certificate: it speaks HTTPS"),
+    Setting("tls_key", _file, None, "PEM file with its key"),
+    Setting("issuer", _text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"),
+    Setting("issuer_audience", _text, None, "what its tokens must name as their audience"),
+    Setting("log_level", _level, "info", f"least level of what is logged: {', '.join(LEVELS)}"),
+    Setting("scan_cache_bytes", _size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"),
+    Setting("max_body", _size, 16 * 2**20, "largest request", limit="body"),
+    Setting("max_requests", _number(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"),
+    Setting("max_connections", _number(1, 10**6), 4000, "connections that a worker holds", limit="connections"),
+    Setting("threads", _number(1, 1000), 32, "threads of a worker", limit="threads"),
+    Setting("scan_threads", _number(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"),
+    Setting("read_timeout", _seconds, 60.0, "seconds for a request to come in", limit="read_s"),
+    Setting("request_timeout", _seconds, 60.0, "seconds to answer it", limit="handle_s"),
+    Setting("plan_timeout", _seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
+    Setting("idle_timeout", _seconds, 75.0, "seconds that an idle connection is kept", limit="idle_s"),
+    Setting("stop_timeout", _seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"),
+)
+
+ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
+WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "cache")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The settings of one server, checked. Its repr shows no secret."""
+
+    host: str = "127.0.0.1"
+    port: int = 8181
+    db: str = field(default="", repr=False)
+    workers: int = 1
+    auth: bool = False
+    insecure: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    log_level: str = "info"
+    scan_cache_bytes: int = 10 * 2**30
+    limits: Limits = field(default_factory=Limits)
+    warehouses: tuple[Warehouse, ...] = ()
+    """None: those that the database knows, else one called `main`."""
+    default: Warehouse = field(default_factory=lambda: Warehouse(0, DEFAULT_WAREHOUSE, ""))
+    issuers: tuple[Mapping[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str | None], warehouses: tuple[str, ...], file: str | None) -> ServerSettings:
+        """Check all settings.
+
+        Args:
+            given: what the command line and the environment say, by name.
+            warehouses: NAME=LOCATION, each.
+            file: a YAML file with the rest.
+
+        Raises:
+            InvalidInputError: something is unknown or wrong; it is named, a secret is not.
+        """
+        read = _read_file(file) if file else {}
+        values = {setting.name: _value(setting, given, read) for setting in SERVER_SETTINGS}
+        limits = Limits(**{s.limit: values.pop(s.name) for s in SERVER_SETTINGS if s.limit})
+        if bool(values["tls_cert"]) != bool(values["tls_key"]):
+            raise InvalidInputError("tls_cert and tls_key are given together")
+        folder = data_folder()
+        values["db"] = values["db"] or f"sqlite:///{folder / 'catalog.db'}"
+        asked = _warehouses(warehouses, read.get("warehouses"))
+        default = Warehouse(0, DEFAULT_WAREHOUSE, str(folder / "warehouse"))
+        issuers = _issuers(values.pop("issuer"), values.pop("issuer_audience"), read.get("issuers"))
+        return cls(**values, limits=limits, warehouses=asked, default=default, issuers=issuers)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a worker; it holds secrets."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ServerSettings:
+        """As a worker gets them."""
+        return cls(
+            **{
+                **data,
+                "limits": Limits(**data["limits"]),
+                "warehouses": tuple(_from_json(each) for each in data["warehouses"]),
+                "default": _from_json(data["default"]),
+                "issuers": tuple(data["issuers"]),
+            }
+        )
+
+
+def _from_json(data: Mapping[str, Any]) -> Warehouse:
+    return Warehouse(**{**data, "roots": tuple(data["roots"])})
+
+
+def data_folder() -> Path:
+    """Where everything is that no option puts elsewhere."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "lancehouse"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _value(setting: Setting, given: Mapping[str, str | None], read: Mapping[str, Any]) -> Any:
+    value = given.get(setting.name)
+    source = setting.option
+    if value is None:
+        value, source = read.get(setting.name), f"key {setting.name!r}"
+    if value is None:
+        return setting.default
+    if isinstance(value, (dict, list)):
+        raise InvalidInputError(f"{source} must be a single value")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        return setting.read(text)
+    except ValueError as error:
+        raise InvalidInputError(f"{source} {error}") from None
+
+
+def _read_file(file: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        read = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInputError(f"the file {file} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        place = f" in line {where.line + 1}" if where else ""
+        raise InvalidInputError(f"the file {file} is no YAML{place}") from None
+    if read is None:
+        return {}
+    if not isinstance(read, dict):
+        raise InvalidInputError(f"the file {file} must hold keys and values")
+    named = {str(key).replace("-", "_"): _substituted(str(key), value) for key, value in read.items()}
+    _check_keys(named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers"], f"the file {file}")
+    return named
+
+
+def _substituted(place: str, value: Any) -> Any:
+    """`${NAME}` becomes what the environment has under that name."""
+    if isinstance(value, dict):
+        return {key: _substituted(f"{place}.{key}", part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_substituted(f"{place}[{index}]", part) for index, part in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def known(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise InvalidInputError(f"key {place!r} needs {found[1]} in the environment")
+        return os.environ[found[1]]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", known, value)
+
+
+def _check_keys(found: Mapping[str, Any], known: list[str] | tuple[str, ...], place: str) -> None:
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise InvalidInputError(f"{place} has an unknown key {key!r}; {hint}")
+
+
+def _warehouses(options: tuple[str, ...], read: Any) -> tuple[Warehouse, ...]:
+    """Those of the command line, or else of the file; what the file says of one holds for both."""
+    described = _mapping("warehouses", read)
+    if not options:
+        return tuple(_warehouse(name, _described(name, each)) for name, each in described.items())
+    found: dict[str, Warehouse] = {}
+    for option in options:
+        name, _, location = option.partition("=")
+        if not name or not location:
+            raise InvalidInputError(f"--warehouse must have the form NAME=LOCATION, got {option!r}")
+        if name in found:
+            raise InvalidInputError(f"--warehouse names {name} twice")
+        found[name] = _warehouse(name, {**_described(name, described.get(name, {})), "location": location})
+    return tuple(found.values())
+
+
+def _described(name: str, described: Any) -> dict[str, Any]:
+    place = f"warehouses.{name}"
+    fields = {"location": described} if isinstance(described, str) else dict(_mapping(place, described))
+    _check_keys(fields, WAREHOUSE_KEYS, place)
+    return fields
+
+
+def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
+    place = f"warehouses.{name}"
+    if not re.fullmatch(r"[^\x00-\x1f\x7f/\\]{1,128}", name) or name in RESERVED or name in (".", ".."):
+        raise InvalidInputError(f"{name!r} cannot be a warehouse's name: it stands in paths")
+    vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
+    if vend not in VEND:
+        raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
+    if vend == "sts" and not fields.get("role_arn"):
+        raise InvalidInputError(f"key '{place}.role_arn' is needed where vend is sts: the role that is assumed")
+    storage = _mapping(f"{place}.storage", fields.get("storage"))
+    roots = fields.get("roots") or []
+    if not isinstance(roots, list):
+        raise InvalidInputError(f"key '{place}.roots' must be a list of locations")
+    cache = fields.get("cache")
+    return Warehouse(
+        0,
+        name,
+        _location(f"{place}.location", fields.get("location")),
+        tuple(_location(f"{place}.roots", root) for root in roots),
+        {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in storage.items()},
+        vend,
+        str(fields["role_arn"]) if fields.get("role_arn") else None,
+        _location(f"{place}.cache", cache) if cache else None,
+    )
+
+
+def _location(place: str, value: Any) -> str:
+    """A location in the form it is kept in: without a last slash; a relative path counts from here."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInputError(f"key {place!r} is missing: where the warehouse lies, a path or a URL")
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
+    if scheme is None:
+        return str(Path(value).expanduser().absolute())
+    if scheme[1].lower() not in SCHEMES:
+        raise InvalidInputError(f"key {place!r}: {scheme[1]}:// is no storage; known are {', '.join(sorted(SCHEMES))}")
+    return value.rstrip("/")
+
+
+def _issuers(url: str | None, audience: str | None, read: Any) -> tuple[Mapping[str, str], ...]:
+    if (url is None) != (audience is None):
+        raise InvalidInputError("--issuer and --issuer-audience are given together")
+    if not isinstance(read or [], list):
+        raise InvalidInputError("key 'issuers' must be a list")
+    found = [{"issuer": url, "audience": audience}] if url and audience else []
+    for index, issuer in enumerate(read or []):
+        place = f"issuers[{index}]"
+        _check_keys(_mapping(place, issuer), ISSUER_KEYS, place)
+        for key in ("issuer", "audience"):
+            if not issuer.get(key):
+                raise InvalidInputError(f"key '{place}.{key}' is missing")
+        found.append({key: str(value) for key, value in issuer.items()})
+    return tuple(found)
+
+
+def _mapping(place: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return MappingProxyType({})
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"key {place!r} must hold keys and values")
+    return value

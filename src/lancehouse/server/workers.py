@@ -1,0 +1,159 @@
+"""Several worker processes on one socket: started together, replaced when they crash, ended together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+
+from lance_namespace.errors import ServiceUnavailableError
+
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server.observability import MULTIPROCESS
+from lancehouse.server.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+MOST_CRASHES = 5
+WITHIN_S = 60.0
+GRACE_S = 5.0
+"""Beyond what requests are given to finish."""
+
+
+class Workers:
+    """The parent's side."""
+
+    def __init__(self, settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse]) -> None:
+        self._settings = settings
+        self._listener = listener
+        told = {
+            "socket": listener.fileno(),
+            "settings": settings.to_json(),
+            "warehouses": [asdict(warehouse) for warehouse in warehouses],
+        }
+        self._told = json.dumps(told).encode() + b"\n"
+        self._metrics = tempfile.mkdtemp(prefix="lancehouse-metrics-")
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._starting: set[int] = set()
+        self._crashes: deque[float] = deque()
+        self._is_stopping = False
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until a signal comes.
+
+        Raises:
+            ServiceUnavailableError: workers die as fast as they are started.
+        """
+        with _signals(self._stop):
+            try:
+                for _ in range(self._settings.workers):
+                    self._start()
+                self._watch(ready)
+            finally:
+                self._end()
+                shutil.rmtree(self._metrics, ignore_errors=True)
+
+    def _start(self) -> None:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "lancehouse.server.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self._listener.fileno()],
+            env={**os.environ, MULTIPROCESS: self._metrics},
+        )
+        assert worker.stdin is not None
+        worker.stdin.write(self._told)
+        worker.stdin.flush()
+        self._running.append(worker)
+        self._starting.add(worker.pid)
+
+    def _watch(self, ready: Callable[[], None]) -> None:
+        announced = False
+        while not self._is_stopping:
+            self._listen()
+            for worker in [each for each in self._running if each.poll() is not None]:
+                self._replace(worker, announced)
+            if not announced and not self._starting:
+                announced = True
+                ready()
+
+    def _listen(self) -> None:
+        """Wait a moment for workers that say they are ready."""
+        pipes = {each.stdout: each for each in self._running if each.pid in self._starting and each.stdout}
+        if not pipes:
+            time.sleep(TICK_S)
+            return
+        said, _, _ = select.select(list(pipes), [], [], TICK_S)
+        for pipe in said:
+            if pipe.readline():
+                self._starting.discard(pipes[pipe].pid)
+
+    def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
+        self._forget(worker)
+        if not announced and worker.pid in self._starting:
+            raise ServiceUnavailableError(f"a worker ended with code {worker.returncode} before it was ready")
+        if self._is_stopping:
+            return
+        now = time.monotonic()
+        self._crashes.append(now)
+        while now - self._crashes[0] > WITHIN_S:
+            self._crashes.popleft()
+        if len(self._crashes) > MOST_CRASHES:
+            raise ServiceUnavailableError(f"workers ended {len(self._crashes)} times within {WITHIN_S:g} s; giving up")
+        logger.warning("worker %d ended with code %d and is replaced", worker.pid, worker.returncode)
+        self._starting.discard(worker.pid)
+        self._start()
+
+    def _forget(self, worker: subprocess.Popen[bytes]) -> None:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        self._running.remove(worker)
+        for pipe in (worker.stdin, worker.stdout):
+            if pipe is not None:
+                pipe.close()
+        mark_process_dead(worker.pid, self._metrics)  # type: ignore[no-untyped-call]
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        for worker in self._running:
+            if worker.poll() is None:
+                worker.terminate()
+
+    def _end(self) -> None:
+        self._listener.close()
+        self._stop()
+        deadline = time.monotonic() + self._settings.limits.stop_s + GRACE_S
+        for worker in list(self._running):
+            try:
+                worker.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+            self._forget(worker)
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

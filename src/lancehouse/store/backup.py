@@ -1,0 +1,102 @@
+"""Copies of the catalog's database, made while servers run on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
+
+from lancehouse.store import failures
+from lancehouse.store.database import Database
+from lancehouse.store.sqlite import PATIENCE_S
+
+PART = ".part"
+"""How the file is called until it is whole."""
+
+
+def backup(database: Database, target: Path) -> None:
+    """Copy all that is committed at one moment into a new file, which is its owner's alone.
+
+    Of SQLite it is a database again, to be put in the other's place. Of Postgres it is an archive for `pg_restore`.
+
+    Raises:
+        InvalidInputError: the file is there already or cannot be made, or there is nothing to copy.
+    """
+    if target.exists():
+        raise InvalidInputError(f"{target} exists already: choose another name")
+    part = target.with_name(target.name + PART)
+    if part.exists():
+        raise InvalidInputError(f"{part} exists: another backup runs, or was killed; remove it then")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise InvalidInputError(f"{target} cannot be made: {error.strerror}") from error
+    try:
+        if database.file is not None:
+            _copy(database.file, part)
+        else:
+            _dump(database.url, part)
+        _publish(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _copy(file: Path, part: Path) -> None:
+    if not file.exists():
+        raise InvalidInputError(f"there is no database {file}")
+    try:
+        with (
+            closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=PATIENCE_S)) as source,
+            closing(sqlite3.connect(part)) as copy,
+        ):
+            source.backup(copy)  # all pages in one step: writers need not wait, and it need not begin again
+            copy.execute("PRAGMA journal_mode=DELETE")
+            (found,) = copy.execute("PRAGMA quick_check").fetchone()
+    except sqlite3.Error as error:
+        raise ServiceUnavailableError(f"{file} cannot be copied: {error}") from error
+    if found != "ok":
+        raise InternalError(f"{file} is damaged: {found}")
+
+
+def _dump(url: str, part: Path) -> None:
+    """Have `pg_dump` do it. Its URL holds a password, so it is not for the command line, which others can see."""
+    program = shutil.which("pg_dump")
+    if program is None:
+        raise InvalidInputError("a backup of Postgres needs `pg_dump` on PATH: install Postgres' client programs")
+    from lancehouse.store.postgres import without_secrets
+
+    where, variables = without_secrets(url)
+    done = subprocess.run(  # noqa: S603
+        [program, "--format=custom", "--no-password", f"--file={part}", f"--dbname={where}"],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ServiceUnavailableError(f"pg_dump failed: {failures.first_line(done.stderr)}")
+
+
+def _publish(part: Path, target: Path) -> None:
+    """Give the file its name, once it is on the disk; never over another's."""
+    _sync(part)
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise InvalidInputError(f"{target} exists already: choose another name") from None
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""What the catalog accepted for the tables whose versions it manages: snapshots, refs, and who made them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import bindparam, delete, select
+
+from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, parsed
+from lancehouse.store.model import commits as c
+from lancehouse.store.model import refs as r
+from lancehouse.store.model import snapshots as s
+from lancehouse.store.rows import CommitRow, RefRow, SnapshotRow
+from lancehouse.store.statements import Statement, Tx
+
+COMMIT = ("at_ms", "principal", "client", "request_id", "revision", "snapshot_id", "operation")
+"""In the order of CommitRow."""
+
+INSERT_SNAPSHOT = Statement(
+    insertion(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
+)
+SNAPSHOTS = Statement(
+    select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary)
+    .where(s.c.entry_id == bindparam("entry"))
+    .order_by(s.c.sequence, s.c.snapshot_id)
+)
+DELETE_SNAPSHOT = Statement(
+    delete(s).where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot"))
+)
+_put = insertion(r, "entry_id", "name", "kind", "snapshot_id")
+PUT_REF = Statement(
+    _put.on_conflict_do_update(
+        index_elements=[r.c.entry_id, r.c.name],
+        set_={"kind": _put.excluded.kind, "snapshot_id": _put.excluded.snapshot_id},
+    )
+)
+DELETE_REF = Statement(delete(r).where(r.c.entry_id == bindparam("entry"), r.c.name == bindparam("called")))
+REFS = Statement(
+    select(r.c.name, r.c.kind, r.c.snapshot_id).where(r.c.entry_id == bindparam("entry")).order_by(r.c.name)
+)
+INSERT_COMMIT = Statement(insertion(c, "entry_id", *COMMIT))
+COMMITS = Statement(
+    select(*(c.c[name] for name in COMMIT))
+    .where(c.c.entry_id == bindparam("entry"))
+    .order_by(c.c.id.desc())
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+
+
+def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None:
+    """Add versions."""
+    tx.run_many(
+        INSERT_SNAPSHOT,
+        [
+            {
+                "entry_id": entry_id,
+                "snapshot_id": row.snapshot_id,
+                "parent_id": row.parent_id,
+                "sequence": row.sequence,
+                "timestamp_ms": row.timestamp_ms,
+                "manifest_list": row.manifest_list,
+                "summary": dumped(row.summary),
+            }
+            for row in rows
+        ],
+    )
+
+
+def list_snapshots(tx: Tx, entry_id: int) -> list[SnapshotRow]:
+    """All versions, by sequence."""
+    return [_snapshot(*row) for row in tx.all(SNAPSHOTS, {"entry": entry_id})]
+
+
+def delete_snapshots(tx: Tx, entry_id: int, ids: Collection[int]) -> None:
+    """Forget versions."""
+    tx.run_many(DELETE_SNAPSHOT, [{"entry": entry_id, "snapshot": snapshot} for snapshot in ids])
+
+
+def put_ref(tx: Tx, entry_id: int, ref: RefRow) -> None:
+    """Set a tag or branch, or move it."""
+    name = indexed("a ref's name", ref.name)
+    tx.run(PUT_REF, {"entry_id": entry_id, "name": name, "kind": ref.kind, "snapshot_id": ref.snapshot_id})
+
+
+def delete_ref(tx: Tx, entry_id: int, name: str) -> None:
+    """Forget a tag or branch."""
+    tx.run(DELETE_REF, {"entry": entry_id, "called": name})
+
+
+def list_refs(tx: Tx, entry_id: int) -> list[RefRow]:
+    """All tags and branches, by name."""
+    return [RefRow(*row) for row in tx.all(REFS, {"entry": entry_id})]
+
+
+def insert_commit(tx: Tx, entry_id: int, row: CommitRow) -> None:
+    """Remember who made a change."""
+    tx.run(INSERT_COMMIT, {"entry_id": entry_id, **{name: getattr(row, name) for name in COMMIT}})
+
+
+def list_commits(tx: Tx, entry_id: int, limit: int | None = None) -> list[CommitRow]:
+    """The changes of a table, newest first."""
+    size = EVERYTHING if limit is None else limit
+    return [CommitRow(*row) for row in tx.all(COMMITS, {"entry": entry_id, "size": size})]
+
+
+def _snapshot(
+    snapshot_id: int, parent_id: int | None, sequence: int, timestamp_ms: int, manifest_list: str, summary: str
+) -> SnapshotRow:
+    return SnapshotRow(snapshot_id, parent_id, sequence, timestamp_ms, manifest_list, parsed(summary))

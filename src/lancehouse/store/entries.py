@@ -1,0 +1,258 @@
+"""Tables and views, which share the names of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError
+from sqlalchemy import bindparam, delete, literal_column, or_, select, update
+
+from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, key, levels, parsed, path
+from lancehouse.store.failures import DanglingError, TakenError
+from lancehouse.store.model import entries as e
+from lancehouse.store.model import namespaces as n
+from lancehouse.store.rows import EntryRow, Json, Kind
+from lancehouse.store.statements import Row, Statement, Tx
+
+COLUMNS = (
+    e.c.id,
+    e.c.namespace_id,
+    e.c.name,
+    e.c.kind,
+    e.c.uuid,
+    e.c.location,
+    e.c.properties,
+    e.c.revision,
+    e.c.created_ms,
+    e.c.updated_ms,
+    e.c.schema,
+    e.c.version,
+    e.c.metadata_location,
+)
+"""In the order of EntryRow."""
+NEW = (*(column.name for column in COLUMNS[1:]), "location_key")
+KINDS = ("kind_0", "kind_1", "kind_2")
+JSON = frozenset({"properties", "schema"})
+CHANGEABLE = frozenset({*JSON, "version", "metadata_location", "location", "location_key", "uuid"})
+ABOVE = 16
+"""Folders above a location that are looked up at once."""
+
+FIND = Statement(
+    select(*COLUMNS)
+    .join(n, n.c.id == e.c.namespace_id)
+    .where(
+        n.c.warehouse_id == bindparam("warehouse"), n.c.path_key == bindparam("here"), e.c.name == bindparam("called")
+    )
+)
+LIST = Statement(
+    select(e.c.name)
+    .where(
+        e.c.namespace_id == bindparam("namespace"),
+        e.c.kind.in_([bindparam(kind) for kind in KINDS]),
+        e.c.name > bindparam("after"),
+    )
+    .order_by(e.c.name)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+INSERT = Statement(
+    insertion(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
+)
+RENAME = Statement(
+    update(e)
+    .where(e.c.id == bindparam("entry"))
+    .values(namespace_id=bindparam("namespace"), name=bindparam("called"), updated_ms=bindparam("now"))
+)
+DELETE = Statement(delete(e).where(e.c.id == bindparam("entry")))
+OVERLAPPING = Statement(
+    select(n.c.path, e.c.name)
+    .join(n, n.c.id == e.c.namespace_id)
+    .where(
+        or_(
+            (e.c.location_key >= bindparam("first")) & (e.c.location_key < bindparam("end")),
+            e.c.location_key.in_([bindparam(f"above_{number}") for number in range(ABOVE)]),
+        ),
+        e.c.kind != literal_column("'view'"),
+        e.c.id != bindparam("exclude"),
+    )
+    .limit(literal_column("1"))
+    .offset(NONE)
+)
+
+
+def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) -> EntryRow | None:
+    """The table or view, if it is there."""
+    row = tx.first(FIND, {"warehouse": warehouse_id, "here": key(path(levels)), "called": name})
+    return None if row is None else _entry(row)
+
+
+def list_entries(
+    tx: Tx, namespace_id: int, kinds: Collection[Kind], after: str | None = None, limit: int | None = None
+) -> list[str]:
+    """Names of a namespace's entries of these kinds, ordered by code point."""
+    if not kinds:
+        return []
+    wanted = [*kinds, *[next(iter(kinds))] * len(KINDS)]
+    values = {"namespace": namespace_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
+    return [row[0] for row in tx.all(LIST, {**values, **dict(zip(KINDS, wanted, strict=False))})]
+
+
+def insert_entry(
+    tx: Tx,
+    namespace_id: int,
+    *,
+    name: str,
+    kind: Kind,
+    uuid: str,
+    location: str,
+    location_key: str,
+    properties: Mapping[str, str],
+    now_ms: int,
+    schema: Json | None = None,
+    version: int | None = None,
+    metadata_location: str | None = None,
+) -> EntryRow | None:
+    """A new one, at revision 1; None if the name is taken.
+
+    Raises:
+        NamespaceNotFoundError: the namespace was dropped meanwhile.
+        InvalidInputError: a value cannot be stored.
+    """
+    values: dict[str, Any] = {
+        "namespace_id": namespace_id,
+        "name": indexed("a name", name),
+        "kind": kind,
+        "uuid": uuid,
+        "location": indexed("a location", location),
+        "properties": dict(properties),
+        "revision": 1,
+        "created_ms": now_ms,
+        "updated_ms": now_ms,
+        "schema": schema,
+        "version": version,
+        "metadata_location": metadata_location,
+    }
+    try:
+        with tx.attempt():
+            row = tx.first(INSERT, {**_stored(values), "location_key": indexed("a location", location_key)})
+    except DanglingError:
+        raise _namespace_gone() from None
+    return None if row is None else EntryRow(id=row[0], **values)
+
+
+def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **changes: Any) -> bool:
+    """Change an entry that is still at this revision; False if somebody was faster, or it is gone.
+
+    Args:
+        tx: the transaction.
+        id: of the entry.
+        expected_revision: what the changes were made from.
+        now_ms: the time.
+        changes: of properties, schema, version, metadata_location, uuid, and location with location_key.
+    """
+    unknown = changes.keys() - CHANGEABLE
+    if unknown or ("location" in changes) != ("location_key" in changes):
+        raise TypeError(f"an entry does not change like this: {sorted(changes)}")
+    for name in ("location", "location_key"):
+        if name in changes:
+            indexed("a location", changes[name])
+    values = {f"new_{name}": value for name, value in _stored(changes).items()}
+    return (
+        tx.run(_advance(frozenset(changes)), {**values, "entry": id, "expected": expected_revision, "now": now_ms}) == 1
+    )
+
+
+def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> bool:
+    """Give an entry another name, perhaps in another namespace; False if the name is taken.
+
+    Raises:
+        NamespaceNotFoundError, TableNotFoundError: it was dropped meanwhile.
+    """
+    values = {"entry": id, "namespace": namespace_id, "called": indexed("a name", name), "now": now_ms}
+    try:
+        with tx.attempt():
+            renamed = tx.run(RENAME, values)
+    except TakenError:
+        return False
+    except DanglingError:
+        raise _namespace_gone() from None
+    if not renamed:
+        raise TableNotFoundError(f"Table does not exist: it was dropped before it could be renamed to {name}")
+    return True
+
+
+def delete_entry(tx: Tx, id: int) -> bool:
+    """Forget an entry and all that is known of it; False if it is gone already."""
+    return tx.run(DELETE, {"entry": id}) == 1
+
+
+def overlapping(tx: Tx, location_key: str, exclude_id: int | None = None) -> tuple[tuple[str, ...], str] | None:
+    """A table, of any warehouse, whose location is this one, above it or below it.
+
+    In a write it stays true until the transaction ends: whoever else asks for an overlapping location waits.
+    """
+    cuts = [index + 1 for index, character in enumerate(location_key[:-1]) if character == "/"]
+    above = [location_key[:cut] for cut in cuts]
+    tx.lock(_number(location_key), map(_number, above))
+    values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
+    for start in range(0, max(len(above), 1), ABOVE):
+        looked = [*above[start : start + ABOVE], *[location_key] * ABOVE][:ABOVE]
+        row = tx.first(OVERLAPPING, {**values, **{f"above_{number}": folder for number, folder in enumerate(looked)}})
+        if row is not None:
+            return levels(row[0]), row[1]
+    return None
+
+
+def lock_locations(tx: Tx) -> None:
+    """Nothing is left to do: `overlapping` locks what it looks at."""
+
+
+@cache
+def _advance(names: frozenset[str]) -> Statement:
+    return Statement(
+        update(e)
+        .where(e.c.id == bindparam("entry"), e.c.revision == bindparam("expected"))
+        .values(
+            revision=e.c.revision + literal_column("1"),
+            updated_ms=bindparam("now"),
+            **{name: bindparam(f"new_{name}") for name in sorted(names)},
+        )
+    )
+
+
+def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: dumped(value) if name in JSON and value is not None else value for name, value in values.items()}
+
+
+def _entry(row: Row) -> EntryRow:
+    entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, version, metadata = (
+        row
+    )
+    return EntryRow(
+        entry,
+        namespace,
+        name,
+        kind,
+        uuid,
+        location,
+        parsed(properties),
+        revision,
+        created,
+        updated,
+        None if schema is None else parsed(schema),
+        version,
+        metadata,
+    )
+
+
+def _number(location_key: str) -> int:
+    """A lock's number."""
+    digest = blake2b(location_key.encode(errors="surrogatepass"), digest_size=8, person=b"lancehouse").digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def _namespace_gone() -> NamespaceNotFoundError:
+    return NamespaceNotFoundError("Namespace does not exist: it was dropped meanwhile")

@@ -1,0 +1,191 @@
+"""The tables of the catalog's database. A change here needs a migration beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+TEXT = Text(collation="C").with_variant(Text(), "sqlite")
+"""Ordered by code point in both databases."""
+
+
+def _id() -> Column[int]:
+    return Column("id", NUMBER, Identity(), primary_key=True)
+
+
+def _of(table: str, *, cascade: bool = False, **options: Any) -> Column[int]:
+    """A row of another table, which cannot go before this one, or which takes this one along."""
+    key = ForeignKey(f"{table}.id", ondelete="CASCADE" if cascade else "RESTRICT")
+    return Column({"entries": "entry_id"}.get(table, f"{table[:-1]}_id"), NUMBER, key, nullable=False, **options)
+
+
+NEVER_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}
+"""An id is not given out a second time: who still holds it must not meet another row."""
+
+warehouses = Table(
+    "warehouses",
+    metadata,
+    _id(),
+    Column("name", TEXT, nullable=False, unique=True),
+    Column("location", TEXT, nullable=False),
+    **NEVER_AGAIN,
+)
+
+namespaces = Table(
+    "namespaces",
+    metadata,
+    _id(),
+    _of("warehouses"),
+    Column("parent_id", NUMBER, ForeignKey("namespaces.id", ondelete="RESTRICT"), index=True),
+    Column("name", TEXT, nullable=False),
+    Column("path", TEXT, nullable=False),
+    Column("path_key", TEXT, nullable=False),
+    Column("properties", TEXT, nullable=False),
+    UniqueConstraint("warehouse_id", "path_key"),
+    Index(None, "warehouse_id", "parent_id", "name"),
+    **NEVER_AGAIN,
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    _id(),
+    _of("namespaces"),
+    Column("name", TEXT, nullable=False),
+    Column("kind", TEXT, nullable=False),
+    Column("uuid", TEXT, nullable=False),
+    Column("location", TEXT, nullable=False),
+    Column("location_key", TEXT, nullable=False, index=True),
+    Column("properties", TEXT, nullable=False),
+    Column("revision", NUMBER, nullable=False),
+    Column("created_ms", NUMBER, nullable=False),
+    Column("updated_ms", NUMBER, nullable=False),
+    Column("schema", TEXT),
+    Column("version", NUMBER),
+    Column("metadata_location", TEXT),
+    UniqueConstraint("namespace_id", "name"),
+    **NEVER_AGAIN,
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    _of("entries", cascade=True, primary_key=True),
+    Column("snapshot_id", NUMBER, primary_key=True, autoincrement=False),
+    Column("parent_id", NUMBER),
+    Column("sequence", NUMBER, nullable=False),
+    Column("timestamp_ms", NUMBER, nullable=False),
+    Column("manifest_list", TEXT, nullable=False),
+    Column("summary", TEXT, nullable=False),
+)
+
+refs = Table(
+    "refs",
+    metadata,
+    _of("entries", cascade=True, primary_key=True),
+    Column("name", TEXT, primary_key=True),
+    Column("kind", TEXT, nullable=False),
+    Column("snapshot_id", NUMBER, nullable=False),
+)
+
+commits = Table(
+    "commits",
+    metadata,
+    _id(),
+    _of("entries", cascade=True, index=True),
+    Column("at_ms", NUMBER, nullable=False),
+    Column("principal", TEXT, nullable=False),
+    Column("client", TEXT, nullable=False),
+    Column("request_id", TEXT, nullable=False),
+    Column("revision", NUMBER, nullable=False),
+    Column("snapshot_id", NUMBER),
+    Column("operation", TEXT, nullable=False),
+)
+
+keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("key", TEXT, primary_key=True),
+    Column("digest", TEXT, nullable=False),
+    Column("status", NUMBER, nullable=False),
+    Column("body", LargeBinary),
+    Column("created_ms", NUMBER, nullable=False, index=True),
+)
+
+principals = Table(
+    "principals",
+    metadata,
+    _id(),
+    Column("name", TEXT, nullable=False, unique=True),
+    Column("client_id", TEXT, unique=True),
+    Column("secret_hash", TEXT),
+    Column("created_ms", NUMBER, nullable=False),
+    **NEVER_AGAIN,
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    _of("principals", cascade=True, primary_key=True),
+    Column("label", TEXT, primary_key=True),
+    Column("token_hash", TEXT, nullable=False, unique=True),
+    Column("created_ms", NUMBER, nullable=False),
+)
+
+grants = Table(
+    "grants",
+    metadata,
+    _of("principals", cascade=True, primary_key=True),
+    Column("role", TEXT, primary_key=True),
+    Column("warehouse", TEXT, primary_key=True),
+    Column("path_key", TEXT, primary_key=True),
+    Column("path", TEXT, nullable=False),
+)
+
+signing_keys = Table(
+    "signing_keys",
+    metadata,
+    Column("id", NUMBER, primary_key=True, autoincrement=False),
+    Column("key", TEXT, nullable=False),
+)
+
+exports = Table(
+    "exports",
+    metadata,
+    _id(),
+    Column("warehouse", TEXT, nullable=False),
+    Column("table_uuid", TEXT, nullable=False),
+    Column("version", TEXT, nullable=False),
+    Column("fragment", NUMBER, nullable=False),
+    Column("columns", TEXT, nullable=False),
+    Column("path", TEXT, nullable=False),
+    Column("bytes", NUMBER, nullable=False),
+    Column("rows", NUMBER, nullable=False),
+    Column("planned_ms", NUMBER, nullable=False),
+    Index(None, "table_uuid", "version"),
+    Index(None, "warehouse", "planned_ms"),
+    **NEVER_AGAIN,
+)

@@ -1,0 +1,98 @@
+"""Namespaces of any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
+from sqlalchemy import bindparam, delete, select, update
+
+from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, key, parsed, path
+from lancehouse.store.failures import DanglingError
+from lancehouse.store.model import namespaces as n
+from lancehouse.store.rows import NamespaceRow
+from lancehouse.store.statements import Statement, Tx
+
+HERE = (n.c.warehouse_id == bindparam("warehouse"), n.c.path_key == bindparam("here"))
+CHILDREN = select(n.c.name).where(n.c.warehouse_id == bindparam("warehouse"), n.c.name > bindparam("after"))
+
+FIND = Statement(select(n.c.id, n.c.properties).where(*HERE))
+LOCK = Statement(select(n.c.id, n.c.properties).where(*HERE).with_for_update(key_share=True))
+ROOTS = Statement(CHILDREN.where(n.c.parent_id.is_(None)).order_by(n.c.name).limit(bindparam("size")).offset(NONE))
+BELOW = Statement(
+    CHILDREN.where(n.c.parent_id == bindparam("parent")).order_by(n.c.name).limit(bindparam("size")).offset(NONE)
+)
+INSERT = Statement(
+    insertion(n, "warehouse_id", "parent_id", "name", "path", "path_key", "properties")
+    .on_conflict_do_nothing()
+    .returning(n.c.id)
+)
+UPDATE = Statement(update(n).where(n.c.id == bindparam("namespace")).values(properties=bindparam("new")))
+DELETE = Statement(delete(n).where(n.c.id == bindparam("namespace")))
+
+
+def find_namespace(tx: Tx, warehouse_id: int, levels: tuple[str, ...], *, lock: bool = False) -> NamespaceRow | None:
+    """The namespace, if it is there. With `lock` nobody else changes its properties until the transaction ends."""
+    row = tx.first(LOCK if lock else FIND, {"warehouse": warehouse_id, "here": key(path(levels))})
+    return None if row is None else NamespaceRow(row[0], warehouse_id, levels, parsed(row[1]))
+
+
+def list_namespaces(
+    tx: Tx, warehouse_id: int, parent: tuple[str, ...], after: str | None = None, limit: int | None = None
+) -> list[str]:
+    """Names of the namespaces directly below `parent`, ordered by code point. A parent that is not there has none."""
+    values = {"warehouse": warehouse_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
+    if not parent:
+        return [row[0] for row in tx.all(ROOTS, values)]
+    found = find_namespace(tx, warehouse_id, parent)
+    return [] if found is None else [row[0] for row in tx.all(BELOW, {**values, "parent": found.id})]
+
+
+def insert_namespace(
+    tx: Tx, warehouse_id: int, levels: tuple[str, ...], properties: Mapping[str, str]
+) -> NamespaceRow | None:
+    """A new one; None if it is there already.
+
+    Raises:
+        NamespaceNotFoundError: its parent is not there.
+        InvalidInputError: a name is empty, or cannot be stored.
+    """
+    if not all(levels) or not levels:
+        raise InvalidInputError(f"a namespace and its levels have names: {list(levels)}")
+    parent = find_namespace(tx, warehouse_id, levels[:-1]) if levels[1:] else None
+    if levels[1:] and parent is None:
+        raise _missing(levels[:-1])
+    here = path(levels)
+    values = {
+        "warehouse_id": warehouse_id,
+        "parent_id": parent and parent.id,
+        "name": indexed("a namespace's name", levels[-1]),
+        "path": here,
+        "path_key": key(here),
+        "properties": dumped(properties),
+    }
+    try:
+        with tx.attempt():
+            row = tx.first(INSERT, values)
+    except DanglingError:  # the parent was dropped meanwhile
+        raise _missing(levels[:-1]) from None
+    return None if row is None else NamespaceRow(row[0], warehouse_id, levels, dict(properties))
+
+
+def update_namespace(tx: Tx, id: int, properties: Mapping[str, str]) -> bool:
+    """Put these properties in the place of all others; False if the namespace is gone."""
+    return tx.run(UPDATE, {"namespace": id, "new": dumped(properties)}) == 1
+
+
+def delete_namespace(tx: Tx, id: int) -> bool:
+    """Drop an empty namespace; False if something is in it, or came into it meanwhile."""
+    try:
+        with tx.attempt():
+            tx.run(DELETE, {"namespace": id})
+    except DanglingError:
+        return False
+    return True
+
+
+def _missing(levels: tuple[str, ...]) -> NamespaceNotFoundError:
+    return NamespaceNotFoundError(f"Namespace does not exist: {'.'.join(levels)}")

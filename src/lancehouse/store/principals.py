@@ -1,0 +1,143 @@
+"""Who may call: principals, their tokens and grants, and the key that signs ours. Secrets are here as hashes only."""
+
+from __future__ import annotations
+
+from lance_namespace.errors import InvalidInputError
+from sqlalchemy import bindparam, delete, literal_column, select, update
+
+from lancehouse.store.columns import indexed, insertion, key, levels, path
+from lancehouse.store.failures import TakenError
+from lancehouse.store.model import grants as g
+from lancehouse.store.model import principals as p
+from lancehouse.store.model import signing_keys as s
+from lancehouse.store.model import tokens as t
+from lancehouse.store.rows import GrantRow, PrincipalRow
+from lancehouse.store.statements import Statement, Tx
+
+EVERYWHERE = ""
+"""All warehouses; no warehouse is called so."""
+
+PRINCIPALS = select(p.c.id, p.c.name, p.c.client_id, p.c.secret_hash, p.c.created_ms)
+ALL = Statement(PRINCIPALS.order_by(p.c.name))
+BY_NAME = Statement(PRINCIPALS.where(p.c.name == bindparam("called")))
+BY_CLIENT = Statement(PRINCIPALS.where(p.c.client_id == bindparam("client")))
+BY_TOKEN = Statement(PRINCIPALS.join(t, t.c.principal_id == p.c.id).where(t.c.token_hash == bindparam("hash")))
+INSERT = Statement(
+    insertion(p, "name", "client_id", "secret_hash", "created_ms").on_conflict_do_nothing().returning(p.c.id)
+)
+UPDATE_SECRET = Statement(
+    update(p)
+    .where(p.c.id == bindparam("principal"))
+    .values(client_id=bindparam("new_client"), secret_hash=bindparam("new_hash"))
+)
+DELETE = Statement(delete(p).where(p.c.id == bindparam("principal")))
+INSERT_TOKEN = Statement(insertion(t, "principal_id", "label", "token_hash", "created_ms").on_conflict_do_nothing())
+TOKENS = Statement(
+    select(t.c.label, t.c.created_ms).where(t.c.principal_id == bindparam("principal")).order_by(t.c.label)
+)
+DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
+PUT_GRANT = Statement(insertion(g, "principal_id", "role", "warehouse", "path_key", "path").on_conflict_do_nothing())
+DELETE_GRANT = Statement(
+    delete(g).where(
+        g.c.principal_id == bindparam("principal"),
+        g.c.role == bindparam("given"),
+        g.c.warehouse == bindparam("place"),
+        g.c.path_key == bindparam("here"),
+    )
+)
+GRANTS = Statement(
+    select(g.c.role, g.c.warehouse, g.c.path)
+    .where(g.c.principal_id == bindparam("principal"))
+    .order_by(g.c.warehouse, g.c.path, g.c.role)
+)
+SIGNING_KEY = Statement(select(s.c.key))
+INSERT_SIGNING_KEY = Statement(insertion(s, "key").values(id=literal_column("1")).on_conflict_do_nothing())
+
+
+def insert_principal(
+    tx: Tx, name: str, client_id: str | None, secret_hash: str | None, now_ms: int
+) -> PrincipalRow | None:
+    """A new one; None if its name, or its client id, is taken."""
+    values = {"name": indexed("a name", name), "client_id": client_id, "secret_hash": secret_hash}
+    row = tx.first(INSERT, {**values, "created_ms": now_ms})
+    return None if row is None else PrincipalRow(row[0], name, client_id, secret_hash, now_ms)
+
+
+def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = None) -> PrincipalRow | None:
+    """The principal of a name, or else of a client id."""
+    row = tx.first(BY_NAME, {"called": name}) if name is not None else tx.first(BY_CLIENT, {"client": client_id})
+    return None if row is None else PrincipalRow(*row)
+
+
+def list_principals(tx: Tx) -> list[PrincipalRow]:
+    """All, by name."""
+    return [PrincipalRow(*row) for row in tx.all(ALL, {})]
+
+
+def update_secret(tx: Tx, id: int, client_id: str | None, secret_hash: str | None) -> None:
+    """Put new credentials in the place of the old ones.
+
+    Raises:
+        InvalidInputError: the client id is another's.
+    """
+    try:
+        with tx.attempt():
+            tx.run(UPDATE_SECRET, {"principal": id, "new_client": client_id, "new_hash": secret_hash})
+    except TakenError:
+        raise InvalidInputError(f"client id {client_id} is another principal's") from None
+
+
+def delete_principal(tx: Tx, id: int) -> bool:
+    """Forget a principal with its tokens and grants; False if it is gone already."""
+    return tx.run(DELETE, {"principal": id}) == 1
+
+
+def insert_token(tx: Tx, principal_id: int, label: str, token_hash: str, now_ms: int) -> bool:
+    """Add a token; False if the principal has one of that label."""
+    values = {"principal_id": principal_id, "label": indexed("a label", label), "token_hash": token_hash}
+    return tx.run(INSERT_TOKEN, {**values, "created_ms": now_ms}) == 1
+
+
+def find_token(tx: Tx, token_hash: str) -> PrincipalRow | None:
+    """Whose token it is."""
+    row = tx.first(BY_TOKEN, {"hash": token_hash})
+    return None if row is None else PrincipalRow(*row)
+
+
+def list_tokens(tx: Tx, principal_id: int) -> list[tuple[str, int]]:
+    """The label of each token and when it was made."""
+    return [(row[0], row[1]) for row in tx.all(TOKENS, {"principal": principal_id})]
+
+
+def delete_token(tx: Tx, principal_id: int, label: str) -> bool:
+    """Forget a token; False if there is none of that label."""
+    return tx.run(DELETE_TOKEN, {"principal": principal_id, "called": label}) == 1
+
+
+def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:
+    """Give a role; to give it twice is to give it once."""
+    here = path(grant.levels)
+    values = {"principal_id": principal_id, "role": grant.role, "warehouse": grant.warehouse or EVERYWHERE}
+    tx.run(PUT_GRANT, {**values, "path": here, "path_key": key(here)})
+
+
+def delete_grant(tx: Tx, principal_id: int, grant: GrantRow) -> bool:
+    """Take a role back; False if it was not given."""
+    values = {"principal": principal_id, "given": grant.role, "place": grant.warehouse or EVERYWHERE}
+    return tx.run(DELETE_GRANT, {**values, "here": key(path(grant.levels))}) == 1
+
+
+def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
+    """The roles of a principal."""
+    return [GrantRow(row[0], row[1] or None, levels(row[2])) for row in tx.all(GRANTS, {"principal": principal_id})]
+
+
+def signing_key(tx: Tx) -> str | None:
+    """The key that signs our tokens, the same for all servers."""
+    row = tx.first(SIGNING_KEY, {})
+    return None if row is None else str(row[0])
+
+
+def insert_signing_key(tx: Tx, key: str) -> bool:
+    """Keep the key; False if another server was faster: read it then."""
+    return tx.run(INSERT_SIGNING_KEY, {"key": key}) == 1

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from lance_namespace.errors import PermissionDeniedError
+
+from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role
+
+READER, WRITER, ADMIN = Role
+
+EVERYWHERE: tuple[str | None, tuple[str, ...]] = (None, ())
+WAREHOUSE: tuple[str | None, tuple[str, ...]] = ("w", ())
+NAMESPACE: tuple[str | None, tuple[str, ...]] = ("w", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("where", "warehouse", "levels", "covered"),
+    [
+        (EVERYWHERE, "w", (), True),
+        (EVERYWHERE, "other", ("a",), True),
+        (WAREHOUSE, "w", (), True),
+        (WAREHOUSE, "w", ("a", "b", "c"), True),
+        (WAREHOUSE, "W", (), False),
+        (WAREHOUSE, "other", ("a",), False),
+        (NAMESPACE, "w", ("a", "b"), True),
+        (NAMESPACE, "w", ("a", "b", "c"), True),
+        (NAMESPACE, "w", ("a",), False),
+        (NAMESPACE, "w", (), False),
+        (NAMESPACE, "w", ("a", "bc"), False),
+        (NAMESPACE, "w", ("a.b",), False),
+        (NAMESPACE, "w", ("b", "a"), False),
+        (NAMESPACE, "other", ("a", "b"), False),
+    ],
+)
+@pytest.mark.parametrize("granted", Role)
+@pytest.mark.parametrize("asked", Role)
+def test_a_grant_holds_there_and_below(
+    where: tuple[str | None, tuple[str, ...]],
+    warehouse: str,
+    levels: tuple[str, ...],
+    covered: bool,
+    granted: Role,
+    asked: Role,
+) -> None:
+    identity = Identity("ada", (Grant(granted, *where),))
+    allowed = covered and granted >= asked
+    assert identity.may(asked, warehouse, levels) == allowed
+    assert refused(lambda: identity.require(asked, warehouse, levels)) != allowed
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "levels", "seen"),
+    [
+        ("w", (), True),
+        ("w", ("a",), True),
+        ("w", ("a", "b"), True),
+        ("w", ("a", "b", "c"), True),
+        ("w", ("x",), False),
+        ("w", ("a", "x"), False),
+        ("other", (), False),
+    ],
+)
+def test_what_lies_on_the_way_is_seen(warehouse: str, levels: tuple[str, ...], seen: bool) -> None:
+    assert Identity("ada", (Grant(READER, *NAMESPACE),)).sees(warehouse, levels) == seen
+
+
+@pytest.mark.parametrize(
+    ("grant", "levels", "allowed"),
+    [
+        (Grant(WRITER, "w"), ("a",), True),
+        (Grant(READER, "w"), ("a",), False),
+        (Grant(WRITER, "w", ("a",)), ("a", "b"), True),
+        (Grant(WRITER, "w", ("a",)), ("a", "b", "c"), True),
+        (Grant(WRITER, "w", ("a",)), ("a",), False),
+        (Grant(READER, "w", ("a",)), ("a", "b"), False),
+        (Grant(ADMIN, "w", ("a",)), ("a",), True),
+        (Grant(ADMIN, "w", ("a",)), ("b",), False),
+        (Grant(ADMIN, "w", ("a", "b")), ("a",), False),
+    ],
+)
+def test_who_may_change_a_namespace_itself(grant: Grant, levels: tuple[str, ...], allowed: bool) -> None:
+    identity = Identity("ada", (grant,))
+    assert refused(lambda: identity.require_over("w", levels)) != allowed
+
+
+def test_any_of_several_grants_is_enough() -> None:
+    identity = Identity("ada", (Grant(READER, "w"), Grant(ADMIN, "w", ("a",)), Grant(WRITER, "v")))
+    assert identity.may(ADMIN, "w", ("a", "b"))
+    assert identity.may(WRITER, "v")
+    assert not identity.may(WRITER, "w", ("b",))
+
+
+def test_a_refusal_says_what_is_missing_and_where() -> None:
+    nobody = Identity("ada", ())
+    with pytest.raises(PermissionDeniedError, match=r"^ada is no writer of namespace a\.b of warehouse w$"):
+        nobody.require(WRITER, "w", ("a", "b"))
+    with pytest.raises(PermissionDeniedError, match=r"^ada is no reader of warehouse w$"):
+        nobody.require(READER, "w")
+    with pytest.raises(
+        PermissionDeniedError, match=r"^ada is neither admin of namespace a .* nor writer of warehouse w$"
+    ):
+        nobody.require_over("w", ("a",))
+
+
+def test_anybody_may_do_everything() -> None:
+    assert ANYBODY.may(ADMIN, "w", ("a",))
+
+
+def refused(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except PermissionDeniedError:
+        return True
+    return False

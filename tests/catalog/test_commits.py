@@ -1,0 +1,232 @@
+"""Commits: who was first, for one table or several, on a real database and a real disk."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lance
+import orjson
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    PermissionDeniedError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
+
+from lancehouse.catalog.callers import Caller, Grant, Identity, Role
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store import repository
+
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+LEVELS = ("db",)
+
+
+@pytest.fixture(autouse=True)
+def db(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    catalog.namespaces.create(caller, main, LEVELS, {})
+
+
+def create(catalog: Catalog, caller: Caller, name: str, managed_by: str | None = "impl") -> str:
+    """A table; without `managed_by` an Iceberg one."""
+    properties = {"table_type": "lance", "managed_by": managed_by} if managed_by else {}
+    request = {"name": name, "schema": SCHEMA, "properties": properties}
+    made = catalog.tables.create(caller, catalog.warehouse("main"), LEVELS, request)
+    return str(orjson.loads(made.metadata)["location"])
+
+
+def version(before: int | None, after: int, **summary: str) -> dict[str, Any]:
+    """What FACTS calls a commit of a Lance version."""
+    snapshot = {
+        "snapshot-id": after,
+        "sequence-number": after,
+        "timestamp-ms": 1_700_000_000_000 + after,
+        "manifest-list": f"lance:///db/t/_versions/{after}.manifest",
+        "summary": {"operation": "append", **summary},
+    }
+    if before is not None:
+        snapshot["parent-snapshot-id"] = before
+    return {
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": before}],
+        "updates": [
+            {"action": "add-snapshot", "snapshot": snapshot},
+            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": after},
+        ],
+    }
+
+
+def property_change(**updates: str) -> dict[str, Any]:
+    return {"requirements": [], "updates": [{"action": "set-properties", "updates": updates}]}
+
+
+def commit(catalog: Catalog, caller: Caller, name: str, request: dict[str, Any]) -> Loaded:
+    return catalog.commits.commit(caller, catalog.warehouse("main"), LEVELS, name, request)
+
+
+def load(catalog: Catalog, caller: Caller, name: str) -> dict[str, Any]:
+    found = catalog.tables.load(caller, catalog.warehouse("main"), LEVELS, name)
+    metadata: dict[str, Any] = orjson.loads(found.metadata)
+    return metadata
+
+
+def change(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    return {"identifier": {"namespace": ["db"], "name": name}, **request}
+
+
+def test_versions_one_after_the_other(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, "t")
+    for before, after in [(None, 1), (1, 2), (2, 5)]:
+        made = commit(catalog, caller, "t", version(before, after))
+        assert made.metadata_location == f"lance:///db/t/_versions/{after}.manifest"
+        metadata = orjson.loads(made.metadata)
+        assert metadata["current-snapshot-id"] == after
+        assert metadata["refs"]["main"] == {"snapshot-id": after, "type": "branch"}
+    assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2, 5]
+
+
+def test_of_two_who_read_the_same_version_one_wins(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, "t")
+    commit(catalog, caller, "t", version(None, 1))
+    with ThreadPoolExecutor(8) as pool:
+        tries = [pool.submit(commit, catalog, caller, "t", version(1, 2)) for _ in range(8)]
+    failures = [error for attempt in tries if (error := attempt.exception()) is not None]
+    assert len(failures) == 7
+    assert {type(error) for error in failures} == {ConcurrentModificationError}
+    assert all("has changed: expected id 1 != 2" in str(error) for error in failures)
+    assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2]
+
+
+def test_each_commit_records_who_when_and_with_which_client(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller, "t")
+    commit(catalog, caller, "t", version(None, 1))
+    commit(catalog, caller, "t", property_change(x="1"))
+    entry = catalog.tables.find(caller, main, LEVELS, "t")
+    rows = catalog.database.read(lambda tx: repository.list_commits(tx, entry.id))
+    assert [(row.operation, row.snapshot_id) for row in rows] == [("properties", None), ("append", 1), ("create", None)]
+    assert {(row.principal, row.client, row.request_id) for row in rows} == {("anonymous", "tests/1", "request-1")}
+    summary = load(catalog, caller, "t")["snapshots"][0]["summary"]
+    assert summary["lancehouse.committed-by"] == "anonymous"
+    assert summary["lancehouse.committed-with"] == "tests/1"
+    assert int(summary["lancehouse.committed-at-ms"]) == rows[1].at_ms
+
+
+def test_the_manifest_need_not_be_there_yet(catalog: Catalog, caller: Caller) -> None:
+    location = create(catalog, caller, "t")
+    commit(catalog, caller, "t", version(None, 1))
+    assert [field["name"] for field in load(catalog, caller, "t")["schemas"][0]["fields"]] == ["a"]
+    lance.write_dataset(ROWS.append_column("b", ROWS["a"]), location)
+    assert [field["name"] for field in load(catalog, caller, "t")["schemas"][0]["fields"]] == ["a", "b"]
+    lance.write_dataset(ROWS.append_column("b", ROWS["a"]), location, mode="append")
+    assert load(catalog, caller, "t")["current-snapshot-id"] == 1  # the catalog did not accept version 2
+    commit(catalog, caller, "t", version(1, 2))
+    assert load(catalog, caller, "t")["snapshots"][-1]["summary"]["total-records"] == "6"
+
+
+@pytest.mark.parametrize("managed_by", ["impl", "storage", None])
+def test_properties(catalog: Catalog, caller: Caller, managed_by: str | None) -> None:
+    create(catalog, caller, "t", managed_by)
+    made = commit(catalog, caller, "t", property_change(x="1"))
+    assert made.metadata_location
+    assert load(catalog, caller, "t")["properties"]["x"] == "1"
+
+
+def test_a_storage_managed_table_says_why_not(catalog: Catalog, caller: Caller) -> None:
+    location = create(catalog, caller, "t", "storage")
+    lance.write_dataset(ROWS, location)
+    with pytest.raises(InvalidInputError, match="managed by its storage"):
+        commit(catalog, caller, "t", version(1, 2))
+    commit(catalog, caller, "t", property_change(managed_by="impl"))
+    commit(catalog, caller, "t", version(1, 2))
+    with pytest.raises(InvalidInputError, match="the catalog is at version 2, storage at 1"):
+        commit(catalog, caller, "t", property_change(managed_by="storage"))
+    lance.write_dataset(ROWS, location, mode="append")
+    commit(catalog, caller, "t", property_change(managed_by="storage"))
+    lance.write_dataset(ROWS, location, mode="append")
+    assert load(catalog, caller, "t")["current-snapshot-id"] == 3
+
+
+def test_several_tables_all(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    for name, managed_by in [("l", "impl"), ("m", "impl"), ("i", None), ("s", "storage")]:
+        create(catalog, caller, name, managed_by)
+    changes = [
+        change("l", version(None, 1)),
+        change("m", version(None, 7)),
+        change("i", property_change(x="1")),
+        change("s", property_change(x="1")),
+    ]
+    catalog.commits.transaction(caller, main, changes)
+    assert [load(catalog, caller, name).get("current-snapshot-id") for name in "lm"] == [1, 7]
+    assert [load(catalog, caller, name)["properties"]["x"] for name in "is"] == ["1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [
+        (change("m", version(3, 4)), ConcurrentModificationError),
+        (change("m", version(None, 0)), InvalidInputError),
+        (change("nope", property_change(x="1")), TableNotFoundError),
+        (change("m", {"requirements": [{"type": "assert-create"}], "updates": []}), TableAlreadyExistsError),
+        (change("l", property_change(x="1")), InvalidInputError),
+    ],
+)
+def test_or_none(
+    catalog: Catalog, main: Warehouse, caller: Caller, last: dict[str, Any], error: type[Exception]
+) -> None:
+    for name, managed_by in [("l", "impl"), ("m", "impl"), ("i", None)]:
+        create(catalog, caller, name, managed_by)
+    before = [load(catalog, caller, name) for name in "lmi"]
+    files = sorted(Path(main.location).rglob("*.metadata.json"))
+    with pytest.raises(error):
+        catalog.commits.transaction(
+            caller, main, [change("l", version(None, 1)), change("i", property_change(x="1")), last]
+        )
+    assert [load(catalog, caller, name) for name in "lmi"] == before
+    assert sorted(Path(main.location).rglob("*.metadata.json")) == files
+
+
+def test_iceberg_commits_are_decided_anew_when_another_came_between(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, "i", None)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: commit(catalog, caller, "i", property_change(**{f"p{n}": "1"})), range(12)))
+    properties = load(catalog, caller, "i")["properties"]
+    assert {key for key in properties if key.startswith("p")} == {f"p{n}" for n in range(12)}
+
+
+def test_a_staged_table_is_created_by_its_commit(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    request = {"name": "i", "schema": SCHEMA, "stage-create": True}
+    staged = orjson.loads(catalog.tables.create(caller, main, LEVELS, request).metadata)
+    updates = [
+        {"action": "assign-uuid", "uuid": staged["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": staged["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": staged["partition-specs"][0]},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": staged["sort-orders"][0]},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": staged["location"]},
+        {"action": "set-properties", "updates": {"x": "1"}},
+    ]
+    creation = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    commit(catalog, caller, "i", creation)
+    found = load(catalog, caller, "i")
+    assert (found["table-uuid"], found["location"]) == (staged["table-uuid"], staged["location"])
+    with pytest.raises(TableAlreadyExistsError, match="Requirement failed: table already exists"):
+        commit(catalog, caller, "i", creation)
+
+
+def test_who_may_commit(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller, "t")
+    reader = Caller(Identity("r", (Grant(Role.READER),)))
+    with pytest.raises(PermissionDeniedError):
+        commit(catalog, reader, "t", version(None, 1))
+    with pytest.raises(PermissionDeniedError):
+        catalog.commits.transaction(reader, main, [change("t", version(None, 1))])
+    assert "current-snapshot-id" not in load(catalog, caller, "t")

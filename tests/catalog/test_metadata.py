@@ -1,0 +1,607 @@
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import orjson
+import pyarrow as pa
+import pytest
+import yaml
+from lance_namespace.errors import (
+    InvalidInputError,
+    InvalidTableStateError,
+    PermissionDeniedError,
+    TableNotFoundError,
+)
+from openapi_schema_validator import OAS31Validator
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from lancehouse.catalog.lance_metadata import manifest_location
+from lancehouse.catalog.metadata import LanceTable, LanceTables
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake import history
+from lancehouse.lake.history import snapshot_id
+from lancehouse.store import migrate, repository
+from lancehouse.store.database import Database
+from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
+from tests.lake.store import BUCKET, Store
+
+SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
+
+ROWS = pa.table({"id": [1, 2, 3], "v": pa.array([[1.0, 2.0]] * 3, pa.list_(pa.float32(), 2))})
+IMPL = {"table_type": "lance", "managed_by": "impl"}
+DECLARED: Json = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "declared", "required": False, "type": "long"}],
+}
+
+
+def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
+    return lance.write_dataset(ROWS, at, mode="append")
+
+
+def emptied(folder: str) -> str:
+    shutil.rmtree(folder)
+    return folder
+
+
+class Catalog:
+    """A catalog with one warehouse, and its tables as Iceberg sees them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.database = Database(f"sqlite:///{folder}/c.db")
+        migrate.create_if_empty(self.database)
+        row = self.database.write(lambda tx: repository.insert_warehouse(tx, "main", str(folder)))
+        assert row is not None
+        self.warehouse = Warehouse(row.id, row.name, row.location)
+        space = self.database.write(lambda tx: repository.insert_namespace(tx, row.id, ("n",), {}))
+        assert space is not None
+        self.space_id = space.id
+        self.tables = LanceTables(self.database)
+
+    def create(self, name: str = "t", **more: Any) -> EntryRow:
+        location = more.pop("location", f"{self.warehouse.location}/n/{name}")
+        values: Json = {"properties": {"table_type": "LANCE"}, "uuid": str(uuid4())}
+        values |= {"kind": "lance", "location": location, "location_key": f"{location}/", "now_ms": 1_000} | more
+        made = self.database.write(lambda tx: repository.insert_entry(tx, self.space_id, name=name, **values))
+        assert made is not None
+        return made
+
+    def find(self, name: str = "t") -> EntryRow:
+        found = self.database.read(lambda tx: repository.find_entry(tx, self.warehouse.id, ("n",), name))
+        assert found is not None
+        return found
+
+    def commit(self, entry: EntryRow, *versions: int, refs: tuple[RefRow, ...] = (), **summary: str) -> EntryRow:
+        """Versions that the catalog accepts; the last of them is the current one."""
+
+        def work(tx: Any) -> None:
+            rows = [
+                SnapshotRow(
+                    version,
+                    version - 1 or None,
+                    version,
+                    2_000 + version,
+                    f"{entry.location}/{version}.staged",
+                    {"operation": "append", **summary},
+                )
+                for version in versions
+            ]
+            repository.insert_snapshots(tx, entry.id, rows)
+            for ref in refs:
+                repository.put_ref(tx, entry.id, ref)
+            changes = {"version": versions[-1]} if versions else {}
+            assert repository.advance_entry(tx, entry.id, entry.revision, now_ms=2_000, **changes)
+
+        self.database.write(work)
+        return self.find(entry.name)
+
+    def load(self, entry: EntryRow) -> Json:
+        return checked(self.tables.load(self.warehouse, entry))
+
+    def cached(self, entry: EntryRow) -> LanceTable | None:
+        return self.tables.cached(self.warehouse, entry)
+
+    def settle(self, entry: EntryRow) -> LanceTable:
+        """Load until it is held in memory."""
+        deadline = time.monotonic() + 10
+        while (found := self.cached(entry)) is None:
+            assert time.monotonic() < deadline
+            self.tables.load(self.warehouse, entry)
+            time.sleep(0.01)
+        return found
+
+
+def checked(table: LanceTable) -> Json:
+    """The metadata, if they are what pyiceberg and Iceberg's Java library take."""
+    metadata = table.metadata
+    for raw in (table.all, table.refs):
+        assert parsed(raw).location == metadata["location"]
+    ids = {each["snapshot-id"] for each in metadata["snapshots"]}
+    assert len(ids) == len(metadata["snapshots"])
+    assert {ref["snapshot-id"] for ref in metadata["refs"].values()} <= ids
+    assert metadata.get("current-snapshot-id") == metadata["refs"].get("main", {}).get("snapshot-id")
+    assert all(each["sequence-number"] <= metadata["last-sequence-number"] for each in metadata["snapshots"])
+    times = [each["timestamp-ms"] for each in metadata["snapshot-log"]]
+    assert times == sorted(times)
+    assert all(each <= metadata["last-updated-ms"] for each in times)
+    few = orjson.loads(table.refs)
+    named = {ref["snapshot-id"] for ref in metadata["refs"].values()}
+    assert [each["snapshot-id"] for each in few.pop("snapshots")] == [
+        each["snapshot-id"] for each in metadata["snapshots"] if each["snapshot-id"] in named
+    ]
+    assert few == {key: value for key, value in metadata.items() if key != "snapshots"}
+    return metadata
+
+
+def parsed(raw: bytes) -> TableMetadata:
+    return TableMetadataUtil.parse_raw(raw.decode())
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    made = Catalog(tmp_path)
+    yield made
+    made.database.close()
+
+
+def ids(metadata: Json) -> list[int]:
+    return [each["snapshot-id"] for each in metadata["snapshots"]]
+
+
+def summaries(metadata: Json) -> list[dict[str, str]]:
+    return [each["summary"] for each in metadata["snapshots"]]
+
+
+def test_declared(catalog: Catalog) -> None:
+    empty = catalog.load(catalog.create("empty"))
+    assert "current-snapshot-id" not in empty
+    assert empty["schemas"] == [{"type": "struct", "schema-id": 1, "fields": []}]
+    assert (empty["refs"], empty["snapshots"], empty["snapshot-log"], empty["last-column-id"]) == ({}, [], [], 0)
+    declared = catalog.load(catalog.create("declared", schema=DECLARED, properties=IMPL))
+    assert declared["schemas"] == [{**DECLARED, "schema-id": 1}]
+    assert (declared["current-schema-id"], declared["last-column-id"]) == (1, 1)
+
+
+def test_the_seed_point_by_point(catalog: Catalog) -> None:
+    entry = catalog.create(properties={"table_type": "LANCE", "managed_by": "Storage", "gc.enabled": "false"})
+    for _ in range(3):
+        append(entry.location)
+    table = catalog.load(entry)
+    assert table["location"] == entry.location
+    assert table["properties"] == {"table_type": "lance", "managed_by": "storage", "gc.enabled": "false"}
+    assert (table["current-snapshot-id"], table["current-schema-id"], table["format-version"]) == (3, 1, 2)
+    (schema,) = table["schemas"]
+    assert schema["schema-id"] == 1
+    assert [(field["id"], field["name"]) for field in schema["fields"]] == [(1, "id"), (2, "v")]
+    assert table["last-column-id"] == 1_000_002
+    assert ids(table) == [1, 2, 3]
+    assert [each["snapshot-id"] for each in table["snapshot-log"]] == [1, 2, 3]
+    assert table["refs"] == {"main": {"snapshot-id": 3, "type": "branch"}}
+    assert table["last-updated-ms"] == table["snapshots"][-1]["timestamp-ms"]
+    assert table["table-uuid"] == entry.uuid
+    for key in ("metadata-log", "statistics", "partition-statistics"):
+        assert table[key] == []
+
+
+def test_summaries(catalog: Catalog) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    append(entry.location)
+    lance.dataset(entry.location).delete("id = 1")
+    lance.dataset(entry.location).optimize.compact_files()
+    lance.dataset(entry.location).update({"id": "7"}, where="id = 2")
+    lance.write_dataset(ROWS, entry.location, mode="overwrite")
+    told = [
+        (each["operation"], each["lance.operation"], each.get("added-records"), each.get("deleted-records"))
+        for each in summaries(catalog.load(entry))
+    ]
+    assert told[:3] == [
+        ("append", "Overwrite", "3", None),
+        ("append", "Append", "3", None),
+        ("delete", "Delete", None, "2"),
+    ]
+    assert ("replace", "Rewrite", None, None) in told
+    assert told[-2:] == [("overwrite", "Update", None, None), ("overwrite", "Overwrite", "3", "4")]
+    last = catalog.load(entry)["snapshots"][-1]
+    assert last["summary"]["total-records"] == "3"
+    assert last["summary"]["total-data-files"] == "1"
+    assert int(last["summary"]["total-files-size"]) > 0
+    assert last["summary"]["lance.version"] == str(last["snapshot-id"]) == str(last["sequence-number"])
+    assert last["parent-snapshot-id"] == last["snapshot-id"] - 1
+    assert last["manifest-list"].startswith(f"lance://{entry.location}/_versions/")
+    assert Path(last["manifest-list"].removeprefix("lance://")).exists()
+
+
+def test_tags_and_branches(catalog: Catalog) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    append(entry.location).tags.create("v1", 1)
+    dataset = lance.dataset(entry.location)
+    dataset.create_branch("b", 1)
+    append(dataset.checkout_version(("b", None)))
+    for name in ("main", "b"):
+        dataset.tags.create(name, 2)
+    table = catalog.load(entry)
+    base, head = snapshot_id("b", 1), snapshot_id("b", 2)
+    assert {name: (ref["type"], ref["snapshot-id"]) for name, ref in table["refs"].items()} == {
+        "main": ("branch", 2),
+        "b": ("branch", head),
+        "v1": ("tag", 1),
+        "tag:main": ("tag", 2),
+        "tag:b": ("tag", 2),
+    }
+    assert ids(table) == [1, 2, base, head]
+    assert [each.get("parent-snapshot-id") for each in table["snapshots"]] == [None, 1, 1, base]
+    assert table["snapshots"][-1]["summary"]["lance.branch"] == "b"
+    assert [each["snapshot-id"] for each in table["snapshot-log"]] == [1, 2]
+
+
+CHANGES: dict[str, tuple[Callable[[str], object], Callable[[Json], bool]]] = {
+    "append": (append, lambda table: table["current-snapshot-id"] == 4),
+    "cleanup": (
+        lambda at: lance.dataset(at).cleanup_old_versions(older_than=timedelta(0)),
+        lambda table: ids(table)[:1] == [3],
+    ),
+    "tag": (lambda at: lance.dataset(at).tags.create("x", 2), lambda table: table["refs"]["x"]["snapshot-id"] == 2),
+    "branch": (lambda at: lance.dataset(at).create_branch("x", 2), lambda table: "x" in table["refs"]),
+    "made again": (
+        lambda at: lance.write_dataset(ROWS, emptied(at)),
+        lambda table: ids(table) == [1],
+    ),
+    "removed": (shutil.rmtree, lambda table: ids(table) == []),
+}
+
+
+@pytest.mark.parametrize(("change", "shows"), CHANGES.values(), ids=CHANGES)
+def test_a_change_with_plain_pylance_shows_at_once(
+    catalog: Catalog, change: Callable[[str], object], shows: Callable[[Json], bool]
+) -> None:
+    entry = catalog.create()
+    for _ in range(3):
+        append(entry.location)
+    before = catalog.settle(entry)
+    assert catalog.cached(entry) is before
+    change(entry.location)
+    assert catalog.cached(entry) is None
+    after = catalog.tables.load(catalog.warehouse, entry)
+    assert shows(checked(after))
+    assert after.etag != before.etag
+    assert catalog.settle(entry).all == after.all
+
+
+def test_a_table_that_comes_to_be(catalog: Catalog) -> None:
+    entry = catalog.create()
+    catalog.settle(entry)
+    append(entry.location)
+    assert catalog.cached(entry) is None
+    assert catalog.load(entry)["current-snapshot-id"] == 1
+
+
+def test_every_version_shows_at_once_under_load(catalog: Catalog) -> None:
+    """A reader that asks after a commit sees it, however fast commits follow each other."""
+    entry = catalog.create()
+    dataset = append(entry.location)
+    for version in range(2, 42):
+        dataset = append(dataset)
+        table = catalog.cached(entry) or catalog.tables.load(catalog.warehouse, entry)
+        assert table.metadata["current-snapshot-id"] == version
+
+
+def test_a_new_revision_is_built_anew(catalog: Catalog) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    before = catalog.settle(entry)
+    changed = replace(
+        entry, revision=entry.revision + 1, updated_ms=10**14, properties={"table_type": "lance", "a": "b"}
+    )
+    assert catalog.cached(changed) is None
+    table = catalog.load(changed)
+    assert table["properties"]["a"] == "b"
+    assert table["last-updated-ms"] == 10**14
+    assert catalog.settle(changed).etag != before.etag
+
+
+def test_etags(catalog: Catalog, tmp_path: Path) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    append(entry.location)
+    here = catalog.tables.load(catalog.warehouse, entry)
+    elsewhere = LanceTables(catalog.database).load(catalog.warehouse, entry)
+    assert (here.etag, here.all, here.refs) == (elsewhere.etag, elsewhere.all, elsewhere.refs)
+    assert here.etag != here.refs_etag
+    lance.dataset(entry.location).tags.create("x", 1)
+    assert catalog.tables.load(catalog.warehouse, entry).etag != here.etag
+
+
+def test_time_goes_back(catalog: Catalog) -> None:
+    """Writers with clocks apart: Iceberg's Java library refuses a log that is not in order."""
+    entry = catalog.create(properties=IMPL)
+    row = SnapshotRow(1, None, 1, 10**13, "m", {"operation": "append"})
+    catalog.database.write(lambda tx: repository.insert_snapshots(tx, entry.id, [row]))
+    table = catalog.load(catalog.commit(entry, 2))
+    assert [each["timestamp-ms"] for each in table["snapshots"]] == [10**13, 2_002]
+    assert [each["timestamp-ms"] for each in table["snapshot-log"]] == [10**13, 10**13]
+    assert table["last-updated-ms"] == 10**13
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "{}/"])
+def test_locations(catalog: Catalog, form: str) -> None:
+    path = f"{catalog.warehouse.location}/n/with space"
+    append(path)
+    entry = catalog.create(location=form.format(path if form == "{}" else path.replace(" ", "%20")))
+    if form == "{}/":
+        append(entry.location)
+    table = catalog.load(entry)
+    assert table["location"] == entry.location
+    assert table["current-snapshot-id"] == 1
+    assert "//_versions" not in table["snapshots"][0]["manifest-list"]
+    assert catalog.settle(entry).manifest.startswith(entry.location.rstrip("/") + "/_versions/")
+
+
+# Managed by the catalog
+
+
+def test_the_catalog_decides(catalog: Catalog) -> None:
+    entry = catalog.create(properties=IMPL, schema=DECLARED)
+    for _ in range(3):
+        append(entry.location)
+    assert "current-snapshot-id" not in catalog.load(entry)
+    entry = catalog.commit(entry, 1, 2, key="value")
+    table = catalog.load(entry)
+    assert (table["current-snapshot-id"], ids(table)) == (2, [1, 2])
+    assert table["schemas"][0]["fields"][0]["name"] == "id"
+    assert summaries(table)[1] == {
+        "operation": "append",
+        "key": "value",
+        "lance.operation": "Append",
+        "lance.version": "2",
+        "total-records": "6",
+        "total-data-files": "2",
+        "total-files-size": summaries(table)[1]["total-files-size"],
+    }
+    assert table["snapshots"][1]["manifest-list"] == f"{entry.location}/2.staged"
+    assert catalog.settle(entry).manifest == f"{entry.location}/2.staged"
+    append(entry.location)
+    assert catalog.cached(entry) is not None
+    lance.dataset(entry.location).tags.create("one", 1)
+    assert catalog.cached(entry) is None
+    lance.dataset(entry.location).tags.create("later", 3)
+    assert set(catalog.load(entry)["refs"]) == {"main", "one"}
+
+
+def test_a_manifest_that_is_not_in_place_yet(catalog: Catalog) -> None:
+    entry = catalog.commit(catalog.create(properties=IMPL, schema=DECLARED), 1)
+    table = catalog.load(entry)
+    assert (table["current-snapshot-id"], table["schemas"][0]["fields"]) == (1, DECLARED["fields"])
+    time.sleep(0.1)
+    catalog.load(entry)
+    assert catalog.cached(entry) is None
+    append(entry.location)
+    assert [field["name"] for field in catalog.load(entry)["schemas"][0]["fields"]] == ["id", "v"]
+    assert catalog.settle(entry)
+    entry = catalog.commit(entry, 2)
+    table = catalog.load(entry)
+    assert [field["name"] for field in table["schemas"][0]["fields"]] == ["id", "v"]
+    assert ["total-records" in summary for summary in summaries(table)] == [True, False]
+    assert catalog.cached(entry) is None
+
+
+def test_versions_from_before_the_catalog(catalog: Catalog) -> None:
+    """An adopted dataset: what it had then is shown; what storage got later behind the catalog's back is not."""
+    entry = catalog.create(properties=IMPL, version=2)
+    for _ in range(5):
+        append(entry.location)
+    assert ids(catalog.load(entry)) == [1, 2]
+    entry = catalog.commit(entry, 3)
+    assert ids(catalog.load(entry)) == [1, 2, 3]
+    entry = catalog.commit(entry, 5)
+    assert ids(catalog.load(entry)) == [1, 2, 3, 5]
+
+
+def test_an_adopted_version_that_is_gone(catalog: Catalog) -> None:
+    table = catalog.load(catalog.create(properties=IMPL, version=7, schema=DECLARED))
+    assert (table["current-snapshot-id"], ids(table)) == (7, [7])
+    assert table["snapshots"][0]["manifest-list"].endswith("_versions/18446744073709551608.manifest")
+
+
+def test_refs_of_the_catalog(catalog: Catalog) -> None:
+    entry = catalog.create(properties=IMPL)
+    for _ in range(3):
+        append(entry.location)
+    dataset = lance.dataset(entry.location)
+    dataset.tags.create("both", 1)
+    dataset.tags.create("storage", 1)
+    refs = (RefRow("both", "tag", 2), RefRow("side", "branch", 1), RefRow("nowhere", "tag", 9))
+    table = catalog.load(catalog.commit(entry, 1, 2, 3, refs=refs))
+    assert {name: (ref["type"], ref["snapshot-id"]) for name, ref in table["refs"].items()} == {
+        "main": ("branch", 3),
+        "both": ("tag", 2),
+        "side": ("branch", 1),
+        "storage": ("tag", 1),
+    }
+
+
+def test_an_operation_that_iceberg_does_not_know(catalog: Catalog) -> None:
+    entry = catalog.commit(catalog.create(properties=IMPL), 1, operation="compaction")
+    assert summaries(catalog.load(entry)) == [{"operation": "overwrite"}]
+
+
+def test_after_a_commit_storage_is_left_alone(catalog: Catalog) -> None:
+    entry = catalog.create(properties=IMPL, schema=DECLARED)
+    append(entry.location)
+    entry = catalog.commit(entry, 1)
+    catalog.settle(entry)
+    shutil.rmtree(entry.location)
+    Path(entry.location).write_text("whatever needs storage now fails")
+    entry = catalog.commit(entry, 2)
+    table = checked(catalog.tables.committed(catalog.warehouse, entry))
+    assert (table["current-snapshot-id"], ids(table)) == (2, [1, 2])
+    assert [field["name"] for field in table["schemas"][0]["fields"]] == ["id", "v"]
+    assert catalog.cached(entry) is None
+
+
+def test_a_commit_is_answered_whatever_storage_says(catalog: Catalog) -> None:
+    entry = catalog.create(properties=IMPL)
+    Path(entry.location).parent.mkdir()
+    Path(entry.location).write_text("no dataset")
+    entry = catalog.commit(entry, 1)
+    assert checked(catalog.tables.committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+
+
+def test_after_a_commit_of_properties(catalog: Catalog) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    assert checked(catalog.tables.committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+
+
+# What is broken, or shared
+
+
+def test_broken(catalog: Catalog) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    (manifest,) = Path(entry.location, "_versions").glob("*.manifest")
+    manifest.write_bytes(b"no manifest" * 10)
+    with pytest.raises(InvalidTableStateError, match=entry.location):
+        catalog.load(entry)
+    with pytest.raises(InvalidInputError, match=entry.location):
+        catalog.tables.adopt(catalog.warehouse, entry.location)
+
+
+def test_storage_out_of_reach(catalog: Catalog) -> None:
+    with Store() as store:
+        warehouse = replace(catalog.warehouse, location=f"s3://{BUCKET}", storage=store.options)
+        stored = catalog.create("stored", location=f"s3://{BUCKET}/n/stored")
+        managed = catalog.create("managed", location=f"s3://{BUCKET}/n/managed", properties=IMPL, schema=DECLARED)
+        for entry in (stored, managed):
+            lance.write_dataset(ROWS, entry.location, storage_options=store.options)
+        managed = catalog.commit(managed, 1)
+        for entry in (stored, managed):
+            table = checked(catalog.tables.load(warehouse, entry))
+            assert table["current-snapshot-id"] == 1
+            assert catalog.tables.cached(warehouse, entry) is None
+        assert table["schemas"][0]["fields"][0]["name"] == "id"
+        assert catalog.tables.adopt(warehouse, stored.location) == 1
+        store.refusal = (403, "AccessDenied")
+        for call in (
+            lambda: catalog.tables.load(warehouse, stored),
+            lambda: catalog.tables.adopt(warehouse, stored.location),
+            lambda: catalog.tables.current_version(warehouse, stored),
+        ):
+            with pytest.raises(PermissionDeniedError) as refused:
+                call()
+            assert "verysecretvalue" not in str(refused.value)
+        table = checked(catalog.tables.load(warehouse, managed))
+        assert (table["current-snapshot-id"], table["schemas"][0]["fields"][0]["name"]) == (1, "id")
+
+
+def test_what_commits_ask(catalog: Catalog) -> None:
+    tables, warehouse = catalog.tables, catalog.warehouse
+    stored, managed = catalog.create("stored"), catalog.create("managed", properties=IMPL, version=7)
+    assert tables.current_version(warehouse, stored) is None
+    assert tables.adopt(warehouse, stored.location) is None
+    with pytest.raises(TableNotFoundError):
+        tables.schema_of(warehouse, stored.location)
+    append(stored.location)
+    append(stored.location)
+    assert tables.current_version(warehouse, stored) == tables.adopt(warehouse, stored.location) == 2
+    assert tables.current_version(warehouse, managed) == 7
+    assert tables.schema_of(warehouse, stored.location, 1) == catalog.load(stored)["schemas"][0]
+    assert Path(manifest_location(stored.location, 2)).exists()
+
+
+def test_threads_share_one_look(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = catalog.create()
+    append(entry.location)
+    looks: list[int] = []
+    read, gate = history.read, threading.Event()
+
+    def slow(*args: Any, **more: Any) -> Any:
+        looks.append(1)
+        gate.wait(10)
+        return read(*args, **more)
+
+    monkeypatch.setattr(history, "read", slow)
+    with ThreadPoolExecutor(8) as pool:
+        loads = [pool.submit(catalog.tables.load, catalog.warehouse, entry) for _ in range(8)]
+        deadline = time.monotonic() + 10
+        while sum(turn.waiting for turn in catalog.tables._turns.values()) < 8:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        gate.set()
+        tables = [load.result() for load in loads]
+    assert len(looks) == 2  # those that came during the first look cannot trust it
+    assert len({table.etag for table in tables}) == 1
+    assert not catalog.tables._turns
+
+
+def test_readers_beside_a_writer(catalog: Catalog) -> None:
+    """No reader ever goes back, and each sees what was there when it asked."""
+    entry = catalog.create()
+    append(entry.location)
+    done, latest = threading.Event(), [1]
+
+    def read() -> int:
+        seen = 0
+        while not done.is_set():
+            least = latest[0]
+            table = catalog.cached(entry) or catalog.tables.load(catalog.warehouse, entry)
+            current = table.metadata["current-snapshot-id"]
+            assert current >= max(seen, least)
+            seen = current
+            time.sleep(0.002)
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read) for _ in range(4)]
+        for version in range(2, 40):
+            append(entry.location)
+            latest[0] = version
+            time.sleep(0.005 if version % 5 else 0.08)
+        done.set()
+        assert all(reader.result() >= 1 for reader in readers)
+
+
+@pytest.mark.parametrize(("limit", "limit_bytes", "held"), [(3, 2**30, 3), (100, 15_500, 3), (100, 1, 1)])
+def test_limits(catalog: Catalog, limit: int, limit_bytes: int, held: int) -> None:
+    tables = LanceTables(catalog.database, limit, limit_bytes)
+    entries = [catalog.create(f"t{n}", schema=DECLARED) for n in range(6)]
+    for entry in entries:
+        tables.load(catalog.warehouse, entry)
+        tables.cached(catalog.warehouse, entries[0])
+    assert len(tables._held) == held
+    assert tables._bytes == sum(each.bytes for each in tables._held.values())
+    is_held = [tables.cached(catalog.warehouse, entry) is not None for entry in entries]
+    assert is_held == ([True] + [False] * (6 - held) + [True] * (held - 1) if held > 1 else [False] * 5 + [True])
+
+
+# The document
+
+
+@pytest.mark.skipif(not SPECS, reason="LANCEHOUSE_SPECS names no folder with OpenAPI documents")
+@pytest.mark.parametrize("document", ["iceberg-rest-1.11.0.yaml", "iceberg-rest-1.9.0.yaml"])
+def test_as_the_document_says(catalog: Catalog, document: str) -> None:
+    loaded = yaml.safe_load((Path(SPECS) / document).read_text())
+    registry = Registry[Any]().with_resource("iceberg", DRAFT202012.create_resource(loaded))
+    validator = OAS31Validator({"$ref": "iceberg#/components/schemas/TableMetadata"}, registry=registry)
+    entry, managed = catalog.create(), catalog.create("managed", properties=IMPL)
+    tables = [catalog.load(entry)]
+    append(entry.location).tags.create("x", 1)
+    lance.dataset(entry.location).create_branch("b", 1)
+    tables += [catalog.load(entry), catalog.load(catalog.commit(managed, 1, 2))]
+    for table in tables:
+        assert [f"{error.json_path}: {error.message}" for error in validator.iter_errors(table)] == []

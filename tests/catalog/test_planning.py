@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    Not,
+    NotEqualTo,
+    NotNull,
+    Or,
+    StartsWith,
+)
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, DecimalType, LongType, NestedField, StringType, TimestampType
+
+from lancehouse.catalog import planning
+from lancehouse.catalog.errors import PlanTaskNotFoundError
+from lancehouse.catalog.scan_requests import ScanRequest, from_token
+from tests.catalog.icebergs import IO, append, delete_file, position_deletes, read, request, sql_catalog, with_deletes
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "name", StringType(), required=False),
+    NestedField(3, "at", TimestampType(), required=False),
+    NestedField(4, "day", DateType(), required=False),
+    NestedField(5, "price", DecimalType(9, 2), required=False),
+)
+SPECS = {
+    "unpartitioned": PartitionSpec(),
+    "identity": PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name")),
+    "many": PartitionSpec(
+        PartitionField(3, 1000, DayTransform(), "at_day"),
+        PartitionField(1, 1001, BucketTransform(3), "id_bucket"),
+        PartitionField(2, 1002, TruncateTransform(1), "name_trunc"),
+        PartitionField(5, 1003, IdentityTransform(), "price"),
+    ),
+}
+
+
+def rows(first: int, last: int) -> pa.Table:
+    ids = range(first, last)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "name": pa.array([None if i % 4 == 3 else "abc"[i % 4] * 2 for i in ids]),
+            "at": pa.array([datetime(2024, 1, 1 + i % 3) for i in ids], pa.timestamp("us")),
+            "day": pa.array([date(2024, 2, 1 + i % 5) for i in ids]),
+            "price": pa.array([Decimal(i % 2) / 4 for i in ids], pa.decimal128(9, 2)),
+        }
+    )
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> SqlCatalog:
+    return sql_catalog(tmp_path)
+
+
+def made(tables: SqlCatalog, spec: PartitionSpec, **more: Any) -> Table:
+    table = tables.create_table("db.t", SCHEMA, partition_spec=spec, **more)
+    for some in (rows(0, 12), rows(100, 104)):
+        append(table, some) if len(spec.fields) > 1 else table.append(some)
+    return table
+
+
+FILTERS: list[BooleanExpression | None] = [
+    None,
+    EqualTo("id", 3),
+    GreaterThan("id", 50),
+    EqualTo("name", "aa"),
+    Or(IsNull("name"), EqualTo("id", 0)),
+    NotNull("name"),
+    NotEqualTo("name", "aa"),
+    StartsWith("name", "b"),
+    Not(In("name", ["aa", "bb"])),
+    And(GreaterThanOrEqual("at", "2024-01-02T00:00:00"), LessThan("at", "2024-01-03T00:00:00")),
+    EqualTo("day", "2024-02-03"),
+    EqualTo("price", Decimal("0.25")),
+    LessThan("id", -1),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("where", FILTERS, ids=lambda case: str(case)[:50])
+def test_files_and_rows_are_those_of_pyiceberg_itself(
+    tables: SqlCatalog, spec: str, where: BooleanExpression | None
+) -> None:
+    table = made(tables, SPECS[spec])
+    scan = table.scan() if where is None else table.scan(row_filter=where)
+    answer = planning.plan(table.metadata, IO, request(where), has_nulls=False)
+    own = {task.file.file_path: task for task in scan.plan_files()}
+    planned = {task["data-file"]["file-path"]: task for task in answer["file-scan-tasks"]}
+    assert planned.keys() <= own.keys()
+    for path, task in planned.items():
+        assert task["data-file"]["record-count"] == own[path].file.record_count
+        assert task["data-file"]["file-size-in-bytes"] == own[path].file.file_size_in_bytes
+    got = read(table.metadata, answer) if where is None else read(table.metadata, answer, where)
+    assert got.sort_by("id").to_pylist() == scan.to_arrow().sort_by("id").to_pylist()
+
+
+def test_partitions_in_json(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["many"])
+    where = And(EqualTo("id", 3), EqualTo("price", Decimal("0.25")))
+    found = planning.plan(table.metadata, IO, request(where))["file-scan-tasks"]
+    task = next(task for task in found if task["data-file"]["partition"][0::2] == ["2024-01-01", None])
+    file = task["data-file"]
+    assert (file["spec-id"], file["content"], file["file-format"]) == (0, "data", "parquet")
+    day, bucket, name, price = file["partition"]
+    assert (day, name, price) == ("2024-01-01", None, "0.25")
+    assert bucket in range(3)
+    assert task["residual-filter"] == request(where).json["filter"]
+    without = planning.plan(table.metadata, IO, request(where), has_nulls=False)["file-scan-tasks"]
+    assert [] in [task["data-file"]["partition"] for task in without]
+
+
+def test_nothing_is_left_to_filter_where_the_partition_says_it(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["identity"])
+    answer = planning.plan(table.metadata, IO, request(EqualTo("name", "aa")))
+    assert [task["residual-filter"] for task in answer["file-scan-tasks"]] == [True, True]
+    whole = planning.plan(table.metadata, IO, request())
+    assert {task["residual-filter"] for task in whole["file-scan-tasks"]} == {True}
+
+
+def test_time_travel_and_changed_schemas(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["identity"])
+    first = table.metadata.snapshots[0].snapshot_id
+    with table.update_schema() as update:
+        update.rename_column("id", "number")
+        update.delete_column("day")
+        update.add_column("more", LongType())
+    with table.update_spec() as spec:
+        spec.remove_field("name")
+        spec.add_field("number", BucketTransform(2), "number_bucket")
+    new = rows(200, 204).rename_columns(["number", "name", "at", "day", "price"]).drop_columns(["day"])
+    append(table, new.append_column("more", pa.array([1, 2, 3, 4], pa.int64())))
+    for where in (GreaterThan("number", 2), EqualTo("more", 2), IsNull("more"), EqualTo("name", "aa")):
+        answer = planning.plan(table.metadata, IO, request(where), has_nulls=False)
+        got = read(table.metadata, answer, where).sort_by("number").to_pylist()
+        assert got == table.scan(row_filter=where).to_arrow().sort_by("number").to_pylist()
+    old = planning.plan(table.metadata, IO, request(snapshot_id=first), has_nulls=False)
+    assert sum(task["data-file"]["record-count"] for task in old["file-scan-tasks"]) == 12
+    json = {"filter": {"type": "eq", "term": "id", "value": 0}, "snapshot-id": first, "select": ["id", "day"]}
+    named = planning.plan(table.metadata, IO, ScanRequest.of({**json, "use-snapshot-schema": True}))
+    assert len(named["file-scan-tasks"]) == 1
+    with pytest.raises(InvalidInputError, match="no column 'id'; it has number"):
+        planning.plan(table.metadata, IO, ScanRequest.of(json))
+
+
+def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    second, first = (task.file.file_path for task in table.scan().plan_files())
+    assert "00000-0" in first
+    deletes = [position_deletes(tmp_path, first, [0, 1]), position_deletes(tmp_path, second, [3])]
+    metadata = with_deletes(table, deletes, tmp_path)
+    answer = planning.plan(metadata, IO, request())
+    assert [delete["content"] for delete in answer["delete-files"]] == ["position-deletes"] * 2
+    assert sorted(read(metadata, answer)["id"].to_pylist()) == [*range(2, 12), 100, 101, 102]
+    before = planning.plan(metadata, IO, request(snapshot_id=table.metadata.current_snapshot_id))
+    assert "delete-files" not in before
+
+
+def test_position_deletes_do_not_reach_later_files_or_other_partitions(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = made(tables, SPECS["identity"])
+    deletes = [position_deletes(tmp_path, "file:///elsewhere", [0], partition=Record("aa"))]
+    table.metadata = with_deletes(table, deletes, tmp_path)
+    answer = planning.plan(table.metadata, IO, request())
+    with_them = [task for task in answer["file-scan-tasks"] if task.get("delete-file-references")]
+    assert len(answer["file-scan-tasks"]) == 8
+    assert {task["data-file"]["partition"][0] for task in with_them} == {"aa"}
+    assert len(with_them) == 2
+
+
+def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = made(tables, SPECS["identity"])
+    file = tmp_path / "eq.parquet"
+    everywhere = delete_file(file, DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1], partition=Record("bb"))
+    metadata = with_deletes(table, [everywhere], tmp_path)
+    answer = planning.plan(metadata, IO, request())
+    assert answer["delete-files"][0] == {
+        "spec-id": 0,
+        "content": "equality-deletes",
+        "file-path": f"file://{file}",
+        "file-format": "parquet",
+        "partition": ["bb"],
+        "file-size-in-bytes": 1,
+        "record-count": 1,
+        "equality-ids": [1],
+    }
+    with_them = [task for task in answer["file-scan-tasks"] if task.get("delete-file-references") == [0]]
+    assert {task["data-file"]["partition"][0] for task in with_them} == {"bb"}
+
+
+def test_equality_deletes_without_partition_reach_all_that_is_older(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    delete = delete_file(tmp_path / "eq.parquet", DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1, 2])
+    metadata = with_deletes(table, [delete], tmp_path)
+    assert [task["delete-file-references"] for task in planning.plan(metadata, IO, request())["file-scan-tasks"]] == [
+        [0],
+        [0],
+    ]
+    with pytest.raises(NotImplementedError, match="equality deletes"):
+        read(metadata, planning.plan(metadata, IO, request()))
+
+
+def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    first, second = (task.file.file_path for task in table.scan().plan_files())
+    vector = delete_file(
+        tmp_path / "v.puffin",
+        DataFileContent.POSITION_DELETES,
+        2,
+        file_format=FileFormat.PUFFIN,
+        referenced_data_file=first,
+        content_offset=4,
+        content_size_in_bytes=40,
+    )
+    deletes = [vector, position_deletes(tmp_path, first, [0]), position_deletes(tmp_path, second, [0])]
+    answer = planning.plan(with_deletes(table, deletes, tmp_path), IO, request())
+    by_path = {
+        task["data-file"]["file-path"]: [answer["delete-files"][place] for place in task["delete-file-references"]]
+        for task in answer["file-scan-tasks"]
+    }
+    assert by_path[first] == [
+        {
+            "spec-id": 0,
+            "content": "position-deletes",
+            "file-path": f"file://{tmp_path / 'v.puffin'}",
+            "file-format": "puffin",
+            "partition": [],
+            "file-size-in-bytes": 1,
+            "record-count": 2,
+            "referenced-data-file": first,
+            "content-offset": 4,
+            "content-size-in-bytes": 40,
+        }
+    ]
+    assert all(delete["file-format"] == "parquet" for delete in by_path[second])
+
+
+def test_statistics_are_told_of_the_fields_asked_for(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    file = planning.plan(table.metadata, IO, request(stats_fields=["id"]))["file-scan-tasks"][-1]["data-file"]
+    assert file["value-counts"] == {"keys": [1], "values": [12]}
+    assert file["lower-bounds"] == {"keys": [1], "values": ["0000000000000000"]}
+    assert file["upper-bounds"] == {"keys": [1], "values": ["0B00000000000000"]}
+
+
+def test_incremental_scans_have_what_was_appended(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    table.delete("id = 1")
+    table.append(rows(300, 302))
+    ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
+
+    def found(start: int, end: int) -> int:
+        answer = planning.plan(table.metadata, IO, request(start_snapshot_id=start, end_snapshot_id=end))
+        return sum(task["data-file"]["record-count"] for task in answer["file-scan-tasks"])
+
+    assert found(ids[0], ids[1]) == 4
+    assert found(ids[0], ids[-1]) == 6
+    assert found(ids[1], ids[2]) == 0
+    with pytest.raises(InvalidInputError, match="is not a parent ancestor"):
+        found(ids[2], ids[1])
+
+
+def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = made(tables, SPECS["identity"])
+    monkeypatch.setattr(planning, "FILES", 4)
+    where = GreaterThan("id", 1)
+    answer = planning.plan(table.metadata, IO, request(where))
+    (later,) = answer["plan-tasks"]
+    rest = planning.tasks(table.metadata, IO, from_token(later))
+    paths = [task["data-file"]["file-path"] for part in (answer, rest) for task in part["file-scan-tasks"]]
+    assert len(paths) == len(set(paths)) == 8
+    with pytest.raises(PlanTaskNotFoundError):
+        planning.tasks(table.metadata, IO, {"request": {}, "manifests": ["/etc/passwd"]})
+
+
+def test_a_manifest_that_is_gone(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["identity"])
+    snapshot = table.metadata.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    with pytest.raises(InvalidTableStateError, match="cannot be read"):
+        planning.plan(table.metadata, IO, request())
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_versions_and_empty_tables(tables: SqlCatalog, version: str) -> None:
+    table = tables.create_table("db.e", SCHEMA, properties={"format-version": version})
+    assert planning.plan(table.metadata, IO, request()) == {"file-scan-tasks": [], "plan-tasks": []}
+    table.append(rows(0, 5))
+    assert read(table.metadata, planning.plan(table.metadata, IO, request())).num_rows == 5

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lance_namespace.errors import InvalidInputError, UnauthenticatedError
+
+from lancehouse.catalog.callers import Grant, Identity, Role
+from lancehouse.catalog.hashes import digest
+from lancehouse.catalog.principals import Principals
+from lancehouse.store import migrate
+from lancehouse.store.database import Database
+from tests.servers.postgres import new_database
+
+READ = Grant(Role.READER, "w")
+WRITE = Grant(Role.WRITER, "w", ("a", "b"))
+
+
+on_both = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    postgres = getattr(request, "param", "sqlite") == "postgres"
+    url = new_database(request.getfixturevalue("postgres")) if postgres else f"sqlite:///{tmp_path / 'catalog.db'}"
+    opened = Database(url)
+    migrate.create_if_empty(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def principals(database: Database) -> Principals:
+    return Principals(database)
+
+
+def test_a_secret_is_shown_once_and_proves_who_it_is(principals: Principals) -> None:
+    credential = principals.create("ada", [READ])
+    assert credential
+    found = principals.authenticate_secret(credential.client_id, credential.client_secret)
+    assert found.identity == Identity("ada", (READ,))
+    assert credential.client_secret not in repr((credential, found, principals.list()))
+
+
+@pytest.mark.parametrize(
+    ("client_id", "secret"),
+    [
+        ("{id}", "wrong"),
+        ("{id}", ""),
+        ("{id}", "{secret}0"),
+        ("{id}", "\ud800"),
+        ("ada", "{secret}"),
+        ("", "{secret}"),
+        ("\x00", "{secret}"),
+        ("\ud800", "{secret}"),
+        ("x" * 10_000, "{secret}"),
+        ("{id}' OR 1=1 --", "{secret}"),
+        ("{other}", "{secret}"),
+    ],
+)
+def test_a_wrong_credential_is_nobodys(principals: Principals, client_id: str, secret: str) -> None:
+    ada, bob = principals.create("ada"), principals.create("bob")
+    assert ada
+    assert bob
+    words = {"id": ada.client_id, "secret": ada.client_secret, "other": bob.client_id}
+    with pytest.raises(UnauthenticatedError, match=r"^the client id or the client secret is wrong"):
+        principals.authenticate_secret(client_id.format(**words), secret.format(**words))
+
+
+def test_an_external_principal_has_no_secret(principals: Principals) -> None:
+    assert principals.create("auth0|5f7c", [READ], external=True) is None
+    found = principals.find("auth0|5f7c")
+    assert found
+    assert found.external
+    with pytest.raises(InvalidInputError, match="external"):
+        principals.rotate("auth0|5f7c")
+
+
+def test_a_new_secret_ends_the_old_one(principals: Principals) -> None:
+    old = principals.create("ada")
+    before = principals.find("ada")
+    new = principals.rotate("ada")
+    after = principals.find("ada")
+    assert old
+    assert before
+    assert after
+    assert new.client_id == old.client_id
+    assert before.generation != after.generation
+    assert principals.authenticate_secret(new.client_id, new.client_secret).name == "ada"
+    with pytest.raises(UnauthenticatedError):
+        principals.authenticate_secret(old.client_id, old.client_secret)
+
+
+@on_both
+def test_a_name_that_is_taken_again_is_somebody_else(principals: Principals) -> None:
+    principals.create("ada", [READ])
+    token = principals.create_token("ada", "ci")
+    before = principals.find("ada")
+    principals.delete("ada")
+    assert principals.find("ada") is None
+    principals.create("ada")
+    after = principals.find("ada")
+    assert before
+    assert after
+    assert after.generation != before.generation
+    assert after.grants == ()
+    with pytest.raises(UnauthenticatedError):
+        principals.authenticate_token(token)
+
+
+@on_both
+def test_static_tokens(principals: Principals) -> None:
+    principals.create("ada", [WRITE])
+    tokens = {label: principals.create_token("ada", label) for label in ("ci", "laptop")}
+    assert [label for label, _ in principals.list_tokens("ada")] == ["ci", "laptop"]
+    for token in tokens.values():
+        assert token.startswith("lh_")
+        assert principals.authenticate_token(token).identity == Identity("ada", (WRITE,))
+    principals.rotate("ada")
+    assert principals.authenticate_token(tokens["ci"]).name == "ada"
+    principals.delete_token("ada", "ci")
+    assert principals.authenticate_token(tokens["laptop"]).name == "ada"
+    for token in (tokens["ci"], tokens["laptop"][:-1], digest(tokens["laptop"]), "lh_", "", "\ud800"):
+        with pytest.raises(UnauthenticatedError, match="not known") as caught:
+            principals.authenticate_token(token)
+        assert len(token) < 4 or token not in str(caught.value)
+
+
+@on_both
+def test_a_grant_replaces_the_one_at_its_place(principals: Principals) -> None:
+    principals.create("ada", [READ])
+    principals.grant("ada", WRITE)
+    principals.grant("ada", Grant(Role.ADMIN, "w"))
+    principals.grant("ada", Grant(Role.ADMIN, "w"))
+    principals.grant("ada", Grant(Role.READER))
+    assert grants(principals) == {Grant(Role.ADMIN, "w"), WRITE, Grant(Role.READER)}
+    assert principals.revoke("ada", "w") == Grant(Role.ADMIN, "w")
+    assert principals.revoke("ada", "w", ("a", "b"), Role.WRITER) == WRITE
+    assert grants(principals) == {Grant(Role.READER)}
+    with pytest.raises(
+        InvalidInputError, match="was not made admin of every warehouse; it is reader of every warehouse"
+    ):
+        principals.revoke("ada", None, (), Role.ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda p: p.create("ada"), "called 'ada' already"),
+        (lambda p: p.create(""), "cannot be a principal's name"),
+        (lambda p: p.create(" ada"), "cannot be a principal's name"),
+        (lambda p: p.create("--help"), "cannot be a principal's name"),
+        (lambda p: p.create("a\nb"), "cannot be a principal's name"),
+        (lambda p: p.create("a\x00b"), "cannot be a principal's name"),
+        (lambda p: p.create("\ud800"), "cannot be a principal's name"),
+        (lambda p: p.create("x" * 256), "cannot be a principal's name"),
+        (lambda p: p.create("anonymous"), "cannot be a principal's name"),
+        (lambda p: p.create("bob", [Grant(Role.READER, None, ("a",))]), "names its warehouse"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "")), "empty warehouse"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("",))), "empty warehouse or level"),
+        (lambda p: p.grant("bob", READ), "no principal called 'bob'"),
+        (lambda p: p.revoke("bob", "w"), "no principal called 'bob'"),
+        (lambda p: p.revoke("ada", "w", ("a",)), "was not made anything of namespace a of warehouse w; it is nothing"),
+        (lambda p: p.rotate("bob"), "no principal called 'bob'"),
+        (lambda p: p.delete("bob"), "no principal called 'bob'"),
+        (lambda p: p.delete("\x00"), "no principal called"),
+        (lambda p: p.create_token("bob", "ci"), "no principal called 'bob'"),
+        (lambda p: p.create_token("ada", ""), "a label has"),
+        (lambda p: p.create_token("ada", "taken"), "labelled 'taken' already"),
+        (lambda p: p.list_tokens("bob"), "no principal called 'bob'"),
+        (lambda p: p.delete_token("ada", "ci"), "no token labelled 'ci'"),
+    ],
+)
+def test_mistakes_are_named_and_change_nothing(
+    principals: Principals, mistake: Callable[[Principals], object], words: str
+) -> None:
+    principals.create("ada")
+    principals.create_token("ada", "taken")
+    before = principals.list()
+    with pytest.raises(InvalidInputError, match=words):
+        mistake(principals)
+    assert principals.list() == before
+
+
+@on_both
+def test_they_are_listed_by_name(principals: Principals) -> None:
+    assert not principals.any()
+    for name in ("b", "a", "C", "ä"):
+        principals.create(name)
+    assert principals.any()
+    assert [each.name for each in principals.list()] == ["C", "a", "b", "ä"]
+
+
+@on_both
+def test_all_who_need_the_key_first_get_the_same(database: Database) -> None:
+    keys: list[str] = []
+    threads = [threading.Thread(target=lambda: keys.append(Principals(database).signing_key())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keys) == 8
+    assert len(set(keys)) == 1
+    assert len(bytes.fromhex(keys[0])) == 32
+
+
+def grants(principals: Principals) -> set[Grant]:
+    found = principals.find("ada")
+    assert found
+    assert len(found.grants) == len(set(found.grants))
+    return set(found.grants)

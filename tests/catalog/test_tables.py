@@ -1,0 +1,238 @@
+"""Tables, Lance and Iceberg ones, on a real database and a real disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import orjson
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
+
+from lancehouse.catalog.callers import Caller, Grant, Identity, Role
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.entries import TableName
+from lancehouse.catalog.errors import MetadataNotFoundError
+from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.warehouses import Warehouse
+
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture(autouse=True)
+def db(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    catalog.namespaces.create(caller, main, ("db",), {})
+
+
+def create(catalog: Catalog, caller: Caller, name: str = "t", lake: bool = True, **more: Any) -> Loaded:
+    properties = {"table_type": "Lance"} if lake else {}
+    given = {"name": name, "schema": SCHEMA, "properties": properties | more.pop("properties", {}), **more}
+    return catalog.tables.create(caller, catalog.warehouse("main"), ("db",), given)
+
+
+def load(catalog: Catalog, caller: Caller, name: str = "t") -> dict[str, Any]:
+    found = catalog.tables.load(caller, catalog.warehouse("main"), ("db",), name)
+    metadata: dict[str, Any] = orjson.loads(found.metadata)
+    return metadata
+
+
+def listed(catalog: Catalog, caller: Caller) -> list[str]:
+    return catalog.tables.list(caller, catalog.warehouse("main"), ("db",), None, None)[0]
+
+
+def test_a_lance_table_is_declared_and_then_written(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller)
+    metadata = orjson.loads(made.metadata)
+    assert made.metadata_location is None
+    assert metadata["location"] == f"{main.location}/db/t"
+    assert metadata["properties"] == {"table_type": "lance", "managed_by": "storage"}
+    assert [field["name"] for field in metadata["schemas"][0]["fields"]] == ["a"]
+    assert "current-snapshot-id" not in metadata
+    lance.write_dataset(ROWS.append_column("b", pa.array(["x", "y", "z"])), metadata["location"])
+    now = load(catalog, caller)
+    assert now["current-snapshot-id"] == 1
+    assert [field["name"] for field in now["schemas"][0]["fields"]] == ["a", "b"]
+    assert (now["schemas"][0]["schema-id"], now["current-schema-id"]) == (1, 1)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "{}/"])
+def test_a_dataset_that_is_there_is_adopted(catalog: Catalog, main: Warehouse, caller: Caller, form: str) -> None:
+    folder = f"{main.location}/elsewhere/d"
+    lance.write_dataset(ROWS, folder)
+    lance.write_dataset(ROWS, folder, mode="append")
+    create(catalog, caller, location=form.format(folder), properties={"managed_by": "impl"})
+    now = load(catalog, caller)
+    assert now["current-snapshot-id"] == 2
+    assert now["location"] == form.format(folder).rstrip("/")
+
+
+def test_register_takes_the_root_of_a_dataset(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    folder = f"{main.location}/d"
+    lance.write_dataset(ROWS, folder)
+    request = {"name": "t", "metadata-location": folder}
+    made = catalog.tables.register(caller, main, ("db",), request)
+    assert made.metadata_location is None
+    assert orjson.loads(made.metadata)["current-snapshot-id"] == 1
+    with pytest.raises(TableAlreadyExistsError, match=r"Table already exists: db\.t"):
+        catalog.tables.register(caller, main, ("db",), request)
+    with pytest.raises(InvalidInputError, match="no Lance dataset"):
+        catalog.tables.register(caller, main, ("db",), {"name": "u", "metadata-location": f"{main.location}/nothing"})
+
+
+@pytest.mark.parametrize("said", ["storage", "Storage", "IMPL", "impl"])
+def test_managed_by_in_any_case(catalog: Catalog, caller: Caller, said: str) -> None:
+    create(catalog, caller, properties={"managed_by": said, "table_type": "LANCE"})
+    assert load(catalog, caller)["properties"] == {"table_type": "lance", "managed_by": said.lower()}
+
+
+def test_managed_by_something_else(catalog: Catalog, caller: Caller) -> None:
+    with pytest.raises(InvalidInputError, match="managed_by is 'me'"):
+        create(catalog, caller, properties={"managed_by": "me"})
+    assert listed(catalog, caller) == []
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "/elsewhere",
+        "{main}/../x",
+        "{main}",
+        "s3://bucket/x",
+        "{main}/.lancehouse/x",
+        "{main}/db/u",
+        "{main}/db/u/deeper",
+    ],
+)
+@pytest.mark.parametrize("lake", [True, False])
+def test_locations_that_are_refused(
+    catalog: Catalog, main: Warehouse, caller: Caller, location: str, lake: bool
+) -> None:
+    create(catalog, caller, "u")
+    with pytest.raises(InvalidInputError):
+        create(catalog, caller, lake=lake, location=location.format(main=main.location))
+    assert listed(catalog, caller) == ["u"]
+
+
+def test_an_iceberg_table(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller, lake=False)
+    assert made.metadata_location is not None
+    assert Path(made.metadata_location).read_bytes() == made.metadata
+    found = catalog.tables.load(caller, main, ("db",), "t")
+    assert found == made
+    assert catalog.tables.cached(caller, main, ("db",), "t", "all") == made
+    Path(made.metadata_location).unlink()
+    assert catalog.tables.cached(caller, main, ("db",), "t", "all") is None
+    with pytest.raises(MetadataNotFoundError, match="Failed to open input stream"):
+        catalog.tables.load(caller, main, ("db",), "t")
+
+
+def test_a_staged_table_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller, lake=False, **{"stage-create": True})
+    assert made.metadata_location is None
+    assert listed(catalog, caller) == []
+    assert list(Path(main.location).rglob("*.json")) == []
+    with pytest.raises(InvalidInputError, match="cannot be staged"):
+        create(catalog, caller, **{"stage-create": True})
+
+
+def test_names_are_taken_once(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller)
+    for lake in (True, False):
+        with pytest.raises(TableAlreadyExistsError, match=r"Table already exists: db\.t"):
+            create(catalog, caller, lake=lake)
+    with pytest.raises(NamespaceNotFoundError, match="Namespace does not exist: nope"):
+        catalog.tables.create(caller, main, ("nope",), {"name": "t", "schema": SCHEMA})
+    assert len(list(Path(main.location).rglob("*.metadata.json"))) == 0
+
+
+def test_what_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    for levels in [("db",), ("nope",)]:
+        with pytest.raises(TableNotFoundError, match="Table does not exist"):
+            catalog.tables.load(caller, main, levels, "t")
+        with pytest.raises(TableNotFoundError):
+            catalog.tables.drop(caller, main, levels, "t")
+    with pytest.raises(NamespaceNotFoundError):
+        catalog.tables.list(caller, main, ("nope",), None, None)
+
+
+def test_drop_keeps_the_files_and_purge_takes_them(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    for purge in (False, True):
+        create(catalog, caller)
+        folder = Path(main.location) / "db" / "t"
+        lance.write_dataset(ROWS, str(folder), mode="overwrite")
+        (folder / "notes.txt").write_text("mine")
+        catalog.tables.drop(caller, main, ("db",), "t", purge=purge)
+        assert listed(catalog, caller) == []
+        assert (folder / "_versions").exists() is not purge
+        assert (folder / "notes.txt").exists()
+
+
+def test_gc_enabled_false_keeps_the_files(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller, properties={"gc.enabled": "false"})
+    with pytest.raises(InvalidInputError, match=r"gc\.enabled is false"):
+        catalog.tables.drop(caller, main, ("db",), "t", purge=True)
+    catalog.tables.drop(caller, main, ("db",), "t")
+
+
+def test_rename(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    catalog.namespaces.create(caller, main, ("db2",), {})
+    create(catalog, caller)
+    create(catalog, caller, "u")
+    source, uuid = TableName(("db",), "t"), load(catalog, caller)["table-uuid"]
+    for target, error in [
+        (TableName(("db",), "u"), TableAlreadyExistsError),
+        (TableName(("nope",), "t"), NamespaceNotFoundError),
+        (TableName(("db",), ""), InvalidInputError),
+    ]:
+        with pytest.raises(error):
+            catalog.tables.rename(caller, main, source, target)
+    catalog.tables.rename(caller, main, source, TableName(("db2",), "v"))
+    assert orjson.loads(catalog.tables.load(caller, main, ("db2",), "v").metadata)["table-uuid"] == uuid
+    assert listed(catalog, caller) == ["u"]
+    again = orjson.loads(create(catalog, caller).metadata)["location"]
+    assert again.startswith(f"{main.location}/db/t-")  # the renamed table lies where its old name says
+    with pytest.raises(TableNotFoundError):
+        catalog.tables.rename(caller, main, TableName(("db",), "gone"), TableName(("db",), "x"))
+
+
+def test_register_an_iceberg_table_again(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller, lake=False)
+    catalog.tables.drop(caller, main, ("db",), "t")
+    request = {"name": "t", "metadata-location": made.metadata_location}
+    assert catalog.tables.register(caller, main, ("db",), request) == made
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.tables.register(caller, main, ("db",), request)
+    assert catalog.tables.register(caller, main, ("db",), {**request, "overwrite": True}) == made
+    with pytest.raises(MetadataNotFoundError):
+        missing = f"{main.location}/x/metadata/00000-x.metadata.json"
+        catalog.tables.register(caller, main, ("db",), {"name": "u", "metadata-location": missing})
+    with pytest.raises(InvalidInputError):
+        catalog.tables.register(caller, main, ("db",), {"name": "u", "metadata-location": "/etc/x.metadata.json"})
+
+
+@pytest.mark.parametrize("role", [None, Role.READER])
+def test_who_may_change_tables(catalog: Catalog, main: Warehouse, caller: Caller, role: Role | None) -> None:
+    create(catalog, caller)
+    other = Caller(Identity("x", (Grant(role, "main", ("db",)),) if role else ()))
+    for call in (
+        lambda: create(catalog, other, "u"),
+        lambda: catalog.tables.drop(other, main, ("db",), "t"),
+        lambda: catalog.tables.rename(other, main, TableName(("db",), "t"), TableName(("db",), "u")),
+        lambda: catalog.tables.register(other, main, ("db",), {"name": "u", "metadata-location": "x"}),
+    ):
+        with pytest.raises(PermissionDeniedError):
+            call()
+    if role is None:
+        with pytest.raises(PermissionDeniedError):
+            load(catalog, other)
+    else:
+        assert load(catalog, other)["table-uuid"]

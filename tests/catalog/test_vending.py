@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from botocore.session import Session
+from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
+from moto.iam.access_control import IAMPolicy, PermissionResult
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.scan_planning import StorageCredential
+from pyiceberg.io import load_file_io
+
+from lancehouse.catalog import vending
+from lancehouse.catalog.vending import check, policy, settings, vended
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.clients.credentials import from_iceberg
+from lancehouse.wire import iceberg as wire
+from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
+
+ROWS = pa.table({"n": [1, 2, 3]})
+
+
+def warehouse(bucket: Bucket, **more: Any) -> Warehouse:
+    return Warehouse(1, "main", f"{bucket.uri}/wh", **{"storage": bucket.options, **more})
+
+
+@pytest.mark.parametrize("vend", ["none", "static", "sts"])
+def test_nothing_for_a_local_warehouse(vend: Any) -> None:
+    place = Warehouse(1, "main", "/data", vend=vend, storage={"aws_access_key_id": "x"})
+    assert vended(place, "/data/t", write=True) == ({}, [])
+
+
+def test_settings_without_secrets() -> None:
+    place = Warehouse(
+        1, "main", "s3://b", storage={"ACCESS_KEY_ID": "k", "secret_access_key": "s", "token": "t", "region": "eu"}
+    )
+    assert vended(place, "s3://b/t", write=True) == (settings(place), [])
+    assert settings(place) == {"client.region": "eu", "s3.region": "eu", "s3.client.region": "eu"}
+
+
+@pytest.mark.parametrize(
+    ("location", "storage", "secret"),
+    [
+        ("s3://b", {"aws_access_key_id": "k", "aws_secret_access_key": "s"}, "s3.secret-access-key"),
+        ("gs://b", {"google_storage_token": "s"}, "gcs.oauth2.token"),
+        ("abfss://c@a.dfs.core.windows.net", {"account_name": "a", "account_key": "s"}, "adls.account-key"),
+    ],
+)
+def test_static_credentials_for_the_table_and_the_copies(location: str, storage: dict[str, str], secret: str) -> None:
+    config, credentials = vended(
+        Warehouse(1, "main", location, storage=storage, vend="static"), f"{location}/t", write=False, uuid="u-1"
+    )
+    assert config[secret] == "s"
+    assert credentials == [
+        {"prefix": f"{location}/t", "config": config},
+        {"prefix": f"{location}/.lancehouse/u-1", "config": config},
+    ]
+
+
+@pytest.mark.parametrize("vend", ["static", "sts"])
+@pytest.mark.parametrize("name", ["t", "a%20b", "%2A"])
+def test_lance_and_pyiceberg_get_in(s3: Bucket, vend: Any, name: str) -> None:
+    place = warehouse(s3, vend=vend, role_arn=ROLE)
+    location = f"{place.location}/{name}"
+    config, credentials = vended(place, location, write=True, uuid="u-1")
+    assert (config["s3.access-key-id"] == ACCESS_KEY) is (vend == "static")
+
+    ours = from_iceberg(location, config, [wire.StorageCredential.model_validate(each) for each in credentials])
+    lance.write_dataset(ROWS, location, storage_options=ours)
+    assert lance.dataset(location, storage_options=ours).to_table() == ROWS
+
+    io = load_file_io(config, location)
+    for file in (f"{location}/data.bin", f"{place.location}/.lancehouse/u-1/f.parquet"):
+        with io.new_output(file).create() as output:
+            output.write(b"bytes")
+        with io.new_input(file).open() as source:
+            assert source.read() == b"bytes"
+        picked = [StorageCredential.model_validate(each) for each in credentials]
+        assert RestCatalog._resolve_storage_credentials(picked, file) == config
+
+
+def test_sts_credentials_are_shared_until_shortly_before_they_expire(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = warehouse(s3, vend="sts", role_arn=ROLE)
+    location = f"{place.location}/t"
+
+    def ask(write: bool = True) -> str:
+        config = vended(place, location, write=write)[0]
+        assert config["s3.session-token"]
+        assert 3500 < int(config["s3.session-token-expires-at-ms"]) / 1000 - now < 3700
+        return config["s3.access-key-id"]
+
+    now = time.time()
+    with ThreadPoolExecutor(8) as pool:
+        [first] = set(pool.map(lambda _: ask(), range(16)))
+    assert ask(write=False) != first
+    assert vended(place, f"{location}2", write=True)[0]["s3.access-key-id"] != first
+    monkeypatch.setattr(time, "time", lambda: now + 3000)
+    assert ask() == first
+    monkeypatch.setattr(time, "time", lambda: now + 3310)
+    assert vended(place, location, write=True)[0]["s3.access-key-id"] != first
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "role", "code"),
+    [
+        ("http://127.0.0.1:1", ROLE, "EndpointConnectionError"),
+        (None, "short", "ParamValidationError"),
+    ],
+)
+def test_no_credentials_is_said_without_secrets(moto: Moto, endpoint: str | None, role: str, code: str) -> None:
+    storage = {**moto.options, "aws_endpoint": endpoint or moto.endpoint}
+    place = Warehouse(1, "main", "s3://b", storage=storage, vend="sts", role_arn=role)
+    with pytest.raises(ServiceUnavailableError, match=rf"does not give the role {role} \({code}\)") as refusal:
+        vended(place, "s3://b/t", write=True)
+    assert SECRET_KEY not in str(refusal.value)
+
+
+def test_nothing_secret_is_logged(s3: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    config, _ = vended(warehouse(s3, vend="sts", role_arn=ROLE), f"{s3.uri}/wh/logged", write=True)
+    assert not {SECRET_KEY, config["s3.secret-access-key"], config["s3.session-token"]} & set(caplog.text.split())
+    assert config["s3.session-token"] not in caplog.text
+    assert config["s3.secret-access-key"] not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("write", "action", "resource", "allowed"),
+    [
+        (True, "s3:PutObject", "b/wh/t/data/1.lance", True),
+        (True, "s3:DeleteObject", "b/wh/t/x", True),
+        (False, "s3:PutObject", "b/wh/t/data/1.lance", False),
+        (False, "s3:DeleteObject", "b/wh/t/x", False),
+        (False, "s3:GetObject", "b/wh/t/x", True),
+        (True, "s3:GetObject", "b/wh/t2/x", False),
+        (True, "s3:GetObject", "b/wh/x", False),
+        (True, "s3:GetObject", "b/wh/.lancehouse/u/x.parquet", True),
+        (True, "s3:PutObject", "b/wh/.lancehouse/u/x.parquet", False),
+        (True, "s3:GetObject", "b/wh/.lancehouse/other/x.parquet", False),
+        (True, "s3:GetObject", "other/wh/t/x", False),
+        (True, "s3:PutBucketPolicy", "b", False),
+        (True, "s3:ListBucket", "b", True),
+        (True, "s3:ListBucket", "other", False),
+    ],
+)
+def test_what_the_policy_allows(write: bool, action: str, resource: str, allowed: bool) -> None:
+    text = policy("aws", "s3://b/wh/t/", "s3://b/wh/.lancehouse/u/", write=write)
+    result = IAMPolicy(text).is_action_permitted(action, f"arn:aws:s3:::{resource}")
+    assert (result == PermissionResult.PERMITTED) is allowed
+
+
+def test_a_policy_takes_names_literally_and_lists_only_below() -> None:
+    statements = json.loads(policy("aws-cn", "s3://b/a*?$/", "s3://c/x/", write=False))["Statement"]
+    assert [statement["Resource"] for statement in statements] == [
+        "arn:aws-cn:s3:::b/a${*}${?}${$}/*",
+        "arn:aws-cn:s3:::c/x/*",
+        "arn:aws-cn:s3:::b",
+        "arn:aws-cn:s3:::c",
+    ]
+    assert [statement["Condition"]["StringLike"]["s3:prefix"] for statement in statements[2:]] == [
+        ["a${*}${?}${$}", "a${*}${?}${$}/*"],
+        ["x", "x/*"],
+    ]
+    with pytest.raises(InvalidInputError, match="too long"):
+        policy("aws", f"s3://b/{'x' * 800}/", "s3://b/.lancehouse/", write=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"vend": "none"}, None),
+        ({"vend": "static", "storage": {"access_key_id": "k"}}, None),
+        ({"vend": "static", "storage": {"region": "eu"}}, "put them in its options"),
+        ({"vend": "sts", "role_arn": ROLE}, None),
+        ({"vend": "sts"}, "needs the role"),
+        ({"vend": "sts", "role_arn": "lancehouse"}, "needs the role"),
+        ({"vend": "sts", "role_arn": ROLE, "location": "gs://b"}, "STS is for s3://"),
+    ],
+)
+def test_a_warehouse_is_checked_at_the_start(more: dict[str, Any], problem: str | None) -> None:
+    place = Warehouse(**{"id": 1, "name": "main", "location": "s3://b", **more})
+    if problem is None:
+        check(place)
+    else:
+        with pytest.raises(InvalidInputError, match=f"warehouse main: .*{problem}"):
+            check(place)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sts"),
+    [
+        (None, None),
+        ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
+        ("https://s3.eu-west-1.amazonaws.com", None),
+        ("https://s3.cn-north-1.amazonaws.com.cn", None),
+    ],
+)
+def test_where_sts_is(endpoint: str | None, sts: str | None) -> None:
+    assert vending._same_endpoint(endpoint) == sts
+
+
+def test_the_role_that_is_assumed(s3: Bucket) -> None:
+    config, _ = vended(warehouse(s3, vend="sts", role_arn=ROLE), f"{s3.uri}/wh/who", write=False)
+    keys = {
+        "aws_access_key_id": config["s3.access-key-id"],
+        "aws_secret_access_key": config["s3.secret-access-key"],
+        "aws_session_token": config["s3.session-token"],
+    }
+    sts = Session().create_client("sts", region_name=REGION, endpoint_url=s3.endpoint, **keys)
+    assert sts.get_caller_identity()["Arn"].endswith(":assumed-role/lancehouse/lancehouse")

@@ -1,0 +1,201 @@
+"""The command itself, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+
+import trustme
+from click.testing import CliRunner
+
+from lancehouse.cli.main import main
+from lancehouse.server.settings import SERVER_SETTINGS
+from tests.server.serving import Client
+from tests.servers.lancehouse import PROGRAM
+
+START_TIMEOUT_S = 60
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    line: str
+    client: Client
+    log: Path
+
+    def workers(self) -> list[int]:
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
+
+
+@contextmanager
+def serve(folder: Path, *options: str) -> Iterator[Running]:
+    log = folder / "stderr"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [PROGRAM, "serve", "--port", "0", *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "XDG_DATA_HOME": str(folder / "data")},
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("ready"), log.read_text()
+        port = re.search(r"iceberg https?://\S+:(\d+)/iceberg", line)
+        assert port
+        yield Running(process, line, Client(int(port[1])), log)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(START_TIMEOUT_S)
+        process.stdout.close()
+
+
+def refused(folder: Path, *options: str) -> str:
+    done = subprocess.run(
+        [PROGRAM, "serve", "--port", "0", *options],
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        env={**os.environ, "XDG_DATA_HOME": str(folder / "data")},
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (sentence,) = done.stderr.splitlines()
+    return sentence
+
+
+def gone(pids: Sequence[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def wait_until(condition: object, timeout_s: float = 20) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_without_options(tmp_path: Path) -> None:
+    with serve(tmp_path) as running:
+        warehouse = tmp_path / "data" / "lancehouse" / "warehouse"
+        assert running.line.endswith(f"warehouses main={warehouse}\n")
+        assert running.client.iceberg("GET", "config").json["defaults"]["root"] == str(warehouse)
+        assert running.client.send("GET", "/health/ready").status == 200
+        assert (tmp_path / "data" / "lancehouse" / "catalog.db").exists()
+        running.process.terminate()
+        assert running.process.wait(20) == 0
+    assert '"route":"getConfig"' in running.log.read_text()
+
+
+def test_interrupt_is_a_stop(tmp_path: Path) -> None:
+    with serve(tmp_path) as running:
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(20) == 0
+
+
+def test_warehouses_are_remembered(tmp_path: Path) -> None:
+    one, two = f"one={tmp_path}/1", f"two={tmp_path}/2"
+    with serve(tmp_path, "--warehouse", one, "--warehouse", two) as running:
+        assert running.client.iceberg("POST", "two/namespaces", {"namespace": ["n"]}).status == 200
+    with serve(tmp_path) as running:
+        assert running.line.endswith(f"warehouses {one} {two}\n")
+        assert running.client.iceberg("GET", "two/namespaces").json["namespaces"] == [["n"]]
+    sentence = refused(tmp_path, "--warehouse", f"two={tmp_path}/3")
+    assert f"warehouse two is at {tmp_path}/2 and has tables there" in sentence
+    with serve(tmp_path, "--warehouse", f"one={tmp_path}/3") as running:  # an empty one may move
+        assert running.client.iceberg("GET", "config").json["defaults"]["root"] == f"{tmp_path}/3"
+
+
+def test_what_cannot_be_served(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "is in use" in refused(tmp_path, "--port", port)
+    pem = tmp_path / "x.pem"
+    pem.write_text("nonsense")
+    rows = [
+        (["--tls-cert", str(pem), "--tls-key", str(pem)], "are no certificate with its key"),
+        (["--warehouse", f"w={pem}/below"], "warehouse w cannot be at"),
+        (["--warehouse", "w=ftp://x"], "ftp:// is no storage"),
+        (["--host", "0.0.0.0"], "lancehouse principal create"),
+        (["--host", "no.such.host.invalid"], "is no address"),
+        (["--db", "mysql://x"], "no such kind of database"),
+        (["--port", "many"], "--port must be a whole number"),
+        (["--config", str(tmp_path / "none.yaml")], "cannot be read"),
+    ]
+    for options, words in rows:
+        assert words in refused(tmp_path, *options), options
+
+
+def test_beyond_this_machine_if_told_so(tmp_path: Path) -> None:
+    with serve(tmp_path, "--host", "0.0.0.0", "--insecure") as running:
+        assert running.client.send("GET", "/health/live").status == 200
+    with serve(tmp_path, "--host", "0.0.0.0", "--auth") as running:
+        assert running.client.iceberg("GET", "config").error[0] == 401
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with serve(tmp_path, *options) as running:
+        assert "https://127.0.0.1:" in running.line
+        connection = HTTPSConnection("127.0.0.1", running.client.port, context=context, timeout=10)
+        connection.request("GET", "/health/live")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_workers(tmp_path: Path) -> None:
+    """They share the port, count together, are replaced when they die, and go when their parent goes."""
+    with serve(tmp_path, "--workers", "2") as running:
+        workers = running.workers()
+        assert len(workers) == 2
+        connections = [HTTPConnection("127.0.0.1", running.client.port, timeout=20) for _ in range(8)]
+        for connection in connections:
+            connection.request("GET", "/iceberg/v1/config")
+        for connection in connections:
+            assert connection.getresponse().read()
+            connection.close()
+        page = running.client.send("GET", "/metrics").body.decode()
+        assert 'lancehouse_requests_total{method="GET",route="getConfig",status="200"} 8.0' in page
+        assert page.count("process_resident_memory_bytes{") == 2
+        running.client.iceberg("POST", "main/namespaces", {"namespace": ["n"]})
+        os.kill(workers[0], signal.SIGKILL)
+        wait_until(lambda: len(running.workers()) == 2 and workers[0] not in running.workers())
+        assert running.client.iceberg("GET", "main/namespaces").json["namespaces"] == [["n"]]
+        workers = running.workers()
+        running.process.kill()
+        wait_until(lambda: gone(workers))
+
+
+def test_workers_stop_in_order(tmp_path: Path) -> None:
+    with serve(tmp_path, "--workers", "2") as running:
+        workers = running.workers()
+        running.process.terminate()
+        assert running.process.wait(30) == 0
+        assert gone(workers)
+
+
+def test_every_setting_is_an_option_and_a_variable() -> None:
+    words = CliRunner().invoke(main, ["serve", "--help"]).stdout
+    assert all(setting.option in words for setting in SERVER_SETTINGS)
+    done = CliRunner().invoke(main, ["serve"], env={"LANCEHOUSE_PORT": "many"})
+    assert (done.exit_code, done.stderr) == (1, "Error: --port must be a whole number from 0 to 65535\n")

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    InvalidTableStateError,
+    LanceNamespaceError,
+    PermissionDeniedError,
+    TableVersionNotFoundError,
+)
+
+from lancehouse.lake import history
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.history import History, from_snapshot_id, read, snapshot_id
+from tests.lake.store import BUCKET, Store
+
+ROWS = pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})
+
+
+def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
+    return lance.write_dataset(ROWS, at, mode="append")
+
+
+def told(location: str, known: History | None = None, at: int | None = None) -> History:
+    found = read(TableRef(location), known=known, at=at)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "t")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The versions whose manifests are read, one after the other, besides the latest."""
+    versions: list[int] = []
+    checkout = lance.LanceDataset.checkout_version
+
+    def counted(dataset: lance.LanceDataset, version: tuple[str, int]) -> lance.LanceDataset:
+        versions.append(version[1])
+        return checkout(dataset, version)
+
+    monkeypatch.setattr(lance.LanceDataset, "checkout_version", counted)
+    return versions
+
+
+STEPS: list[tuple[str, Callable[[str], object], int]] = [
+    ("Overwrite", lambda at: lance.write_dataset(ROWS, at), 3),
+    ("Append", append, 6),
+    ("Delete", lambda at: lance.dataset(at).delete("id = 1"), 4),
+    ("Update", lambda at: lance.dataset(at).update({"s": "'z'"}, where="id = 2"), 4),
+    ("Merge", lambda at: lance.dataset(at).add_columns({"x": "id * 2"}), 4),
+    ("Project", lambda at: lance.dataset(at).drop_columns(["x"]), 4),
+    ("CreateIndex", lambda at: lance.dataset(at).create_scalar_index("id", "BTREE"), 4),
+    ("DropIndex", lambda at: lance.dataset(at).drop_index("id_idx"), 4),
+    ("UpdateConfig", lambda at: lance.dataset(at).update_config({"a": "b"}), 4),
+    ("Restore", lambda at: lance.dataset(at, version=2).restore(), 6),
+    ("Overwrite", lambda at: lance.write_dataset(ROWS, at, mode="overwrite"), 3),
+]
+
+
+def test_operations(location: str) -> None:
+    known = None
+    for number, (operation, step, rows) in enumerate(STEPS, 1):
+        step(location)
+        known = told(location, known)
+        newest = known.versions[-1]
+        assert (known.version, newest.version, newest.operation, newest.rows) == (number, number, operation, rows)
+    assert known == told(location)
+
+
+def test_compaction_keeps_books(location: str) -> None:
+    append(location)
+    append(location)
+    lance.dataset(location).optimize.compact_files()
+    made = told(location).versions
+    assert [version.operation for version in made] == ["Overwrite", "Append", "Other", "Rewrite"]
+    assert [version.files for version in made] == [1, 2, 2, 1]
+
+
+def test_versions_are_as_lance_tells(location: str) -> None:
+    for _ in range(20):
+        append(location)
+    found = told(location)
+    versions = lance.dataset(location).versions()
+    assert [(v.version, v.timestamp_ms, v.rows, v.files, v.bytes) for v in found.versions] == [
+        (
+            v["version"],
+            int(v["timestamp"].timestamp() * 1000),
+            int(v["metadata"]["total_rows"]),
+            int(v["metadata"]["total_data_files"]),
+            int(v["metadata"]["total_files_size"]),
+        )
+        for v in versions
+    ]
+    assert all((Path(location) / version.manifest).exists() for version in found.versions)
+
+
+def test_old_names_of_manifests(location: str) -> None:
+    lance.write_dataset(ROWS, location, enable_v2_manifest_paths=False)
+    append(location)
+    assert [version.manifest for version in told(location).versions] == ["_versions/1.manifest", "_versions/2.manifest"]
+    known = told(location)
+    lance.dataset(location).migrate_manifest_paths_v2()
+    moved = told(location, known)
+    assert [version.version for version in moved.versions] == [1, 2]
+    assert all((Path(location) / version.manifest).exists() for version in moved.versions)
+
+
+def test_a_new_version_costs_one_manifest(location: str, opened: list[int]) -> None:
+    for _ in range(30):
+        append(location)
+    known = told(location)
+    assert sorted(opened) == list(range(1, 30))
+    opened.clear()
+    assert told(location, known) == known
+    assert opened == []
+    append(location)
+    opened.clear()
+    assert told(location, known).version == 31
+    assert opened == [30]  # it is still the dataset that is known
+
+
+def test_a_dataset_made_again_is_another(location: str) -> None:
+    append(location)
+    append(location)
+    known = told(location)
+    shutil.rmtree(location)
+    lance.write_dataset(ROWS.slice(1), location)
+    append(location)
+    append(location)
+    found = told(location, known)
+    assert [version.rows for version in found.versions] == [2, 5, 8]
+    assert found == told(location)
+
+
+def test_a_branch_made_again_is_another(location: str) -> None:
+    append(location)
+    append(location)
+    lance.dataset(location).create_branch("b", 1)
+    known = told(location)
+    lance.dataset(location).branches.delete("b")
+    assert not told(location, known).branches
+    lance.dataset(location).create_branch("b", 2)
+    append(lance.dataset(location).checkout_version(("b", None)))
+    found = told(location, known)
+    assert [(v.version, v.rows) for v in found.versions if v.branch] == [(2, 6), (3, 9)]
+    assert found == told(location)
+
+
+def test_cleaned_up_versions_are_gone(location: str) -> None:
+    for _ in range(4):
+        append(location)
+    lance.dataset(location).tags.create("kept", 2)
+    known = told(location)
+    lance.dataset(location).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
+    assert [version.version for version in told(location, known).versions] == [2, 4]
+
+
+def test_tags_and_branches(location: str) -> None:
+    append(location)
+    append(location)
+    dataset = lance.dataset(location)
+    dataset.tags.create("one", 1)
+    dataset.create_branch("a/b", 1)
+    append(lance.dataset(location).checkout_version(("a/b", None)))
+    lance.dataset(location).checkout_version(("a/b", 2)).create_branch("c", ("a/b", 2))
+    dataset.tags.create("branched", ("a/b", 2))
+    found = told(location)
+    assert [(v.branch, v.version, v.operation, v.rows) for v in found.versions] == [
+        (None, 1, "Overwrite", 3),
+        (None, 2, "Append", 6),
+        ("a/b", 1, "Clone", 3),
+        ("a/b", 2, "Append", 6),
+        ("c", 2, "Clone", 6),
+    ]
+    assert found.tags == {"branched": snapshot_id("a/b", 2), "one": 1}
+    assert {name: branch.parent for name, branch in found.branches.items()} == {
+        "a/b": 1,
+        "c": snapshot_id("a/b", 2),
+    }
+    assert all((Path(location) / version.manifest).exists() for version in found.versions)
+
+
+@pytest.mark.parametrize("branch", [None, "main", "b", "a/b", "é"])
+@pytest.mark.parametrize("version", [1, 300, 2**32 - 1])
+def test_snapshot_ids(branch: str | None, version: int) -> None:
+    number = snapshot_id(branch, version)
+    assert 0 < number < 2**63
+    assert from_snapshot_id(number, ["x", "b", "a/b", "é"]) == (None if branch == "main" else branch, version)
+    assert len({snapshot_id(name, version) for name in (None, "b", "a/b", "é")}) == 4
+
+
+def test_an_unknown_branch_is_no_branch() -> None:
+    assert from_snapshot_id(snapshot_id("gone", 7), ["b"]) == (None, snapshot_id("gone", 7))
+
+
+def test_at_a_version(location: str) -> None:
+    append(location)
+    lance.dataset(location).add_columns({"x": "id * 2"})
+    manifest = Path(location) / told(location).versions[1].manifest
+    assert len(told(location).schema["fields"]) == 3
+    assert [version.version for version in told(location, at=1).versions] == [1]
+    assert len(told(location, at=1).schema["fields"]) == 2
+    assert told(location, at=9).version == 2
+    manifest.rename(manifest.with_suffix(".staged"))
+    assert told(location, at=2).version == 1
+    assert read(TableRef(location), at=0) is None
+
+
+def test_ids_of_fields_stay(location: str) -> None:
+    append(location)
+    lance.dataset(location).add_columns({"x": "id * 2"})
+    lance.dataset(location).drop_columns(["s"])
+    lance.dataset(location).add_columns({"y": "id * 2"})
+    lance.dataset(location).drop_columns(["y"])
+    found = told(location)
+    assert {field["name"]: field["id"] for field in found.schema["fields"]} == {"id": 1, "x": 3}
+    assert found.schema["schema-id"] == 1
+    assert found.last_column_id >= 3
+    assert history.schema(TableRef(location)) == found.schema
+    assert [field["name"] for field in history.schema(TableRef(location, version=1))["fields"]] == ["id", "s"]
+
+
+def test_nothing(tmp_path: Path) -> None:
+    assert read(TableRef(str(tmp_path / "nothing"))) is None
+    assert history.latest(TableRef(str(tmp_path / "nothing"))) is None
+    (tmp_path / "file").write_text("")
+    for mistake in ("file", "x" * 300):
+        with pytest.raises(InvalidInputError):
+            read(TableRef(str(tmp_path / mistake)))
+
+
+def test_broken(location: str) -> None:
+    append(location)
+    (manifest,) = Path(location, "_versions").glob("*.manifest")
+    manifest.write_bytes(manifest.read_bytes()[:50])
+    with pytest.raises(InvalidTableStateError, match=rf"the dataset cannot be read: {location}"):
+        read(TableRef(location))
+    with pytest.raises(InvalidTableStateError, match="cannot be read"):
+        history.schema(TableRef(location))
+    with pytest.raises(TableVersionNotFoundError):
+        history.schema(TableRef(location, version=7))
+
+
+class CountingStore(Store):
+    """An object store that remembers what it is asked for."""
+
+    asked: list[str]
+
+
+@pytest.fixture
+def counting() -> Iterator[CountingStore]:
+    store = CountingStore()
+    store.asked = []
+    handler = store._server.RequestHandlerClass
+    answer = handler.do_GET  # type: ignore[attr-defined]
+
+    def counted(request: object) -> None:
+        store.asked.append(f"{request.command} {request.path}")  # type: ignore[attr-defined]
+        answer(request)
+
+    handler.do_GET = handler.do_HEAD = counted  # type: ignore[attr-defined]
+    with store:
+        yield store
+
+
+def test_requests(counting: CountingStore) -> None:
+    """An object store is listed and asked for the latest manifest, and for no other that is known."""
+    location, options = f"s3://{BUCKET}/a/t", counting.options
+    for _ in range(12):
+        lance.write_dataset(ROWS, location, mode="append", storage_options=options)
+    table = TableRef(location, options)
+    known = read(table)
+    assert known is not None
+    counting.asked.clear()
+    assert read(table, known=known) == known
+    unchanged = len(counting.asked)
+    assert unchanged <= 5, counting.asked  # three lists, and one manifest
+    lance.write_dataset(ROWS, location, mode="append", storage_options=options)
+    counting.asked.clear()
+    newer = read(table, known=known)
+    assert newer is not None
+    assert newer.version == 13
+    assert len(counting.asked) <= unchanged + 3, counting.asked
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"), [(403, "AccessDenied", PermissionDeniedError), (500, "InternalError", None)]
+)
+def test_an_object_store_that_refuses(
+    store: Store, status: int, code: str, expected: type[LanceNamespaceError] | None
+) -> None:
+    table = TableRef(f"s3://{BUCKET}/t", store.options)
+    assert read(table) is None
+    store.refusal = (status, code)
+    with pytest.raises(expected or LanceNamespaceError):
+        read(table)
+    with pytest.raises(expected or LanceNamespaceError):
+        history.latest(table)

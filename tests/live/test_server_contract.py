@@ -1,0 +1,199 @@
+"""What Iceberg's OpenAPI document promises holds for any request that can be made up from it: by schemathesis.
+
+The document is found through LANCEHOUSE_SPECS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+import requests
+import schemathesis
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.live.committers import SCHEMA, Client
+from tests.servers.lancehouse import Served
+
+SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
+pytestmark = pytest.mark.skipif(not SPECS, reason="LANCEHOUSE_SPECS names no folder with OpenAPI documents")
+
+DOCUMENT = "iceberg-rest-1.11.0.yaml"
+BARE, WRAPPED = "#/components/schemas/ErrorModel", "#/components/schemas/IcebergErrorResponse"
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+MODES = {"right": GenerationMode.POSITIVE, "wrong": GenerationMode.NEGATIVE}
+NOT_OFFERED = frozenset({"signRequest"})
+NAMESPACE = "seeded"
+TABLES = ("lance", "managed", "iceberg")
+VIEW = "view"
+
+
+def read_document() -> dict[str, Any]:
+    """The document, with errors in the envelope that is on the wire also where it forgets that."""
+    document: dict[str, Any] = json.loads(json.dumps(yaml.safe_load((Path(SPECS) / DOCUMENT).read_text())))
+    responses = [document["components"]["responses"]]
+    responses += [operation["responses"] for path in document["paths"].values() for operation in _operations(path)]
+    for response in (response for group in responses for response in group.values()):
+        schema = response.get("content", {}).get("application/json", {}).get("schema", {})
+        if schema.get("$ref") == BARE:
+            schema["$ref"] = WRAPPED
+    return document
+
+
+def _operations(path: Mapping[str, Any]) -> list[Any]:
+    return [operation for method, operation in path.items() if method != "parameters"]
+
+
+@cache
+def operations() -> dict[str, Any]:
+    """All operations by their names."""
+    schema = schemathesis.openapi.from_dict(read_document())
+    found = (result.ok() for result in schema.get_all_operations() if isinstance(result, Ok))
+    return {operation.definition.raw["operationId"]: operation for operation in found}
+
+
+class Seeds:
+    """Things that are there, so that requests lead further than to a 404."""
+
+    def __init__(self, server: Served) -> None:
+        self._client = Client(server.tables, "contract")
+        self.dataset = str(server.location / f"dataset_{uuid4().hex[:8]}")
+        lance.write_dataset(pa.table({"id": [1, 2, 3], "word": ["a", "b", None]}), self.dataset)
+
+    def sow(self) -> None:
+        """Make what an earlier request has removed."""
+        self._client.send("POST", "/namespaces", {"namespace": [NAMESPACE]})
+        for name, properties in (
+            ("lance", {"table_type": "lance"}),
+            ("managed", {"table_type": "lance", "managed_by": "impl"}),
+            ("iceberg", {}),
+        ):
+            place = {"location": self.dataset} if name == "lance" else {}
+            table = {"name": name, "schema": SCHEMA, "properties": properties, **place}
+            self._client.send("POST", f"/namespaces/{NAMESPACE}/tables", table)
+        query = {"type": "sql", "sql": "SELECT 1", "dialect": "spark"}
+        version = {
+            "version-id": 1,
+            "timestamp-ms": 1,
+            "schema-id": 0,
+            "summary": {"engine": "test"},
+            "representations": [query],
+            "default-namespace": [NAMESPACE],
+        }
+        view = {"name": VIEW, "schema": SCHEMA, "view-version": version, "properties": {}}
+        self._client.send("POST", f"/namespaces/{NAMESPACE}/views", view)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@st.composite
+def cases(draw: st.DrawFn, operation: Any, mode: GenerationMode, warehouse: str, dataset: str) -> Case[Any]:
+    """A request as the document allows it, or does not, mostly about something that is there."""
+    path: dict[str, Any] = {"prefix": warehouse} if "{prefix}" in operation.path else {}
+    if draw(st.sampled_from([True, True, True, False])):
+        known = {"namespace": NAMESPACE, "view": VIEW, "table": draw(st.sampled_from(TABLES))}
+        path |= {key: value for key, value in known.items() if f"{{{key}}}" in operation.path}
+    case: Case[Any] = draw(operation.as_strategy(mode, path_parameters=path))
+    if isinstance(case.body, dict) and draw(st.booleans()):
+        operation_id = operation.definition.raw["operationId"]
+        if deepen := DEEPER.get(operation_id):
+            case.body = deepen(draw, case.body, dataset)
+    return case
+
+
+Deepen = Callable[[st.DrawFn, dict[str, Any], str], dict[str, Any]]
+
+
+def _creatable(draw: st.DrawFn, body: dict[str, Any], dataset: str) -> dict[str, Any]:
+    kinds = [{}, {"table_type": "lance"}, {"table_type": "LANCE", "managed_by": "impl"}]
+    properties = {"properties": draw(st.sampled_from(kinds))}
+    return {key: value for key, value in body.items() if key != "location"} | properties
+
+
+def _registrable(draw: st.DrawFn, body: dict[str, Any], dataset: str) -> dict[str, Any]:
+    return body | {"metadata-location": dataset}
+
+
+def _renamable(draw: st.DrawFn, body: dict[str, Any], dataset: str) -> dict[str, Any]:
+    return body | {"source": {"namespace": [NAMESPACE], "name": draw(st.sampled_from([*TABLES, VIEW]))}}
+
+
+def _committable(draw: st.DrawFn, body: dict[str, Any], dataset: str) -> dict[str, Any]:
+    changes = body.get("table-changes")
+    if not isinstance(changes, list):
+        return body
+    names = [draw(st.sampled_from(TABLES)) for _ in changes]
+    return body | {
+        "table-changes": [
+            change | {"identifier": {"namespace": [NAMESPACE], "name": name}} if isinstance(change, dict) else change
+            for name, change in zip(names, changes, strict=True)
+        ]
+    }
+
+
+def _unconditional(draw: st.DrawFn, body: dict[str, Any], dataset: str) -> dict[str, Any]:
+    return body | {"requirements": []}
+
+
+def _plannable(draw: st.DrawFn, body: dict[str, Any], dataset: str) -> dict[str, Any]:
+    kept = {key: value for key, value in body.items() if key not in ("snapshot-id", "select", "stats-fields")}
+    return {key: value for key, value in kept.items() if not key.endswith("snapshot-id")}
+
+
+DEEPER: Mapping[str, Deepen] = {
+    "createTable": _creatable,
+    "registerTable": _registrable,
+    "renameTable": _renamable,
+    "renameView": _renamable,
+    "commitTransaction": _committable,
+    "updateTable": _unconditional,
+    "replaceView": _unconditional,
+    "planTableScan": _plannable,
+}
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", sorted(operations().keys() - NOT_OFFERED) if SPECS else [])
+def test_answers_are_as_promised(served: Served, name: str, mode: str, soak: bool) -> None:
+    operation = operations()[name]
+    seeds = Seeds(served)
+    session = requests.Session()
+
+    @settings(
+        max_examples=400 if soak else 15,
+        deadline=None,
+        derandomize=not soak,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases(operation, MODES[mode], served.warehouse, seeds.dataset))
+    def check(case: Case[Any]) -> None:
+        seeds.sow()
+        case.call_and_validate(base_url=served.iceberg, session=session, checks=CHECKS)
+
+    try:
+        check()
+    finally:
+        session.close()
+        seeds.close()

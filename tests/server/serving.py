@@ -1,0 +1,127 @@
+"""The application on a real socket, in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from lancehouse.catalog import opening
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.principals import Principals
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server.app import App
+from lancehouse.server.auth import Authenticator
+from lancehouse.server.door import Door
+from lancehouse.server.limits import Limits
+from lancehouse.server.observability import Log
+from lancehouse.server.protocol import protocol
+from lancehouse.server.routes import Route
+from lancehouse.server.run import Server, listen
+from lancehouse.server.settings import ServerSettings
+
+START_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> tuple[int, str]:
+        """Status and type, once the envelope is found to be whole."""
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "code"}
+        assert error["code"] == self.status
+        assert "Traceback" not in error["message"]
+        return self.status, error["type"]
+
+    @property
+    def message(self) -> str:
+        return str(self.json["error"]["message"])
+
+
+@dataclass
+class Client:
+    """One connection at a time, to a server that may be awkward."""
+
+    port: int
+    headers: dict[str, str] = field(default_factory=dict)
+    log: Path | None = None
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> Answer:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, path, data, {**self.headers, **(headers or {})})
+            reply = connection.getresponse()
+            return Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
+        finally:
+            connection.close()
+
+    def iceberg(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.send(method, f"/iceberg/v1/{path}", body, headers)
+
+    def lines(self) -> list[dict[str, Any]]:
+        assert self.log is not None
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@contextmanager
+def serving(
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    more: Sequence[Route] = (),
+    auth: bool = False,
+    names: Sequence[str] = ("main", "other"),
+    level: str = "info",
+) -> Iterator[Client]:
+    """A server on SQLite, with a warehouse for each name."""
+    limits = limits or Limits()
+    database = opening.open_database(f"sqlite:///{folder / 'catalog.db'}")
+    wanted = [Warehouse(0, name, str(folder / "warehouses" / name)) for name in names]
+    catalog = Catalog(database, opening.record(database, wanted, wanted[0]))
+    file = folder / "log"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = Log(level, descriptor)
+    app = App(catalog, Authenticator(Principals(database), required=auth), limits=limits, log=log, more=more)
+    listener = listen(ServerSettings(port=0))
+    port = listener.getsockname()[1]
+    ready = threading.Event()
+    config = uvicorn.Config(
+        Door(lambda: app, lambda: None), http=protocol(limits), ws="none", loop="uvloop", lifespan="on", log_config=None
+    )
+    server = Server(config, ready.set)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(START_TIMEOUT_S)
+        yield Client(port, log=file)
+    finally:
+        server.stop()
+        thread.join(START_TIMEOUT_S)
+        log.close()
+        os.close(descriptor)
+    assert not thread.is_alive()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import gzip
+
+import orjson
+import pytest
+
+from lancehouse.catalog.loading import Loaded
+from lancehouse.server import responses
+from lancehouse.server.responses import GZIP_LEAST, Gzip, Response
+
+LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
+
+
+@pytest.mark.parametrize(
+    ("loaded", "expected"),
+    [
+        (Loaded(b'{"m":1}', "e"), {"metadata": {"m": 1}, "config": {}}),
+        (
+            Loaded(b'{"m":1}', "e", "file:///é", {"k": "v"}, [{"prefix": "s3://b", "config": {"a": "b"}}]),
+            {
+                "metadata-location": "file:///é",
+                "metadata": {"m": 1},
+                "config": {"k": "v"},
+                "storage-credentials": [{"prefix": "s3://b", "config": {"a": "b"}}],
+            },
+        ),
+    ],
+)
+def test_loaded_table(loaded: Loaded, expected: object) -> None:
+    response = responses.loaded_table(loaded, "refs")
+    assert orjson.loads(response.body) == expected
+    assert response.headers == [(b"etag", b'"e-refs"')]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "location"),
+    [
+        ({"location": "/t"}, "/t/_versions"),
+        (
+            {
+                "location": "/t",
+                "current-snapshot-id": 2,
+                "snapshots": [
+                    {"snapshot-id": 1, "manifest-list": "lance:///t/_versions/1"},
+                    {"snapshot-id": 2, "manifest-list": "lance:///t/_versions/2"},
+                ],
+            },
+            "/t/_versions/2",
+        ),
+    ],
+)
+def test_a_commit_always_says_where(metadata: object, location: str) -> None:
+    body = orjson.loads(responses.committed_table(Loaded(orjson.dumps(metadata), "e")).body)
+    assert body == {"metadata-location": location, "metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        (None, False),
+        ("", False),
+        ('"a"', True),
+        ('W/"a"', True),
+        ('"b" , "a"', True),
+        ("*", True),
+        ("a", False),
+        ('"b"', False),
+    ],
+)
+def test_if_none_match(given: str | None, known: bool) -> None:
+    assert responses.is_known(given, b'"a"') is known
+
+
+@pytest.mark.parametrize(
+    ("accepted", "yes"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.8", True),
+        ("*", True),
+        ("gzip; q=0", False),
+        ("br", False),
+        ("identity", False),
+    ],
+)
+def test_accept_encoding(accepted: str, yes: bool) -> None:
+    assert responses.accepts_gzip(accepted) is yes
+
+
+def test_only_large_answers_are_compressed() -> None:
+    small, large = Response(200, b"{}"), Response(200, LARGE)
+    for response in (small, large):
+        Gzip().apply(response, "gzip")
+    assert small.body == b"{}"
+    assert gzip.decompress(large.body) == LARGE
+
+
+def test_kept_bytes_are_bounded() -> None:
+    packer = Gzip(kept=5000)
+    for number in range(100):
+        packer.apply(Response(200, LARGE, variant=b"%d" % number), "gzip")
+    assert 0 < packer._size <= 5000
+    assert packer._size == sum(map(len, packer._kept.values()))
+
+
+def test_a_kept_answer_is_the_one_of_its_variant() -> None:
+    packer = Gzip()
+    other = LARGE.replace(b"y", b"z")
+    for body in (LARGE, other, LARGE, other):
+        response = Response(200, body, variant=body[:10])
+        packer.apply(response, "gzip")
+        assert gzip.decompress(response.body) == body

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.server.settings import SERVER_SETTINGS, ServerSettings, is_loopback
+
+
+def parse(
+    given: dict[str, str] | None = None, *warehouses: str, file: str | None = None, tmp_path: Path | None = None
+) -> ServerSettings:
+    if file is not None:
+        assert tmp_path is not None
+        (tmp_path / "c.yaml").write_text(file)
+    return ServerSettings.parse(given or {}, warehouses, str(tmp_path / "c.yaml") if file and tmp_path else None)
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    settings = parse()
+    assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8181, 1)
+    assert settings.db == f"sqlite:///{tmp_path}/lancehouse/catalog.db"
+    assert (settings.default.name, settings.default.location) == ("main", f"{tmp_path}/lancehouse/warehouse")
+    assert settings.warehouses == ()
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parse().db == f"sqlite:///{tmp_path}/.local/share/lancehouse/catalog.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("port", "0", 0),
+        ("max_body", "1MiB", 2**20),
+        ("max_body", "10 kb", 10 * 2**10),
+        ("scan_cache_bytes", "123", 123),
+        ("log_level", "WARNING", "warning"),
+        ("request_timeout", "2.5", 2.5),
+        ("insecure", "true", True),
+    ],
+)
+def test_values(name: str, value: str, read: Any) -> None:
+    settings = parse({name: value})
+    setting = next(each for each in SERVER_SETTINGS if each.name == name)
+    assert getattr(settings.limits if setting.limit else settings, setting.limit or name) == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "70000"),
+        ("port", "x"),
+        ("host", "a b"),
+        ("workers", "0"),
+        ("max_body", "-1"),
+        ("max_body", "0"),
+        ("max_body", "many"),
+        ("log_level", "loud"),
+        ("tls_cert", "/nowhere.pem"),
+        ("insecure", "perhaps"),
+        ("request_timeout", "0"),
+        ("db", " "),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(InvalidInputError, match="--" + name.replace("_", "-")):
+        parse({name: value})
+
+
+def test_every_setting_has_a_field() -> None:
+    values = {each.name: str(each.default) for each in SERVER_SETTINGS if each.default is not None}
+    assert parse({name: value.lower() for name, value in values.items()}) == parse()
+
+
+@pytest.mark.parametrize(
+    ("given", "location"),
+    [
+        ("w=/a/b/", "/a/b"),
+        ("w=s3://bucket/x/", "s3://bucket/x"),
+        ("w=file:///a/b", "file:///a/b"),
+        ("w=abfss://c@a.dfs.core.windows.net/x=1", "abfss://c@a.dfs.core.windows.net/x=1"),
+    ],
+)
+def test_warehouses(given: str, location: str) -> None:
+    (warehouse,) = parse({}, given).warehouses
+    assert (warehouse.name, warehouse.location) == ("w", location)
+
+
+def test_a_relative_warehouse_counts_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse({}, "w=x/y").warehouses[0].location == f"{tmp_path}/x/y"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["w"], "NAME=LOCATION"),
+        (["=x"], "NAME=LOCATION"),
+        (["w="], "NAME=LOCATION"),
+        (["w=/a", "w=/b"], "twice"),
+        (["namespaces=/a"], "cannot be a warehouse's name"),
+        (["config=/a"], "cannot be a warehouse's name"),
+        (["a/b=/a"], "cannot be a warehouse's name"),
+        (["..=/a"], "cannot be a warehouse's name"),
+        (["w=ftp://x/y"], "ftp:// is no storage"),
+    ],
+)
+def test_a_wrong_warehouse(given: list[str], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        parse({}, *given)
+
+
+FILE = """
+port: 9000
+max-body: 2MiB
+insecure: true
+warehouses:
+  plain: /data/plain
+  lake:
+    location: s3://bucket/lake/
+    roots: [s3://bucket/more]
+    storage: {aws_secret_access_key: "${SECRET}", allow_http: true}
+    vend: sts
+    role_arn: arn:aws:iam::1:role/r
+    cache: s3://bucket/cache
+issuers:
+  - {issuer: "https://id.example", audience: us, name_claim: email}
+"""
+
+
+def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SECRET", "hush")
+    settings = parse({"port": "9001"}, file=FILE, tmp_path=tmp_path)
+    assert settings.port == 9001  # the command line wins
+    assert (settings.limits.body, settings.insecure) == (2 * 2**20, True)
+    plain, lake = settings.warehouses
+    assert (plain.name, plain.location) == ("plain", "/data/plain")
+    assert (lake.location, lake.roots, lake.cache) == ("s3://bucket/lake", ("s3://bucket/more",), "s3://bucket/cache")
+    assert lake.storage == {"aws_secret_access_key": "hush", "allow_http": "true"}
+    assert (lake.vend, lake.role_arn) == ("sts", "arn:aws:iam::1:role/r")
+    assert settings.issuers == ({"issuer": "https://id.example", "audience": "us", "name_claim": "email"},)
+    assert "hush" not in repr(settings)
+    told = ServerSettings.from_json(json.loads(json.dumps(settings.to_json())))
+    assert told == settings
+
+
+def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
+    file = "warehouses: {w: {roots: [/more]}, other: /other}"
+    (warehouse,) = parse({}, "w=/here", file=file, tmp_path=tmp_path).warehouses
+    assert (warehouse.location, warehouse.roots) == ("/here", ("/more",))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("[1]", "must hold keys and values"),
+        ("a: [", "no YAML in line"),
+        ("prot: 1", "unknown key 'prot'; did you mean 'port'"),
+        ("port: x", "key 'port' must be a whole number"),
+        ("port: [1]", "key 'port' must be a single value"),
+        ("db: ${NOT_THERE_AT_ALL}", "key 'db' needs NOT_THERE_AT_ALL in the environment"),
+        ("warehouses: {w: {storage: {k: '${NOT_THERE_AT_ALL}'}}}", "key 'warehouses.w.storage.k' needs"),
+        ("warehouses: [a]", "key 'warehouses' must hold keys and values"),
+        ("warehouses: {w: {}}", "key 'warehouses.w.location' is missing"),
+        ("warehouses: {w: {location: /x, root: [/y]}}", "unknown key 'root'; did you mean 'roots'"),
+        ("warehouses: {w: {location: /x, roots: /y}}", "key 'warehouses.w.roots' must be a list"),
+        ("warehouses: {w: {location: /x, vend: all}}", "key 'warehouses.w.vend' must be one of"),
+        ("warehouses: {w: {location: /x, vend: sts}}", "key 'warehouses.w.role_arn' is needed"),
+        ("issuers: x", "key 'issuers' must be a list"),
+        ("issuers: [{issuer: 'https://x'}]", r"issuers\[0\].audience"),
+    ],
+)
+def test_a_wrong_file_names_the_key(tmp_path: Path, file: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        parse(file=file, tmp_path=tmp_path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        ServerSettings.parse({}, (), str(tmp_path / "none.yaml"))
+
+
+def test_certificate_and_key_go_together(tmp_path: Path) -> None:
+    (tmp_path / "c.pem").write_text("x")
+    with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
+        parse({"tls_cert": str(tmp_path / "c.pem")})
+
+
+@pytest.mark.parametrize(
+    ("host", "yes"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("example.org", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback(host: str, yes: bool) -> None:
+    assert is_loopback(host) is yes

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from time import sleep
+
+import psycopg
+import pytest
+from lance_namespace.errors import InternalError, InvalidInputError, InvalidTableStateError, ServiceUnavailableError
+
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.store import migrate, repository
+from lancehouse.store.database import Database, Tx
+from tests.store.rows import Place, insert
+
+SECRET = "geheim"
+
+
+class StrayError(Exception):
+    """What a work raises."""
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "no such kind"),
+        ("catalog.db", "sqlite:///FILE"),
+        ("mysql://u:geheim@h/d", "no such kind"),
+        ("sqlite://", "must be a file"),
+        ("sqlite:///", "must be a file"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite:///file:x?mode=memory", "must be a file"),
+        ("sqlite://catalog.db", "must be a file"),
+        ("sqlite:///catalog.db?timeout=3", "no options"),
+        ("postgresql://u:geheim@h:port/d", "looks like"),
+        ("postgresql://u:geheim@h/d?nonsense=1", "looks like"),
+        ("postgres:geheim", "looks like"),
+        ("postgresql://u:geheim@[::1/d", "looks like"),
+    ],
+)
+def test_urls_refused(url: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        Database(url)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "local"),
+    [
+        ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db", True),
+        ("sqlite:///x.db", "sqlite:///x.db", True),
+        ("postgres://u:geheim@h:1/d", "postgresql://h:1/d", False),
+        ("postgresql+psycopg://u:geheim@h/d?password=geheim", "postgresql://h/d", False),
+        ("postgresql:///d?host=/run", "postgresql:///d", False),
+    ],
+)
+def test_urls(url: str, shown: str, local: bool) -> None:
+    database = Database(url)
+    assert repr(database) == f"Database({shown!r})"
+    assert database.local is local
+
+
+def test_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "folder" / "catalog.db"
+    database = Database(f"sqlite:///{file}")
+    assert not file.parent.exists(), "opening does nothing yet"
+    migrate.create_if_empty(database)
+    database.write(lambda tx: repository.insert_warehouse(tx, "w", "/w"))
+    files = sorted(file.parent.iterdir())
+    assert [path.name for path in files] == ["catalog.db", "catalog.db-shm", "catalog.db-wal"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    database.close()
+    assert [path.name for path in file.parent.iterdir()] == ["catalog.db"]
+
+
+def test_writes_are_durable(place: Place, kind: str) -> None:
+    settings = ("PRAGMA synchronous", "PRAGMA journal_mode", "PRAGMA foreign_keys")
+    if kind == "sqlite":
+        with closing(place.database.engine().connect()) as connection:
+            assert [connection.execute(each).fetchone() for each in settings] == [(2,), ("wal",), (1,)]
+    else:
+        with psycopg.connect(place.database.url, autocommit=True) as connection:
+            name = place.database.url.rpartition("/")[2]
+            connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off".encode())
+        with closing(place.database.engine().connect()) as connection:
+            assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+def test_an_error_undoes_its_own_work_only(place: Place) -> None:
+    """Works that wait together share a transaction; each stands for itself."""
+
+    def work(number: int) -> None:
+        def step(tx: Tx) -> None:
+            assert insert(tx, place.namespace_id, f"t{number}") is not None
+            if number % 3 == 0:
+                raise StrayError(str(number))
+
+        place.database.write(step)
+
+    with ThreadPoolExecutor(12) as pool:
+        futures = [pool.submit(work, number) for number in range(60)]
+    for number, future in enumerate(futures):
+        error = future.exception()
+        assert (str(error), type(error)) == ((str(number), StrayError) if number % 3 == 0 else ("None", type(None)))
+    names = place.database.read(lambda tx: repository.list_entries(tx, place.namespace_id, ["lance"]))
+    assert sorted(names) == sorted(f"t{number}" for number in range(60) if number % 3)
+
+
+def test_waiting_works_share_a_transaction(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'c.db'}")
+    migrate.create_if_empty(database)
+    changes = []
+    entered, go = threading.Event(), threading.Event()
+
+    def first(_tx: Tx) -> None:
+        entered.set()
+        go.wait()
+
+    def work(number: int) -> None:
+        database.write(lambda tx: repository.insert_warehouse(tx, f"w{number}", "/"))
+        with closing(sqlite3.connect(tmp_path / "c.db")) as connection:
+            changes.append(connection.execute("SELECT count(*) FROM warehouses").fetchone())
+
+    with ThreadPoolExecutor(9) as pool:
+        blocker = pool.submit(database.write, first)
+        entered.wait()
+        others = [pool.submit(work, number) for number in range(8)]
+        while len(database.engine()._writer._waiting) < 8:  # type: ignore[union-attr]
+            sleep(0.001)
+        go.set()
+        for future in (blocker, *others):
+            future.result()
+    assert changes == [(8,)] * 8, "when one is acknowledged, all are there"
+    database.close()
+
+
+@pytest.mark.parametrize("error", [StrayError, KeyboardInterrupt, SystemExit])
+def test_any_error_reaches_its_caller(place: Place, error: type[BaseException]) -> None:
+    def work(tx: Tx) -> None:
+        insert(tx, place.namespace_id, "t")
+        raise error
+
+    with pytest.raises(error):
+        place.database.write(work)
+    assert place.find("t") is None
+    assert place.insert("t") is not None
+
+
+def test_write_within_a_write_is_refused(place: Place) -> None:
+    with pytest.raises(InternalError, match="pass the transaction on"):
+        place.database.write(lambda _: place.insert("t"))
+    assert place.insert("t") is not None
+
+
+def test_read_within_a_write_sees_what_is_committed(place: Place) -> None:
+    def work(tx: Tx) -> object:
+        insert(tx, place.namespace_id, "t")
+        return place.find("t")
+
+    assert place.database.write(work) is None
+    assert place.find("t") is not None
+
+
+def test_a_read_is_one_snapshot(place: Place) -> None:
+    def count(tx: Tx) -> int:
+        return len(repository.list_entries(tx, place.namespace_id, ["lance"]))
+
+    def work(tx: Tx) -> list[int]:
+        first = count(tx)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(place.made, "meanwhile").result()
+        return [first, count(tx), place.database.read(count), place.database.peek(count)]
+
+    assert place.database.read(work) == [0, 0, 0, 0]
+    assert place.database.read(count) == 1
+    assert place.database.peek(count) == 1
+
+
+def test_reads_cannot_write(place: Place) -> None:
+    with pytest.raises(ServiceUnavailableError):
+        place.database.read(lambda tx: insert(tx, place.namespace_id, "t"))
+    assert place.find("t") is None
+
+
+def test_close_finishes_what_waits(place: Place) -> None:
+    started = threading.Event()
+
+    def slow(tx: Tx) -> object:
+        started.set()
+        sleep(0.2)
+        return insert(tx, place.namespace_id, "slow")
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(place.database.write, slow)
+        started.wait()
+        place.database.close()
+        assert waiting.done()
+        assert waiting.result() is not None
+    for refused in (place.find, place.insert):
+        with pytest.raises(ServiceUnavailableError, match="closed"):
+            refused("t")
+    place.database.close()
+
+
+def test_without_schema(url: str) -> None:
+    database = Database(url)
+    for work in (database.read, database.write):
+        with pytest.raises(InvalidTableStateError, match="lancehouse db upgrade"):
+            work(repository.warehouses)
+    database.close()
+
+
+@pytest.mark.parametrize("content", [None, b"this is no database at all, and it is long enough to be read as one" * 99])
+def test_sqlite_out_of_reach(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "catalog.db"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    database = Database(f"sqlite:///{file}")
+    for work in (database.read, database.write):
+        with pytest.raises(ServiceUnavailableError, match="catalog"):
+            work(repository.warehouses)
+    database.close()
+
+
+def test_postgres_out_of_reach() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        database = Database(f"postgresql://u:{SECRET}@127.0.0.1:{closed.getsockname()[1]}/d")
+        for work in (database.read, database.peek, database.write):
+            with pytest.raises(ServiceUnavailableError, match="out of reach") as caught:
+                work(repository.warehouses)
+            assert SECRET not in str(caught.value)
+    database.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres"])
+def test_a_broken_connection_is_replaced(place: Place, postgres: str) -> None:
+    """After a restart of Postgres all connections that wait in the pool are broken."""
+    place.made("t")
+
+    def break_all() -> None:
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            name = place.database.url.rpartition("/")[2]
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: place.find("t"), range(16)))
+    break_all()
+    assert place.find("t") is not None
+    break_all()
+    assert place.database.peek(lambda tx: repository.find_entry(tx, place.warehouse_id, ("a",), "t")) is not None
+    break_all()
+    assert place.insert("u") is not None
+
+
+@pytest.mark.parametrize("kind", ["postgres"])
+def test_commit_without_an_answer(place: Place, postgres: str) -> None:
+    """The connection is lost while COMMIT is under way: nobody may call that a failure."""
+
+    def work(tx: Tx) -> None:
+        insert(tx, place.namespace_id, "t")
+        with psycopg.connect(postgres, autocommit=True) as other:
+            name = place.database.url.rpartition("/")[2]
+            other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+
+    with pytest.raises(CommitStateUnknownError):
+        place.database.write(work)
+    assert place.insert("u") is not None
+
+
+def test_deadlocks_are_tried_again(place: Place) -> None:
+    """Two transactions take two rows in opposite order."""
+    first, second = place.made("first"), place.made("second")
+    meet = threading.Barrier(2)
+    tries = []
+
+    def work(order: list[int]) -> None:
+        def step(tx: Tx) -> None:
+            tries.append(order)
+            for entry in order:
+                row = next(e for e in (place.find("first"), place.find("second")) if e is not None and e.id == entry)
+                assert repository.advance_entry(tx, entry, row.revision, now_ms=1), "nobody else changes it meanwhile"
+                if not place.database.local and len(tries) <= 2 and entry == order[0]:
+                    meet.wait(10)
+
+        place.database.write(step)
+
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(work, order) for order in ([first.id, second.id], [second.id, first.id])]:
+            future.result()
+    assert [row and row.revision for row in map(place.find, ("first", "second"))] == [3, 3]
+    assert len(tries) == 2 if place.database.local else len(tries) > 2
+
+
+FULL_DISK = """
+import resource, signal, sys
+from lance_namespace.errors import LanceNamespaceError
+from lancehouse.store import migrate, repository
+from lancehouse.store.database import Database
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+database = Database(sys.argv[1])
+migrate.create_if_empty(database)
+database.write(lambda tx: repository.insert_warehouse(tx, "before", "/"))
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, most))
+for number in range(20):
+    try:
+        database.write(lambda tx: repository.insert_warehouse(tx, f"w{number}", "/" + "x" * 100_000))
+    except LanceNamespaceError as error:
+        print(type(error).__name__, number)
+        break
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+database.write(lambda tx: repository.insert_warehouse(tx, "after", "/"))
+print(*[row.name for row in database.read(repository.warehouses)])
+database.close()
+"""
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """A file that cannot grow: the commit fails, what was acknowledged stays, and it works again with more room."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, f"sqlite:///{tmp_path / 'c.db'}"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    outcome, names = done.stdout.splitlines()
+    error, _, number = outcome.partition(" ")
+    assert error in ("ServiceUnavailableError", "CommitStateUnknownError")
+    assert names.split() == ["before", *(f"w{each}" for each in range(int(number))), "after"]
+
+
+def test_fork(place: Place) -> None:
+    """A forked process works with connections of its own, and leaves its parent's alone."""
+    place.made("parent")
+    place.find("parent")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if place.insert("child") is not None and place.find("parent") is not None else 1
+            place.database.close()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert place.find("child") is not None
+    assert place.insert("again") is not None
+
+
+def test_threads_come_and_go(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'c.db'}")
+    migrate.create_if_empty(database)
+    for _ in range(50):
+        thread = threading.Thread(target=database.read, args=(repository.warehouses,))
+        thread.start()
+        thread.join()
+    assert len(list(Path("/proc/self/fd").iterdir())) < 100
+    assert len(database.engine()._readers) <= 2  # type: ignore[union-attr]
+    database.close()

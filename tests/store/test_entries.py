@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
+
+from lancehouse.store import repository
+from lancehouse.store.database import Tx
+from lancehouse.store.rows import CommitRow, EntryRow, RefRow, SnapshotRow
+from tests.store.rows import NOW, Place, insert
+
+SCHEMA = {"type": "struct", "schema-id": 1, "fields": [{"id": 1, "name": "größe", "required": False, "type": "long"}]}
+
+
+def advance(place: Place, entry: EntryRow, **changes: Any) -> bool:
+    return place.database.write(
+        lambda tx: repository.advance_entry(tx, entry.id, entry.revision, now_ms=NOW + 5, **changes)
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"kind": "view", "metadata_location": "s3://b/metadata/1.json"},
+        {"kind": "iceberg", "properties": {"a": "b", "emoji": "😀"}},
+        {"schema": SCHEMA, "version": 2**63 - 1},
+    ],
+)
+def test_insert_and_find(place: Place, values: dict[str, Any]) -> None:
+    made = place.made("t", **values)
+    assert made.revision == 1
+    assert made.created_ms == made.updated_ms == NOW
+    for name, value in values.items():
+        assert getattr(made, name) == value
+    assert place.find("t") == made
+    assert place.find("T") is None
+    assert place.insert("t", kind="iceberg", location="/elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"name": "x" * 2001}, "longer than 2000 bytes"),
+        ({"name": "nul\x00"}, "NUL"),
+        ({"name": "t", "location": "/" + "x" * 2000}, "location is longer"),
+        ({"name": "t", "properties": {"a": "\ud800"}}, "no JSON"),
+        ({"name": "t", "version": 2**63}, "cannot hold"),
+        ({"name": "\ud800"}, "cannot hold"),
+    ],
+)
+def test_values_that_cannot_be(place: Place, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        place.insert(**values)
+    assert place.insert("still works") is not None
+
+
+def test_insert_into_a_namespace_that_is_gone(place: Place) -> None:
+    with pytest.raises(NamespaceNotFoundError):
+        place.insert("t", namespace_id=place.namespace_id + 100)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"properties": {"new": "1"}},
+        {"schema": SCHEMA},
+        {"schema": None, "version": 7},
+        {"version": None},
+        {"metadata_location": "s3://b/2.json", "uuid": "another"},
+        {"location": "/moved", "location_key": "/moved/"},
+    ],
+)
+def test_advance(place: Place, changes: dict[str, Any]) -> None:
+    before = place.made("t", version=1, schema={"old": True})
+    assert advance(place, before, **changes)
+    visible = {name: value for name, value in changes.items() if name != "location_key"}
+    after = replace(before, revision=2, updated_ms=NOW + 5, **visible)
+    assert place.find("t") == after
+    assert not advance(place, before, **changes), "the revision is no longer the one expected"
+    assert place.find("t") == after
+    if "location" in changes:
+        found = place.database.read(lambda tx: repository.overlapping(tx, "/moved/below/"))
+        assert found == (("a",), "t")
+
+
+@pytest.mark.parametrize("changes", [{"name": "x"}, {"location": "/x"}, {"location_key": "/x/"}, {"revision": 7}])
+def test_advance_refuses(place: Place, changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        advance(place, place.made("t"), **changes)
+
+
+def test_an_id_is_never_given_out_again(place: Place) -> None:
+    gone = place.made("t")
+    place.database.write(lambda tx: repository.delete_entry(tx, gone.id))
+    again = place.made("t")
+    assert again.id != gone.id
+    assert not advance(place, gone, version=1)
+
+
+def test_one_of_many_advances(place: Place) -> None:
+    entry = place.made("t")
+    ready = Barrier(8)
+
+    def attempt(number: int) -> bool:
+        ready.wait()
+        return advance(place, entry, version=number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(8))) == 1
+    found = place.find("t")
+    assert found is not None
+    assert found.revision == 2
+
+
+def test_list(place: Place) -> None:
+    kinds = {"B": "lance", "a": "iceberg", "b": "view", "ä": "lance", "😀": "view", "\uffee": "iceberg"}
+    for name, kind in kinds.items():
+        place.made(name, kind=kind)
+    listing = repository.list_entries
+
+    def listed(*arguments: Any) -> list[str]:
+        return place.database.read(lambda tx: listing(tx, place.namespace_id, *arguments))
+
+    assert listed(("lance", "iceberg")) == ["B", "a", "ä", "\uffee"]
+    assert listed({"view"}) == ["b", "😀"]
+    assert listed(("lance", "iceberg", "view"), "a", 3) == ["b", "ä", "\uffee"]
+    assert listed(()) == []
+
+
+def test_rename(place: Place) -> None:
+    entry, _other = place.made("t"), place.made("other", kind="view")
+    target = place.database.write(lambda tx: repository.insert_namespace(tx, place.warehouse_id, ("n",), {}))
+    assert target is not None
+
+    def rename(id: int, namespace_id: int, name: str) -> bool:
+        return place.database.write(lambda tx: repository.rename_entry(tx, id, namespace_id, name, NOW + 1))
+
+    assert not rename(entry.id, place.namespace_id, "other")
+    assert rename(entry.id, target.id, "other")
+    found = place.database.read(lambda tx: repository.find_entry(tx, place.warehouse_id, ("n",), "other"))
+    assert found == replace(entry, namespace_id=target.id, name="other", updated_ms=NOW + 1)
+    assert place.find("t") is None
+    with pytest.raises(NamespaceNotFoundError):
+        rename(entry.id, target.id + 100, "x")
+    with pytest.raises(TableNotFoundError):
+        rename(entry.id + 100, target.id, "x")
+
+
+def test_refused_rename_leaves_its_transaction_alone(place: Place) -> None:
+    entry, _other = place.made("t"), place.made("other")
+
+    def work(tx: Tx) -> None:
+        assert not repository.rename_entry(tx, entry.id, place.namespace_id, "other", NOW)
+        assert insert(tx, place.namespace_id, "third") is not None
+
+    place.database.write(work)
+    assert place.find("third") is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "overlaps"),
+    [
+        ("s3://b/a/t/", True),
+        ("s3://b/a/t/below/", True),
+        ("s3://b/a/t/x/y/z/a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/", True),
+        ("s3://b/a/", True),
+        ("s3://b/", True),
+        ("s3://b/a/t2/", False),
+        ("s3://b/a/t-/", False),
+        ("s3://b/a/t0/", False),
+        ("s3://b/a/s/", False),
+        ("s3://b/a/T/", False),
+        ("s3://b/a/ta/below/", False),
+        ("s3://c/a/t/", False),
+        ("s3://b/a/v/", False),
+        ("/a/t/", False),
+    ],
+)
+def test_overlapping(place: Place, key: str, overlaps: bool) -> None:
+    entry = place.made("t", location="s3://b/a/t")
+    place.made("v", kind="view", location="s3://b/a/v")
+    found = place.database.write(lambda tx: repository.overlapping(tx, key))
+    assert found == ((("a",), "t") if overlaps else None)
+    assert place.database.read(lambda tx: repository.overlapping(tx, key)) == found
+    assert place.database.read(lambda tx: repository.overlapping(tx, key, entry.id)) is None
+
+
+def test_of_overlapping_locations_one_is_claimed(place: Place) -> None:
+    """Tables that would lie in each other are made at once: each finds the one that came first."""
+
+    def claim(round_: int, depth: int) -> bool:
+        location = f"/data/{round_}" + "/x" * depth
+
+        def work(tx: Tx) -> bool:
+            if repository.overlapping(tx, f"{location}/") is not None:
+                return False
+            return insert(tx, place.namespace_id, f"{round_} {depth}", location=location) is not None
+
+        return place.database.write(work)
+
+    with ThreadPoolExecutor(6) as pool:
+        for round_ in range(10):
+            claimed = [pool.submit(claim, round_, depth) for depth in (0, 3, 1, 2, 5, 4)]
+            assert sum(future.result() for future in claimed) == 1
+
+
+def test_snapshots_refs_and_commits(place: Place) -> None:
+    entry, other = place.made("t"), place.made("other")
+    snapshots = [
+        SnapshotRow(number, number - 1 or None, number, NOW + number, f"lance:///{number}", {"operation": "append"})
+        for number in (3, 1, 2)
+    ]
+    commits = [CommitRow(NOW, "me", "pyiceberg/0.12", f"id {n}", n, n if n > 1 else None, "append") for n in (1, 2, 3)]
+
+    def work(tx: Tx) -> None:
+        repository.insert_snapshots(tx, entry.id, snapshots)
+        repository.insert_snapshots(tx, other.id, snapshots[:1])
+        repository.insert_snapshots(tx, entry.id, [])
+        repository.put_ref(tx, entry.id, RefRow("v1", "tag", 1))
+        repository.put_ref(tx, entry.id, RefRow("dev", "branch", 2))
+        repository.put_ref(tx, entry.id, RefRow("v1", "tag", 3))
+        for row in commits:
+            repository.insert_commit(tx, entry.id, row)
+
+    place.database.write(work)
+    read = place.database.read
+    assert read(lambda tx: repository.list_snapshots(tx, entry.id)) == sorted(snapshots, key=lambda row: row.sequence)
+    assert read(lambda tx: repository.list_refs(tx, entry.id)) == [RefRow("dev", "branch", 2), RefRow("v1", "tag", 3)]
+    assert read(lambda tx: repository.list_commits(tx, entry.id)) == commits[::-1]
+    assert read(lambda tx: repository.list_commits(tx, entry.id, 1)) == commits[2:]
+
+    def less(tx: Tx) -> None:
+        repository.delete_snapshots(tx, entry.id, [1, 3, 99])
+        repository.delete_ref(tx, entry.id, "dev")
+
+    place.database.write(less)
+    assert [row.snapshot_id for row in read(lambda tx: repository.list_snapshots(tx, entry.id))] == [2]
+    assert [row.name for row in read(lambda tx: repository.list_refs(tx, entry.id))] == ["v1"]
+    assert place.database.write(lambda tx: repository.delete_entry(tx, entry.id))
+    assert not place.database.write(lambda tx: repository.delete_entry(tx, entry.id))
+    assert read(lambda tx: repository.list_snapshots(tx, entry.id)) == []
+    assert read(lambda tx: repository.list_refs(tx, entry.id)) == []
+    assert read(lambda tx: repository.list_commits(tx, entry.id)) == []
+    assert len(read(lambda tx: repository.list_snapshots(tx, other.id))) == 1

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Barrier
+
+import psycopg
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from lance_namespace.errors import InvalidTableStateError
+
+from lancehouse.store import migrate, repository
+from lancehouse.store.database import Database
+from tests.servers.postgres import new_database
+from tests.store.conftest import drop
+
+
+def execute(database: Database, statement: str) -> None:
+    if database.file is not None:
+        with closing(sqlite3.connect(database.file)) as connection, connection:
+            connection.execute(statement)
+        return
+    with psycopg.connect(database.url) as session:
+        session.execute(statement.encode())
+
+
+def schema(database: Database) -> set[str]:
+    """The schema in the database's own words; the order of constraints does not matter."""
+    if database.file is not None:
+        with closing(sqlite3.connect(database.file)) as connection:
+            made = [" ".join(row[0].split()) for row in connection.execute("SELECT sql FROM sqlite_master") if row[0]]
+        return {"; ".join(sorted(part.strip(", )") for part in sql.split("CONSTRAINT"))) for sql in made}
+    command = ["pg_dump", "--schema-only", "--no-owner", database.url]
+    dumped = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return {line.strip().rstrip(",") for line in dumped.splitlines() if not line.startswith(("--", "\\"))}
+
+
+def test_migrations_and_model_agree(url: str, kind: str, postgres: str, tmp_path: Path) -> None:
+    made = Database(url)
+    migrate.create_if_empty(made)
+    migrated = Database(f"sqlite:///{tmp_path / 'other.db'}" if kind == "sqlite" else new_database(postgres))
+    migrate.migrate(migrated)
+    migrate.check(migrated)
+    assert schema(migrated) == schema(made)
+    assert len(schema(made)) > 20
+    for database in (made, migrated):
+        database.close()
+    if migrated.url:
+        drop(migrated.url)
+
+
+def test_head_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+    assert scripts.get_heads() == [migrate.HEAD]
+    numbers = [script.revision for script in scripts.walk_revisions()][::-1]
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
+
+
+def test_create_if_empty(url: str) -> None:
+    database = Database(url)
+    with pytest.raises(InvalidTableStateError, match=r"has schema none.*lancehouse db upgrade"):
+        migrate.check(database)
+    assert migrate.create_if_empty(database)
+    migrate.check(database)
+    database.write(lambda tx: repository.insert_warehouse(tx, "w", "/w"))
+    assert not migrate.create_if_empty(database)
+    assert migrate.upgrade(database) == (migrate.HEAD, migrate.HEAD)
+    assert len(database.read(repository.warehouses)) == 1
+    database.close()
+
+
+def test_upgrade_makes_a_schema(url: str) -> None:
+    database = Database(url)
+    assert migrate.upgrade(database) == (None, migrate.HEAD)
+    migrate.check(database)
+    database.close()
+
+
+def test_servers_that_start_at_once(url: str) -> None:
+    ready = Barrier(6)
+
+    def start(_: int) -> bool:
+        database = Database(url)
+        ready.wait()
+        made = migrate.create_if_empty(database)
+        migrate.check(database)
+        database.write(lambda tx: repository.insert_signing_key(tx, "key"))
+        database.close()
+        return made
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(start, range(6))) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [("9999", "use a newer lancehouse"), ("0000", "lancehouse db upgrade"), ("abc123", "use a newer lancehouse")],
+)
+def test_other_schemas_are_refused(database: Database, number: str, words: str) -> None:
+    execute(database, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '{number}'")
+    with pytest.raises(InvalidTableStateError, match=rf"has schema {number}.*{words}"):
+        migrate.check(database)
+    assert not migrate.create_if_empty(database)
+    if number != "0000":
+        with pytest.raises(InvalidTableStateError, match=words):
+            migrate.upgrade(database)
+
+
+def test_tables_of_somebody_else(url: str) -> None:
+    database = Database(url)
+    if database.file is not None:
+        database.file.touch()
+    execute(database, "CREATE TABLE entries (x INTEGER)")
+    for attempt in (migrate.create_if_empty, migrate.check, migrate.upgrade):
+        with pytest.raises(InvalidTableStateError, match="entries"):
+            attempt(database)
+    database.close()
+
+
+def test_other_tables_do_not_matter(url: str) -> None:
+    database = Database(url)
+    if database.file is not None:
+        database.file.touch()
+    execute(database, "CREATE TABLE somebody_elses (x INTEGER)")
+    assert migrate.create_if_empty(database)
+    database.close()
+
+
+def test_looking_makes_no_file(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'folder' / 'c.db'}")
+    assert migrate.found(database) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_alembic_is_only_loaded_to_migrate(tmp_path: Path) -> None:
+    code = (
+        "import sys; from lancehouse.store import migrate; from lancehouse.store.database import Database;"
+        "d = Database(sys.argv[1]); migrate.create_if_empty(d); migrate.check(d); print('alembic' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path / 'c.db'}"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "False\n"
