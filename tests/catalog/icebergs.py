@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.catalog.rest.scan_planning import PlanTableScanRequest, ScanTasks
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.literals import literal
@@ -101,13 +102,12 @@ class _DeleteWriter(ManifestWriterV2):
 def position_deletes(folder: Path, path: str, positions: Sequence[int], **more: Any) -> DataFile:
     """A file that deletes rows of a data file by their positions."""
     file = folder / f"deletes-{next(_NUMBERS)}.parquet"
-    schema = pa.schema(
-        [
-            pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
-            pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
-        ]
-    )
-    pq.write_table(pa.table([[path] * len(positions), list(positions)], schema), file)
+    fields: list[pa.Field[Any]] = [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
+    ]
+    columns: list[Any] = [pa.array([path] * len(positions)), pa.array(positions, pa.int64())]
+    pq.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)), file)
     return delete_file(file, DataFileContent.POSITION_DELETES, len(positions), **more)
 
 
@@ -131,7 +131,7 @@ def with_deletes(
     table: Table, deletes: Sequence[DataFile], folder: Path, *, spec_id: int | None = None
 ) -> TableMetadata:
     """The table with one snapshot more, which adds delete files."""
-    metadata = table.metadata
+    metadata: Any = table.metadata
     current = metadata.current_snapshot()
     assert current is not None
     number = next(_NUMBERS)
@@ -148,7 +148,8 @@ def with_deletes(
     listed = f"file://{folder}/list-{number}.avro"
     with write_manifest_list(2, IO.new_output(listed), snapshot_id, current.snapshot_id, sequence, "null") as lists:
         lists.add_manifests([*current.manifests(IO), writer.to_manifest_file()])
-    snapshot = Snapshot(
+    make: Any = Snapshot
+    snapshot = make(
         snapshot_id=snapshot_id,
         parent_snapshot_id=current.snapshot_id,
         sequence_number=sequence,
@@ -157,19 +158,18 @@ def with_deletes(
         summary=Summary(Operation.DELETE),
         schema_id=metadata.current_schema_id,
     )
-    return metadata.model_copy(
+    changed: TableMetadata = metadata.model_copy(
         update={
             "snapshots": [*metadata.snapshots, snapshot],
             "current_snapshot_id": snapshot_id,
             "last_sequence_number": sequence,
         }
     )
+    return changed
 
 
 def read(metadata: TableMetadata, answer: dict[str, Any], where: BooleanExpression = ALL, **more: Any) -> pa.Table:
     """What pyiceberg reads when it is told to read the files of a plan."""
-    from pyiceberg.catalog.rest.scan_planning import ScanTasks
-
     tasks = ScanTasks.model_validate(answer)
     found = [FileScanTask.from_rest_response(task, tasks.delete_files) for task in tasks.file_scan_tasks]
     return ArrowScan(metadata, IO, metadata.schema(), where, **more).to_table(found)
@@ -177,7 +177,5 @@ def read(metadata: TableMetadata, answer: dict[str, Any], where: BooleanExpressi
 
 def request(where: BooleanExpression | None = None, **more: Any) -> ScanRequest:
     """A request as pyiceberg writes it."""
-    from pyiceberg.catalog.rest.scan_planning import PlanTableScanRequest
-
     sent = PlanTableScanRequest(filter=where, **more)
     return ScanRequest.of(sent.model_dump(by_alias=True, exclude_none=True, mode="json"))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog.rest.scan_planning import PlanTableScanRequest
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
@@ -40,7 +40,7 @@ COLUMNS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Version, pa.Table]]:
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Version, pa.Table]:
     """One row in each fragment, and all rows as pyiceberg sees them."""
     folder = tmp_path_factory.mktemp("conditions")
     rows = pa.table({"n": pa.array(range(len(INTEGERS))), **COLUMNS})
@@ -49,7 +49,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Version, p
     for fragment, path in zip(version.fragments, paths, strict=True):
         with path.open("wb") as sink:
             version.write(fragment.id, set(version.columns), sink)
-    yield version, scan(version.schema, [path.as_uri() for path in paths]).sort_by("n")
+    return version, scan(version.schema, [path.as_uri() for path in paths]).sort_by("n")
 
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -101,8 +101,6 @@ def test_no_row_is_left_out_that_a_reader_keeps(table: tuple[Version, pa.Table],
     version, seen = table
     schema = Schema.model_validate(version.schema)
     wanted = condition(parse(json, schema, case_sensitive=True).superset, schema, version.columns, case_sensitive=True)
-    from pyiceberg.catalog.rest.scan_planning import PlanTableScanRequest
-
     expression = PlanTableScanRequest.model_validate({"filter": json}).filter
     assert expression is not None
     kept = seen.filter(expression_to_pyarrow(bind(schema, expression, True), schema))["n"].to_pylist()

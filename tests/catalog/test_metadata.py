@@ -28,7 +28,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from lancehouse.catalog.lance_metadata import manifest_location
+from lancehouse.catalog.lance_metadata import managed, manifest_location
 from lancehouse.catalog.metadata import LanceTable, LanceTables
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history
@@ -466,6 +466,200 @@ def test_after_a_commit_of_properties(catalog: Catalog) -> None:
     entry = catalog.create()
     append(entry.location)
     assert checked(catalog.tables.committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+
+
+# One more: what is there already is not made again
+
+
+class Steps:
+    """A table of one catalog that changes step by step, in storage and in the catalog."""
+
+    def __init__(self, catalog: Catalog, **entry: Any) -> None:
+        self.catalog = catalog
+        self.entry = catalog.create(**entry)
+
+    @property
+    def dataset(self) -> lance.LanceDataset:
+        return lance.dataset(self.entry.location)
+
+    def append(self, times: int = 1) -> None:
+        for _ in range(times):
+            append(self.entry.location)
+
+    def append_to_branch(self) -> None:
+        append(self.dataset.checkout_version(("b", None)))
+
+    def commit(self, *versions: int, **more: Any) -> None:
+        self.entry = self.catalog.commit(self.entry, *versions, **more)
+
+    def write(self, work: Callable[[Any], object], **changes: Any) -> None:
+        """Rows, in a commit that changes the entry."""
+
+        def changed(tx: Any) -> None:
+            work(tx)
+            assert repository.advance_entry(tx, self.entry.id, self.entry.revision, now_ms=3_000, **changes)
+
+        self.catalog.database.write(changed)
+        self.entry = self.catalog.find(self.entry.name)
+
+    def change(self, **changes: Any) -> None:
+        self.write(lambda _: None, **changes)
+
+    def remove(self, *ids: int, adding: tuple[int, ...] = ()) -> None:
+        def work(tx: Any) -> None:
+            repository.delete_snapshots(tx, self.entry.id, ids)
+            rows = [SnapshotRow(each, None, each, 5_000, "another", {"operation": "append"}) for each in adding]
+            repository.insert_snapshots(tx, self.entry.id, rows)
+
+        self.write(work, **({"version": max(adding)} if adding else {}))
+
+    def forget_ref(self, name: str) -> None:
+        self.write(lambda tx: repository.delete_ref(tx, self.entry.id, name))
+
+    def at_once(self) -> LanceTable:
+        """The table, made anew from what the catalog has and what is known of storage."""
+        read, entry = self.catalog.database.read, self.entry
+        rows = read(lambda tx: repository.list_snapshots(tx, entry.id))
+        refs = read(lambda tx: repository.list_refs(tx, entry.id))
+        (held,) = self.catalog.tables._held.values()
+        return managed(entry, held.history, rows, refs).table
+
+
+def texts(table: LanceTable) -> tuple[bytes, bytes, str, str]:
+    return table.all, table.refs, table.etag, table.manifest
+
+
+MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
+    ("a version", lambda at: at.commit(4)),
+    ("another", lambda at: at.commit(5)),
+    ("several", lambda at: at.commit(6, 7, 9, key='ü\u2028"')),
+    ("a property", lambda at: at.change(properties={**IMPL, "a": "b"})),
+    ("a ref", lambda at: at.commit(refs=(RefRow("x", "tag", 5), RefRow("y", "branch", 9)))),
+    ("their manifests", lambda at: at.append(6)),
+    ("a version that storage has", lambda at: at.commit(10)),
+    ("removed", lambda at: at.remove(5, 7)),
+    ("a version after that", lambda at: at.commit(11)),
+    ("removed with the first", lambda at: at.remove(4)),
+    ("one for another", lambda at: at.remove(6, adding=(12,))),
+    ("a version and a ref", lambda at: at.commit(13, refs=(RefRow("x", "tag", 13),))),
+    ("no ref", lambda at: at.forget_ref("x")),
+    ("a schema", lambda at: at.change(schema=DECLARED)),
+    ("a tag in storage", lambda at: at.dataset.tags.create("s", 2)),
+    ("a branch in storage", lambda at: at.dataset.create_branch("b", 3)),
+    ("a version of it", lambda at: at.append_to_branch()),
+    ("a version beside it", lambda at: at.commit(14)),
+    ("no old versions in storage", lambda at: at.dataset.cleanup_old_versions(older_than=timedelta(0))),
+    ("a gap", lambda at: at.commit(20)),
+    ("an older one current", lambda at: at.change(version=13)),
+    ("ids used again", lambda at: at.remove(14, 20, adding=(14, 20))),
+    ("another dataset", lambda at: lance.write_dataset(ROWS, emptied(at.entry.location))),
+    ("none known", lambda at: at.change(version=21)),
+    ("none", lambda at: at.change(version=None)),
+    ("again", lambda at: at.change(version=14)),
+]
+
+
+@pytest.mark.parametrize("looks", ["after each", "after some", "never"])
+def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
+    """Whatever is taken from before: the bytes, the etag and the refs are those of a table that is made anew."""
+    at = Steps(catalog, properties=IMPL, version=3)
+    at.append(4)
+    catalog.load(at.entry)
+    states: dict[str, bytes] = {}
+    for number, (name, step) in enumerate(MANAGED_STEPS):
+        step(at)
+        table = catalog.tables.committed(catalog.warehouse, at.entry)
+        assert texts(table) == texts(at.at_once()), name
+        checked(table)
+        assert states.setdefault(table.etag, table.all) == table.all, name
+        if looks == "after each" or (looks == "after some" and number % 4 == 3):
+            loaded = catalog.tables.load(catalog.warehouse, at.entry)
+            assert texts(loaded) == texts(LanceTables(catalog.database).load(catalog.warehouse, at.entry)), name
+            checked(loaded)
+            assert states.setdefault(loaded.etag, loaded.all) == loaded.all, name
+    assert len(set(states.values())) == len(states)
+
+
+STORED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
+    ("the first", lambda at: at.append()),
+    ("a version", lambda at: at.append()),
+    ("several", lambda at: at.append(3)),
+    ("a tag", lambda at: at.dataset.tags.create("s", 2)),
+    ("a branch", lambda at: at.dataset.create_branch("b", 3)),
+    ("a version of it", lambda at: at.append_to_branch()),
+    ("another", lambda at: at.append_to_branch()),
+    ("a version beside it", lambda at: at.append()),
+    ("another branch", lambda at: at.dataset.create_branch("a", 4)),
+    ("a property", lambda at: at.change(properties={"table_type": "lance", "a": "b"})),
+    ("managed", lambda at: at.change(properties=IMPL, version=6)),
+    ("a commit", lambda at: at.commit(7)),
+    ("no longer managed", lambda at: at.change(properties={"table_type": "lance"}, version=None)),
+    ("without the branches", lambda at: [at.dataset.branches.delete(name) for name in ("a", "b")]),
+    ("without old versions", lambda at: at.dataset.cleanup_old_versions(older_than=timedelta(0))),
+    ("a version after that", lambda at: at.append()),
+    ("made again", lambda at: lance.write_dataset(ROWS, emptied(at.entry.location))),
+    ("gone", lambda at: shutil.rmtree(at.entry.location)),
+]
+
+
+def test_version_by_version_is_as_at_once(catalog: Catalog) -> None:
+    at = Steps(catalog)
+    states: dict[str, bytes] = {}
+    for name, step in STORED_STEPS:
+        step(at)
+        table = catalog.tables.load(catalog.warehouse, at.entry)
+        assert texts(table) == texts(LanceTables(catalog.database).load(catalog.warehouse, at.entry)), name
+        checked(table)
+        assert states.setdefault(table.etag, table.all) == table.all, name
+    assert len(set(states.values())) == len(states)
+
+
+def test_a_commit_costs_what_is_new(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    listed = repository.list_snapshots
+
+    def counted(*args: Any) -> list[SnapshotRow]:
+        found = listed(*args)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(repository, "list_snapshots", counted)
+    at = Steps(catalog, properties=IMPL)
+    at.commit(*range(1, 51))
+    before = at.entry
+
+    def cost(entry: EntryRow) -> list[int]:
+        rows.clear()
+        catalog.tables.committed(catalog.warehouse, entry)
+        return [*rows]
+
+    assert cost(at.entry) == [50]
+    at.commit(51)
+    assert cost(at.entry) == [2]
+    assert cost(before) == [2]  # two commits, and the first one is answered last
+    at.commit(52, 53)
+    assert cost(at.entry) == [3]
+    at.commit()
+    assert cost(at.entry) == [1]
+    at.remove(7)
+    assert cost(at.entry) == [1, 52]
+    at.commit(54)
+    assert cost(at.entry) == [2]
+
+
+def test_json_is_held_once(catalog: Catalog) -> None:
+    entry = catalog.commit(catalog.create(properties=IMPL), *range(1, 101))
+    catalog.load(entry)
+    table = catalog.tables.committed(catalog.warehouse, catalog.commit(entry, 101))
+    assert "refs" not in vars(table)
+    (held,) = catalog.tables._held.values()
+    for part in (*held.built.main.json, *held.built.main.log):
+        assert isinstance(part, memoryview)
+        assert part.obj is table.all
+    expected = held.bytes
+    assert len(table.refs) < len(table.all) / 2
+    assert table.refs is table.refs
+    assert len(table.all) + len(table.refs) < expected < 2 * len(table.all)
 
 
 # What is broken, or shared

@@ -9,21 +9,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import (
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNull,
-    LessThan,
-    Not,
-    NotEqualTo,
-    NotNull,
-    Or,
-    StartsWith,
-)
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -36,6 +22,20 @@ from lancehouse.catalog import planning
 from lancehouse.catalog.errors import PlanTaskNotFoundError
 from lancehouse.catalog.scan_requests import ScanRequest, from_token
 from tests.catalog.icebergs import IO, append, delete_file, position_deletes, read, request, sql_catalog, with_deletes
+from tests.catalog.predicates import (
+    And,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    Not,
+    NotEqualTo,
+    NotNull,
+    Or,
+    StartsWith,
+)
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -172,7 +172,7 @@ def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     metadata = with_deletes(table, deletes, tmp_path)
     answer = planning.plan(metadata, IO, request())
     assert [delete["content"] for delete in answer["delete-files"]] == ["position-deletes"] * 2
-    assert sorted(read(metadata, answer)["id"].to_pylist()) == [*range(2, 12), 100, 101, 102]
+    assert read(metadata, answer).sort_by("id")["id"].to_pylist() == [*range(2, 12), 100, 101, 102]
     before = planning.plan(metadata, IO, request(snapshot_id=table.metadata.current_snapshot_id))
     assert "delete-files" not in before
 

@@ -12,10 +12,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError, TableNotFoundError
-from pyiceberg.expressions import (
-    AlwaysTrue,
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+from lancehouse.catalog import lance_scans
+from lancehouse.catalog.callers import Caller, Grant, Identity, Role
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.copies import Copies
+from lancehouse.catalog.errors import PlanNotFoundError, PlanTaskNotFoundError
+from lancehouse.catalog.opening import open_database, record
+from lancehouse.catalog.scan_requests import token
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.credentials import to_iceberg
+from tests.catalog.clients import Client
+from tests.catalog.predicates import (
     And,
-    BooleanExpression,
     EqualTo,
     GreaterThan,
     In,
@@ -31,19 +43,6 @@ from pyiceberg.expressions import (
     Or,
     StartsWith,
 )
-from pyiceberg.expressions.visitors import bind
-from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-from lancehouse.catalog import lance_scans
-from lancehouse.catalog.callers import Caller, Grant, Identity, Role
-from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.copies import Copies
-from lancehouse.catalog.errors import PlanNotFoundError, PlanTaskNotFoundError
-from lancehouse.catalog.opening import open_database, record
-from lancehouse.catalog.scan_requests import token
-from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.credentials import to_iceberg
-from tests.catalog.clients import Client
 from tests.servers.moto import Bucket
 
 LEVELS = ("db",)
@@ -244,7 +243,7 @@ def test_incremental_scans_have_what_was_appended(
     request = {"start-snapshot-id": start, "end-snapshot-id": end, "select": ["id"]}
     answer = client.served.scans.plan(client.caller, main, LEVELS, "t", request)
     found = [pq.read_table(path.removeprefix("file://"))["id"].to_pylist() for path in files([answer])]
-    assert sorted(chain(*found)) == expected
+    assert sorted(map(str, chain(*found))) == sorted(map(str, expected))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -312,7 +311,8 @@ def test_requests_as_java_writes_them(
     answer = client.served.scans.plan(client.caller, main, LEVELS, "t", request_)
     found = [pq.read_table(path.removeprefix("file://")) for path in files([answer])]
     if "id" in (request_.get("select") or ["id"]):
-        assert sorted(chain(*(each["id"].to_pylist() for each in found))) == expected
+        ids = chain(*(each["id"].to_pylist() for each in found))
+        assert sorted(map(str, ids)) == sorted(map(str, expected))
     else:
         assert sum(each.num_rows for each in found) == len(expected)
     residuals = [task.get("residual-filter") for task in answer["file-scan-tasks"]]
@@ -357,7 +357,7 @@ def test_plans_and_tasks_that_nobody_gave_out(client: Client, main: Warehouse, t
         with pytest.raises(PlanTaskNotFoundError):
             scans.tasks(caller, main, LEVELS, "t", text)
     plan_id = scans.plan(caller, main, LEVELS, "t", {})["plan-id"]
-    assert scans.cancel(caller, main, LEVELS, "t", plan_id) is None
+    scans.cancel(caller, main, LEVELS, "t", plan_id)
     for call in (
         lambda: scans.fetch(caller, main, LEVELS, "t", plan_id),
         lambda: scans.cancel(caller, main, LEVELS, "t", "x"),

@@ -64,15 +64,9 @@ def serve(folder: Path, *options: str) -> Iterator[Running]:
 
 
 def refused(folder: Path, *options: str) -> str:
-    done = subprocess.run(
-        [PROGRAM, "serve", "--port", "0", *options],
-        capture_output=True,
-        text=True,
-        timeout=START_TIMEOUT_S,
-        env={**os.environ, "XDG_DATA_HOME": str(folder / "data")},
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
+    environment = {"XDG_DATA_HOME": str(folder / "data")}
+    done = CliRunner().invoke(main, ["serve", "--port", "0", *options], env=environment)
+    assert (done.exit_code, done.stdout) == (1, "")
     (sentence,) = done.stderr.splitlines()
     return sentence
 
@@ -157,7 +151,7 @@ def test_tls(tmp_path: Path) -> None:
     options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
     with serve(tmp_path, *options) as running:
         assert "https://127.0.0.1:" in running.line
-        connection = HTTPSConnection("127.0.0.1", running.client.port, context=context, timeout=10)
+        connection = HTTPSConnection("127.0.0.1", running.client.port, context=context, timeout=START_TIMEOUT_S)
         connection.request("GET", "/health/live")
         assert connection.getresponse().status == 200
         connection.close()
@@ -168,7 +162,7 @@ def test_workers(tmp_path: Path) -> None:
     with serve(tmp_path, "--workers", "2") as running:
         workers = running.workers()
         assert len(workers) == 2
-        connections = [HTTPConnection("127.0.0.1", running.client.port, timeout=20) for _ in range(8)]
+        connections = [HTTPConnection("127.0.0.1", running.client.port, timeout=START_TIMEOUT_S) for _ in range(8)]
         for connection in connections:
             connection.request("GET", "/iceberg/v1/config")
         for connection in connections:

@@ -27,6 +27,9 @@ from lancehouse.schema.iceberg import last_column_id
 
 EPOCH = datetime(1970, 1, 1)
 
+_untyped: Any = pa
+"""pyarrow, of whose arguments its stubs know too few."""
+
 
 def metadata(schema: dict[str, Any]) -> TableMetadata:
     """Of a table with this schema, whose ids stay."""
@@ -145,12 +148,12 @@ def _typed(dtype: Any, nulls: list[bool], chance: random.Random) -> Any:
             return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask)
         case pa.FixedSizeListType():
             values = _sample(dtype.value_field, count * dtype.list_size, chance)
-            return pa.FixedSizeListArray.from_arrays(values, type=dtype, mask=mask)
+            return _untyped.FixedSizeListArray.from_arrays(values, type=dtype, mask=mask)
         case pa.MapType():
             lengths = [0 if null else chance.randrange(3) for null in nulls]
             keys = _sample(dtype.key_field, sum(lengths), chance)
             items = _sample(dtype.item_field, sum(lengths), chance)
-            return pa.MapArray.from_arrays(_offsets(lengths, pa.int32()), keys, items, type=dtype, mask=mask)
+            return _untyped.MapArray.from_arrays(_offsets(lengths, pa.int32()), keys, items, type=dtype, mask=mask)
         case pa.ListType() | pa.LargeListType():
             kind, offsets = (
                 (pa.ListArray, pa.int32()) if isinstance(dtype, pa.ListType) else (pa.LargeListArray, pa.int64())

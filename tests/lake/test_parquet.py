@@ -46,7 +46,8 @@ MISREAD = [field for field in FIELDS if "deep" in str(field.type)]
 
 def written(folder: Path, field: pa.Field[Any]) -> lance.LanceDataset:
     """Three fragments of a field beside a number; two rows are deleted."""
-    rows = pa.table([pa.array(range(50)), sample(field, 50, seed=1)], pa.schema([pa.field("id", pa.int64()), field]))
+    columns: list[Any] = [pa.array(range(50)), sample(field, 50, seed=1)]
+    rows = pa.Table.from_arrays(columns, schema=pa.schema([pa.field("id", pa.int64()), field]))
     storage = "2.1" if field == LEGACY_BLOB else "2.2"
     dataset = lance.write_dataset(rows, folder / "t", max_rows_per_file=20, data_storage_version=storage)
     dataset.delete("id in (3, 25)")
@@ -115,7 +116,7 @@ def test_values_that_iceberg_cannot_hold_are_named(tmp_path: Path, dtype: pa.Dat
 
 
 def test_memory_is_bounded_by_the_row_group(tmp_path: Path) -> None:
-    vectors = pa.FixedSizeListArray.from_arrays(np.zeros(768 * 40_000, np.float32), 768)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(768 * 40_000, np.float32)), 768)
     dataset = lance.write_dataset(pa.table({"v": vectors}), tmp_path / "t")
     _, (path,) = export(tmp_path, dataset)
     groups = pq.ParquetFile(unquote(path.removeprefix("file://"))).metadata

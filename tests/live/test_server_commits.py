@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -23,6 +24,7 @@ TABLES = 4
 
 Start = Callable[..., Served]
 Database = Callable[[], str | None]
+Pair = tuple[Served, Served]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -32,6 +34,18 @@ def database(request: pytest.FixtureRequest) -> Database:
         return lambda: None
     server = request.getfixturevalue("postgres")
     return lambda: new_database(server)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[Pair]:
+    """Two servers on one Postgres and one warehouse."""
+    folder = tmp_path_factory.mktemp("pair")
+    db, warehouses = new_database(postgres), {"main": folder / "warehouse"}
+    with (
+        start_lancehouse(folder / "first", db=db, warehouses=warehouses) as first,
+        start_lancehouse(folder / "second", db=db, warehouses=warehouses) as second,
+    ):
+        yield first, second
 
 
 @contextmanager
@@ -44,9 +58,11 @@ def client_of(server: Served, name: str = "test") -> Iterator[Client]:
 
 
 def make_tables(server: Served, number: int = TABLES) -> list[str]:
+    """New tables in a new namespace; their paths."""
+    namespace = f"race_{uuid4().hex[:8]}"
     with client_of(server) as client:
-        client.expect("POST", "/namespaces", {"namespace": ["race"]})
-        return [client.create("race", f"t{index}") for index in range(number)]
+        client.expect("POST", "/namespaces", {"namespace": [namespace]})
+        return [client.create(namespace, f"t{index}") for index in range(number)]
 
 
 def check(server: Served, account: Account, tables: list[str]) -> int:
@@ -76,7 +92,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, database: Databas
     account = Account()
     tables: list[str] = []
     chance = random.Random(4)
-    for number in range(20 if soak else 3):
+    for number in range(20 if soak else 2):
         with start_lancehouse(tmp_path, db=db) as server:
             if not tables:
                 tables = make_tables(server)
@@ -101,24 +117,19 @@ def wait_for_commits(clients: list[Client], number: int) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_two_servers_decide_as_one(tmp_path: Path, serving: Start, postgres: str, soak: bool) -> None:
+def test_two_servers_decide_as_one(pair: Pair, soak: bool) -> None:
     commits = 250 if soak else 10
-    first, second = two_servers(tmp_path, serving, postgres)
-    tables = make_tables(first)
+    first, second = pair
+    tables = make_tables(first, 1)
     clients = [Client((first, second)[number % 2].tables, f"client-{number}") for number in range(CLIENTS)]
-    race([tables[0]], clients, commits)
+    race(tables, clients, commits)
     account = Account()
     account.add(clients)
-    assert check(first, account, tables[:1]) == check(second, account, tables[:1]) == CLIENTS * commits
+    assert check(first, account, tables) == check(second, account, tables) == CLIENTS * commits
 
 
-def two_servers(tmp_path: Path, serving: Start, postgres: str) -> tuple[Served, Served]:
-    db, warehouses = new_database(postgres), {"main": tmp_path / "warehouse"}
-    return serving("first", db=db, warehouses=warehouses), serving("second", db=db, warehouses=warehouses)
-
-
-def test_a_cached_answer_is_never_old(tmp_path: Path, serving: Start, postgres: str, soak: bool) -> None:
-    first, second = two_servers(tmp_path, serving, postgres)
+def test_a_cached_answer_is_never_old(pair: Pair, soak: bool) -> None:
+    first, second = pair
     [table] = make_tables(first, 1)
     with client_of(first) as one, client_of(second) as other:
         for version in range(1, 200 if soak else 20):
@@ -130,8 +141,8 @@ def test_a_cached_answer_is_never_old(tmp_path: Path, serving: Start, postgres: 
             assert [snapshot["snapshot-id"] for snapshot in reader.load(table)["snapshots"]][-1] == version
 
 
-def test_another_server_sees_every_change_at_once(tmp_path: Path, serving: Start, postgres: str) -> None:
-    first, second = two_servers(tmp_path, serving, postgres)
+def test_another_server_sees_every_change_at_once(pair: Pair) -> None:
+    first, second = pair
     with client_of(first) as one, client_of(second) as other:
         one.expect("POST", "/namespaces", {"namespace": ["n"], "properties": {"a": "1"}})
         assert other.expect("GET", "/namespaces/n")["properties"]["a"] == "1"
@@ -153,8 +164,8 @@ def test_another_server_sees_every_change_at_once(tmp_path: Path, serving: Start
         assert one.send("GET", renamed)[0] == 404
 
 
-def test_an_etag_of_one_server_is_known_to_the_other(tmp_path: Path, serving: Start, postgres: str) -> None:
-    first, second = two_servers(tmp_path, serving, postgres)
+def test_an_etag_of_one_server_is_known_to_the_other(pair: Pair) -> None:
+    first, second = pair
     [table] = make_tables(first, 1)
     with client_of(first) as one, client_of(second) as other:
         for version in range(1, 6):
@@ -165,11 +176,11 @@ def test_an_etag_of_one_server_is_known_to_the_other(tmp_path: Path, serving: St
             assert other.send("GET", table, **{"If-None-Match": etag})[0] == 200
 
 
-def test_a_plain_lance_commit_shows_on_every_server(tmp_path: Path, serving: Start, postgres: str) -> None:
-    first, second = two_servers(tmp_path, serving, postgres)
+def test_a_plain_lance_commit_shows_on_every_server(pair: Pair) -> None:
+    first, second = pair
     with client_of(first) as one, client_of(second) as other:
         one.expect("POST", "/namespaces", {"namespace": ["plain"]})
-        location = str(tmp_path / "warehouse" / "plain" / "t")
+        location = str(first.location / "plain" / "t")
         lance.write_dataset(pa.table({"id": [1]}), location)
         properties = {"table_type": "lance"}
         body = {"name": "t", "location": location, "schema": {"type": "struct", "fields": []}, "properties": properties}
@@ -180,13 +191,14 @@ def test_a_plain_lance_commit_shows_on_every_server(tmp_path: Path, serving: Sta
                 assert client.current("/namespaces/plain/tables/t") == version
 
 
-def test_a_transaction_is_all_or_nothing_on_both(tmp_path: Path, serving: Start, postgres: str) -> None:
-    first, second = two_servers(tmp_path, serving, postgres)
+def test_a_transaction_is_all_or_nothing_on_both(pair: Pair) -> None:
+    first, second = pair
     tables = make_tables(first, 2)
     with client_of(first) as one, client_of(second) as other:
 
         def change(table: str, expected: int | None) -> dict[str, object]:
-            identifier = {"namespace": ["race"], "name": table.rpartition("/")[2]}
+            _, _, namespace, _, name = table.split("/")
+            identifier = {"namespace": [namespace], "name": name}
             return {"identifier": identifier, **commit(expected, (expected or 0) + 1, "both")}
 
         one.expect("POST", "/transactions/commit", {"table-changes": [change(table, None) for table in tables]})

@@ -122,6 +122,15 @@ def test_pyiceberg_reads_the_lance_table(
     assert bucket.keys(f"{warehouse}/.lancehouse/{table.metadata.table_uuid}/")
 
 
+@pytest.mark.parametrize("warehouse", ["none"])
+def test_settings_are_in_every_answer(server: Served, warehouse: str, db: str) -> None:
+    tables = f"{warehouse}/namespaces/{db}/tables"
+    made = call(server, tables, {"name": "plain", "schema": {"type": "struct", "fields": []}}, VENDED)[1]
+    for answer in (made, *(call(server, f"{tables}/plain", headers=VENDED)[1] for _ in range(2))):
+        assert answer["config"]["client.region"] == REGION
+        assert answer["config"]["s3.path-style-access"] == "true"
+
+
 @pytest.mark.parametrize("warehouse", ["none", "static"])
 def test_only_those_who_ask_are_given_secrets(server: Served, bucket: Bucket, warehouse: str, db: str) -> None:
     lance.write_dataset(ROWS, f"{bucket.uri}/{warehouse}/{db}/docs", storage_options=dict(bucket.options))

@@ -71,7 +71,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         raw: bytes | None = None,
     ) -> Answer:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         try:
             connection.request(method, path, data, {**self.headers, **(headers or {})})

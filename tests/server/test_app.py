@@ -285,7 +285,7 @@ def test_metrics(tmp_path: Path) -> None:
     assert 'lancehouse_requests_total{method="GET",route="getConfig",status="200"} 3.0' in page
     assert 'lancehouse_requests_total{method="GET",route="none",status="404"} 2.0' in page
     assert 'lancehouse_request_seconds_count{route="getConfig"} 3.0' in page
-    assert "lancehouse_requests_in_flight 1.0" in page  # this one
+    assert "lancehouse_requests_in_flight 0.0" in page
     assert "process_resident_memory_bytes{" in page
 
 

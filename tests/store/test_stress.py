@@ -49,7 +49,7 @@ def test_every_revision_once_whoever_is_killed(database: Database, tmp_path: Pat
     """What was acknowledged is there, by who was told so; each revision was made once, and none is left out."""
     url = database.url or f"sqlite:///{database.file}"
     warehouse = database.write(prepare)
-    rounds, threads, changes = (20, 8, 250) if soak else (2, 4, 25)
+    rounds, threads, changes = (20, 8, 250) if soak else (1, 4, 50)
     notes = [tmp_path / f"notes {number}" for number in range(rounds * 2)]
     for number in range(rounds):
         survivor, victim = (
@@ -69,7 +69,7 @@ def test_every_revision_once_whoever_is_killed(database: Database, tmp_path: Pat
     for table in sorted({table for table, _, _ in acknowledged}):
         row = database.read(lambda tx, name=table: repository.find_entry(tx, warehouse, NAMESPACE, name))  # type: ignore[misc]
         assert row is not None
-        commits = database.read(lambda tx, id=row.id: repository.list_commits(tx, id))  # type: ignore[misc]
+        commits = database.read(lambda tx, row=row: repository.list_commits(tx, row.id))  # type: ignore[misc]
         assert [commit.revision for commit in commits] == list(range(row.revision, 1, -1))
         authors = {commit.revision: commit.principal for commit in commits}
         told = {revision: author for name, revision, author in acknowledged if name == table}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
+from itertools import compress, count
+from operator import is_not
+from typing import NamedTuple
 
 import orjson
 
@@ -25,19 +31,33 @@ OPERATIONS: Mapping[str | None, str] = {
 }
 """Iceberg's word for Lance's; what is not here changes no row, which Iceberg calls `replace`."""
 
+DIGEST = 16
+
 ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LanceTable:
     """A table's metadata as JSON, with all snapshots, and with only those that a branch or tag names."""
 
-    all: bytes
-    refs: bytes
+    all: bytes = field(repr=False)
     etag: str
     """Of `all`: the same wherever and whenever it is computed from the same state."""
     manifest: str
     """Where the current version is."""
+    snapshots: slice = field(repr=False)
+    """Where `all` has them."""
+    named: Sequence[slice] | None = field(repr=False)
+    """Where it has those that a branch or tag names; None if that are all."""
+
+    @cached_property
+    def refs(self) -> bytes:
+        """Made when it is first asked for."""
+        if self.named is None:
+            return self.all
+        view = memoryview(self.all)
+        named = b",".join([view[each] for each in self.named])
+        return b"".join((view[: self.snapshots.start], named, view[self.snapshots.stop :]))
 
     @property
     def refs_etag(self) -> str:
@@ -49,6 +69,14 @@ class LanceTable:
         """All of it, parsed anew each time: do not ask for it on the way of every request."""
         parsed: Json = orjson.loads(self.all)
         return parsed
+
+    @property
+    def bytes(self) -> int:
+        """What the JSON takes, with that of `refs`, which may be asked for."""
+        if self.named is None:
+            return len(self.all)
+        named = sum(each.stop - each.start + 1 for each in self.named)
+        return int(2 * len(self.all) - (self.snapshots.stop - self.snapshots.start) + named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,82 +93,228 @@ class Snapshot:
     """What storage says of it."""
 
 
-def build(
-    entry: EntryRow, history: History | None, snapshots: Sequence[Snapshot], refs: Iterable[RefRow] = ()
-) -> LanceTable:
-    """Put a table's metadata together.
+class Mark(NamedTuple):
+    """How far a line is with one of its snapshots."""
+
+    id: int
+    end: int
+    """Of the JSON."""
+    log_end: int
+    sequence: int
+    """The highest up to here."""
+    timestamp_ms: int
+    """The latest up to here."""
+
+
+START = Mark(0, 0, 0, 0, 0)
+WIDTH = len(START)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Snapshots one after the other, and all that it takes to go on after any of them.
+
+    The JSON is not kept a second time: once the table's is put together, these are places in it.
+    """
+
+    json: tuple[bytes | memoryview, ...] = ()
+    log: tuple[bytes | memoryview, ...] = ()
+    """When each version of the main branch became the current one."""
+    marks: array[int] = field(default_factory=lambda: array("q"))
+    """One after the other: as objects, they would take more room than the JSON."""
+    chain: bytes = b""
+    """A digest for each snapshot, of itself and all before it."""
+    versions: tuple[Version | None, ...] = ()
+    """What storage says of each."""
+
+    def __len__(self) -> int:
+        """How many snapshots there are."""
+        return len(self.versions)
+
+    def mark(self, count: int) -> Mark:
+        """How far the first so many go."""
+        return Mark(*self.marks[(count - 1) * WIDTH : count * WIDTH]) if count else START
+
+    @property
+    def end(self) -> Mark:
+        """How far all go."""
+        return self.mark(len(self))
+
+    @property
+    def digest(self) -> bytes:
+        """Of all."""
+        return self.chain[-DIGEST:].ljust(DIGEST, b"\0")
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes besides the JSON."""
+        return len(self) * (WIDTH * self.marks.itemsize + DIGEST + 8)
+
+    @property
+    def ids(self) -> array[int]:
+        """Of all."""
+        return self.marks[::WIDTH]
+
+    def find(self, id: int) -> int | None:
+        """Where a snapshot is, in a line that is ordered by ids."""
+        index = self.before(id)
+        return index if index < len(self) and self.marks[index * WIDTH] == id else None
+
+    def before(self, id: int) -> int:
+        """How many have a lower id, in such a line."""
+        return bisect_left(range(len(self)), id, key=lambda index: self.marks[index * WIDTH])
+
+    def place(self, index: int, start: int) -> slice:
+        """Where the JSON of one is, if that of the line is at `start`."""
+        before = self.mark(index).end
+        return slice(start + before + (index > 0), start + self.mark(index + 1).end)
+
+    def extended(self, keep: int, more: Sequence[Snapshot]) -> Line:
+        """The first ones of a line that is placed, and then others."""
+        at = self.mark(keep)
+        json, log = [part[: at.end] for part in self.json], [part[: at.log_end] for part in self.log]
+        marks, chain = self.marks[: keep * WIDTH], [self.chain[: keep * DIGEST]]
+        digest = chain[0][-DIGEST:]
+        pieces: list[bytes] = []
+        logged: list[bytes] = []
+        for each in more:
+            end, log_end, now = (
+                at.end + (at.end > 0) + len(each.json),
+                at.log_end,
+                max(at.timestamp_ms, each.timestamp_ms),
+            )
+            if each.on_main:
+                # Iceberg's readers refuse a log that goes back in time.
+                logged.append(b'{"snapshot-id":%d,"timestamp-ms":%d}' % (each.id, now))
+                log_end += (log_end > 0) + len(logged[-1])
+            at = Mark(each.id, end, log_end, max(at.sequence, each.sequence), now)
+            marks.extend(at)
+            pieces.append(each.json)
+            digest = blake2b(digest + each.json, digest_size=DIGEST).digest()
+            chain.append(digest)
+        versions = (*self.versions[:keep], *(each.version for each in more))
+        return Line(_joined(json, pieces), _joined(log, logged), marks, b"".join(chain), versions)
+
+    def placed(self, whole: memoryview, start: int, log_start: int) -> Line:
+        """The same, with its JSON where the table has it."""
+        end = self.end
+        return replace(self, json=(whole[start : start + end.end],), log=(whole[log_start : log_start + end.log_end],))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A table's metadata, and what it was put together from, so that the next can be like it."""
+
+    table: LanceTable
+    location: str
+    history: History | None
+    main: Line
+    side: Line
+    """The other branches."""
+    inherited: int
+    """How many of the main branch are there because storage has them, before those that the catalog accepted."""
+    last: SnapshotRow | None
+    """The last that the catalog accepted."""
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes, without the history."""
+        return self.table.bytes + self.main.bytes + self.side.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How much of the main branch can stay as it is, if the catalog still has what it had."""
+
+    keep: int
+    """Snapshots."""
+    kept: int
+    """Those of them that the catalog accepted."""
+    after: int
+    """The catalog has to tell of the snapshots with a greater id."""
+    last: SnapshotRow
+    version: int
+
+    def fits(self, rows: Sequence[SnapshotRow], count: int) -> bool:
+        """Whether these rows go on where it stops, told how many there are in all.
+
+        Ids only grow. So if the last known is still there, there are as many as known and new ones together only if
+        none was removed.
+        """
+        is_there = self.last in rows and any(row.snapshot_id <= self.version for row in rows)
+        return is_there and count - len(rows) == self.kept
+
+
+def resumption(entry: EntryRow, history: History | None, before: Built | None) -> Resumption | None:
+    """What of a table that the catalog manages need not be made again; None if nothing."""
+    if before is None or before.last is None or entry.version is None or before.location != entry.location:
+        return None
+    main, inherited = before.main, before.inherited
+    keep = last = main.before(before.last.snapshot_id)
+    if history is not before.history:
+        older = _versions_before(history, main.mark(inherited + 1).id)
+        if len(older) != inherited:
+            return None
+        told = history.of(None) if history else {}
+        accepted = main.marks[inherited * WIDTH : last * WIDTH : WIDTH]
+        keep = _shared((*older, *map(told.get, accepted)), main.versions)
+    keep = min(keep, main.before(entry.version))
+    if keep < inherited:
+        return None
+    return Resumption(keep, keep - inherited, main.mark(keep + 1).id - 1, before.last, entry.version)
+
+
+def stored(entry: EntryRow, history: History | None, before: Built | None = None) -> Built:
+    """A table whose versions are those that storage has.
 
     Args:
         entry: the table in the catalog.
         history: what its storage holds; None for nothing.
-        snapshots: from `stored` or `managed`, each branch in order.
-        refs: tags and branches that are kept in the catalog; they win over those in storage.
+        before: the same table as it was, from which is taken what is still right.
     """
-    current = next((each for each in reversed(snapshots) if each.on_main), None)
-    named = _refs(current, history, {snapshot.id for snapshot in snapshots}, refs)
-    referenced = {ref["snapshot-id"] for ref in named.values()}
-    head = orjson.dumps(_head(entry, history, snapshots, current) | {"refs": named})[:-1]
-    log = b",".join(_log(snapshots))
-
-    def joined(shown: Iterable[Snapshot]) -> bytes:
-        return b"".join(
-            (head, b',"snapshots":[', b",".join(each.json for each in shown), b'],"snapshot-log":[', log, b"]}")
-        )
-
-    whole = joined(snapshots)
-    few = [each for each in snapshots if each.id in referenced]
-    return LanceTable(
-        all=whole,
-        refs=whole if len(few) == len(snapshots) else joined(few),
-        etag=blake2b(whole, digest_size=16).hexdigest(),
-        manifest=current.manifest if current else f"{entry.location.rstrip('/')}/_versions",
-    )
-
-
-def stored(entry: EntryRow, history: History | None, before: int | None = None) -> list[Snapshot]:
-    """The versions that storage has; of the main branch, only those before a given one."""
-    if history is None:
-        return []
-    shown: list[Snapshot] = []
-    root, unreadable = entry.location.rstrip("/"), _unreadable(entry.location)
-    parent: Version | None = None
-    for version in history.versions:
-        if parent is not None and parent.branch != version.branch:
-            parent = None
-        if before is None or version.branch is not None or version.version < before:
-            shown.append(_of_version(version, parent, history, root, unreadable))
-        parent = version
-    return shown
+    versions = history.on_main if history else ()
+    keep = _keep(entry, before, versions)
+    more = _of_versions(entry, history, versions, keep)
+    main = before.main.extended(keep, more) if before else Line().extended(0, more)
+    return _built(entry, history, main, _side(entry, history, before), (), more, inherited=len(versions))
 
 
 def managed(
-    entry: EntryRow, history: History | None, rows: Sequence[SnapshotRow], known: Mapping[int, Snapshot]
-) -> list[Snapshot]:
-    """The snapshots of a table that the catalog manages.
+    entry: EntryRow,
+    history: History | None,
+    rows: Sequence[SnapshotRow],
+    refs: Sequence[RefRow],
+    before: Built | None = None,
+    keep: int = 0,
+) -> Built:
+    """A table that the catalog manages.
 
-    They are those that the catalog accepted, and before the first of them those that storage had then. What storage
-    has besides was never committed, and is not shown.
+    Its snapshots are those that the catalog accepted, and before the first of them those that storage had then. What
+    storage has besides was never committed, and is not shown.
 
     Args:
         entry: the table in the catalog.
         history: what its storage holds; None for nothing.
-        rows: the versions that the catalog accepted.
-        known: snapshots of this table that were made before, by id; those that are still right are taken again.
+        rows: the versions that the catalog accepted, but for those that are kept.
+        refs: tags and branches that are kept in the catalog; they win over those in storage.
+        before: the same table as it was.
+        keep: as many of its snapshots stay, according to a `Resumption` that fits.
     """
     if entry.version is None:
-        return []
+        return _built(entry, history, Line(), Line(), refs, ())
     accepted = sorted((row for row in rows if row.snapshot_id <= entry.version), key=lambda row: row.snapshot_id)
-    first = accepted[0].snapshot_id if accepted else entry.version + 1
-    inherited = stored(entry, history, before=first)
-    on_main = [each for each in inherited if each.on_main]
-    versions = history.of(None) if history else {}
-    for row in accepted:
-        version = versions.get(row.snapshot_id)
-        held = known.get(row.snapshot_id)
-        on_main.append(held if held is not None and held.version is version else _of_row(row, version))
-    if not on_main or on_main[-1].id != entry.version:
-        on_main.append(_unknown(entry))
-    return on_main + [each for each in inherited if not each.on_main]
+    more: list[Snapshot] = []
+    inherited = before.inherited if before else 0
+    if not keep:
+        versions = _versions_before(history, accepted[0].snapshot_id if accepted else entry.version + 1)
+        inherited, keep = len(versions), _keep(entry, before, versions)
+        more += _of_versions(entry, history, versions, keep)
+    more += [_of_row(row, history.on_main_at(row.snapshot_id) if history else None) for row in accepted]
+    if not more or more[-1].id != entry.version:
+        more.append(_unknown(entry))
+    main = before.main.extended(keep, more) if before else Line().extended(0, more)
+    last = accepted[-1] if accepted else None
+    return _built(entry, history, main, _side(entry, history, before), refs, more, inherited=inherited, last=last)
 
 
 def is_managed(entry: EntryRow) -> bool:
@@ -153,14 +327,81 @@ def manifest_location(location: str, version: int) -> str:
     return f"{location.rstrip('/')}/_versions/{2**64 - 1 - version:020}.manifest"
 
 
-def _head(entry: EntryRow, history: History | None, snapshots: Sequence[Snapshot], current: Snapshot | None) -> Json:
+def _built(
+    entry: EntryRow,
+    history: History | None,
+    main: Line,
+    side: Line,
+    rows: Iterable[RefRow],
+    more: Sequence[Snapshot],
+    *,
+    inherited: int = 0,
+    last: SnapshotRow | None = None,
+) -> Built:
+    """Put a table's metadata together; `more` are the snapshots that end its main branch."""
+    refs = _refs(main, side, history, rows)
+    head = orjson.dumps(_head(entry, history, main, side) | {"refs": refs})[:-1] + b',"snapshots":['
+    between = b"," if main and side else b""
+    whole = b"".join((head, *main.json, between, *side.json, b'],"snapshot-log":[', *main.log, b"]}"))
+    side_start = len(head) + main.end.end + len(between)
+    snapshots = slice(len(head), side_start + side.end.end)
+    named = _named(main, side, {ref["snapshot-id"] for ref in refs.values()}, len(head), side_start)
+    table = LanceTable(
+        all=whole,
+        etag=blake2b(head + main.digest + side.digest, digest_size=DIGEST).hexdigest(),
+        manifest=more[-1].manifest if more else f"{entry.location.rstrip('/')}/_versions",
+        snapshots=snapshots,
+        named=None if len(named) == len(main) + len(side) else named,
+    )
+    view, log_start = memoryview(whole), len(whole) - len(b"]}") - main.end.log_end
+    main, side = main.placed(view, len(head), log_start), side.placed(view, side_start, log_start)
+    return Built(table, entry.location, history, main, side, inherited, last)
+
+
+def _keep(entry: EntryRow, before: Built | None, versions: Sequence[Version]) -> int:
+    """How many of the versions of the main branch, but never the last, are there already as storage tells them."""
+    if before is None or before.location != entry.location or not versions:
+        return 0
+    return min(_shared(before.main.versions[: before.inherited], versions), len(versions) - 1)
+
+
+def _side(entry: EntryRow, history: History | None, before: Built | None) -> Line:
+    if history is None:
+        return Line()
+    versions = history.on_branches
+    if before is None or before.location != entry.location or before.history is None:
+        return Line().extended(0, _of_versions(entry, history, versions, 0))
+    keep = _shared(before.side.versions, versions) if before.history.branches == history.branches else 0
+    return before.side.extended(keep, _of_versions(entry, history, versions, keep))
+
+
+def _shared(one: Sequence[Version | None], other: Sequence[Version | None]) -> int:
+    """With how many of the same two sequences begin."""
+    return next(compress(count(), map(is_not, one, other)), min(len(one), len(other)))
+
+
+def _versions_before(history: History | None, version: int) -> Sequence[Version]:
+    """Those of the main branch."""
+    if history is None:
+        return ()
+    versions = history.on_main
+    return versions[: bisect_left(versions, version, key=lambda each: each.version)]
+
+
+def _joined(kept: Sequence[bytes | memoryview], pieces: Sequence[bytes]) -> tuple[bytes | memoryview, ...]:
+    if not pieces:
+        return tuple(kept)
+    return (*kept, *([b","] if any(kept) else []), b",".join(pieces))
+
+
+def _head(entry: EntryRow, history: History | None, main: Line, side: Line) -> Json:
     schema = history.schema if history else {**(entry.schema or EMPTY_SCHEMA), "schema-id": SCHEMA_ID}
     head: Json = {
         "format-version": 2,
         "table-uuid": entry.uuid,
         "location": entry.location,
-        "last-sequence-number": max((each.sequence for each in snapshots), default=0),
-        "last-updated-ms": max((each.timestamp_ms for each in snapshots if each.on_main), default=0),
+        "last-sequence-number": max(main.end.sequence, side.end.sequence),
+        "last-updated-ms": max(main.end.timestamp_ms, entry.updated_ms),
         "last-column-id": history.last_column_id if history else last_column_id(schema),
         "current-schema-id": SCHEMA_ID,
         "schemas": [schema],
@@ -174,33 +415,47 @@ def _head(entry: EntryRow, history: History | None, snapshots: Sequence[Snapshot
         "statistics": [],
         "partition-statistics": [],
     }
-    head["last-updated-ms"] = max(head["last-updated-ms"], entry.updated_ms)
-    return head | ({"current-snapshot-id": current.id} if current else {})
+    return head | ({"current-snapshot-id": main.end.id} if main else {})
 
 
-def _refs(
-    current: Snapshot | None, history: History | None, shown: set[int], rows: Iterable[RefRow]
-) -> dict[str, Json]:
+def _refs(main: Line, side: Line, history: History | None, rows: Iterable[RefRow]) -> dict[str, Json]:
     """Branches and tags share their names in Iceberg and not in Lance: there, a branch's name is not a tag's too."""
     named: dict[str, tuple[str, int]] = {}
     if history is not None:
-        latest = {each.branch: each.snapshot_id for each in history.versions}
+        latest = {each.branch: each.snapshot_id for each in history.on_branches}
         named = {name: ("branch", latest[name]) for name in history.branches if name in latest}
         for name, target in history.tags.items():
             named[f"tag:{name}" if name in named or name == MAIN else name] = ("tag", target)
     named |= {row.name: (row.kind, row.snapshot_id) for row in rows}
-    if current is not None:
-        named = {MAIN: ("branch", current.id)} | {name: ref for name, ref in named.items() if name != MAIN}
-    return {name: {"snapshot-id": at, "type": kind} for name, (kind, at) in named.items() if at in shown}
+    if main:
+        named = {MAIN: ("branch", main.end.id)} | {name: ref for name, ref in named.items() if name != MAIN}
+    on_side = set(side.ids)
+    return {
+        name: {"snapshot-id": at, "type": kind}
+        for name, (kind, at) in named.items()
+        if at in on_side or main.find(at) is not None
+    }
 
 
-def _log(snapshots: Iterable[Snapshot]) -> Iterator[bytes]:
-    """When each version became the current one. Iceberg's readers refuse a log that goes back in time."""
-    now = 0
-    for snapshot in snapshots:
-        if snapshot.on_main:
-            now = max(now, snapshot.timestamp_ms)
-            yield b'{"snapshot-id":%d,"timestamp-ms":%d}' % (snapshot.id, now)
+def _named(main: Line, side: Line, ids: Collection[int], start: int, side_start: int) -> list[slice]:
+    """Where the JSON of these snapshots is, in the order of the table's."""
+    found = sorted(index for index in map(main.find, ids) if index is not None)
+    on_side = [index for index, each in enumerate(side.ids) if each in ids]
+    return [*(main.place(index, start) for index in found), *(side.place(index, side_start) for index in on_side)]
+
+
+def _of_versions(entry: EntryRow, history: History | None, versions: Sequence[Version], skip: int) -> list[Snapshot]:
+    """Versions of one branch after the other, but for the first ones."""
+    if history is None:
+        return []
+    root, unreadable = entry.location.rstrip("/"), _unreadable(entry.location)
+    made: list[Snapshot] = []
+    before = versions[skip - 1] if skip else None
+    for version in versions[skip:]:
+        parent = before if before is not None and before.branch == version.branch else None
+        made.append(_of_version(version, parent, history, root, unreadable))
+        before = version
+    return made
 
 
 def _of_version(version: Version, before: Version | None, history: History, root: str, unreadable: str) -> Snapshot:

@@ -49,7 +49,10 @@ class Loader:
         if document is None:
             return None
         body = document.refs if snapshots == "refs" else document.all
-        return Loaded(body, document.etag, document.location)
+        if entry.kind == "view":
+            return Loaded(body, document.etag, document.location)
+        config, credentials = self.access(caller, warehouse, (), entry.location)
+        return Loaded(body, document.etag, document.location, config, credentials)
 
     def load(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, snapshots: Snapshots = "all"

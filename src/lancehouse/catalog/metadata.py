@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,14 +13,14 @@ from threading import Lock
 
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
-from lancehouse.catalog.lance_metadata import LanceTable, Snapshot, build, is_managed, managed, stored
+from lancehouse.catalog.lance_metadata import Built, LanceTable, is_managed, managed, resumption, stored
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history as lake
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import History
 from lancehouse.lake.watch import Watch, watch
 from lancehouse.store import repository
-from lancehouse.store.database import Database
+from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
 
 __all__ = ["LanceTable", "LanceTables"]
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LIMIT = 4096
 LIMIT_BYTES = 64 * 2**20
 
-TABLE_BYTES, VERSION_BYTES, SNAPSHOT_BYTES = 4_000, 500, 300
+TABLE_BYTES, VERSION_BYTES = 4_000, 500
 """What holding one costs besides its JSON, about."""
 
 Key = tuple[int, str]
@@ -40,14 +40,20 @@ Key = tuple[int, str]
 class _Held:
     """A table as it was built, and how to tell whether that is still right."""
 
-    table: LanceTable
+    built: Built
     revision: int
     started_ns: int
     """When the look at storage began; 0 if there was none."""
-    history: History | None
-    snapshots: Mapping[int, Snapshot]
     watch: Watch | None
     """None if it has to be built again each time."""
+
+    @property
+    def table(self) -> LanceTable:
+        return self.built.table
+
+    @property
+    def history(self) -> History | None:
+        return self.built.history
 
     def is_newer_than(self, moment_ns: int) -> bool:
         """Whether it shows all that was there at a moment: it was read later, or nothing changed since it was read."""
@@ -56,10 +62,8 @@ class _Held:
     @cached_property
     def bytes(self) -> int:
         """About the memory that it takes."""
-        json = len(self.table.all) + (0 if self.table.refs is self.table.all else len(self.table.refs))
         versions = len(self.history.versions) if self.history else 0
-        pieces = sum(len(snapshot.json) + SNAPSHOT_BYTES for snapshot in self.snapshots.values())
-        return TABLE_BYTES + json + versions * VERSION_BYTES + pieces
+        return TABLE_BYTES + self.built.bytes + versions * VERSION_BYTES
 
 
 @dataclass(slots=True)
@@ -153,8 +157,7 @@ class LanceTables:
         if not is_managed(entry):
             seen = watch(entry.location)
             history = lake.read(table, known=known)
-            shown = build(entry, history, stored(entry, history))
-            return _Held(shown, entry.revision, started_ns, history, {}, seen)
+            return _Held(stored(entry, history, held.built if held else None), entry.revision, started_ns, seen)
         if entry.version is None:
             return self._managed(entry, held, None, started_ns, watch(entry.location, versions=False))
         seen = watch(entry.location, versions=False)
@@ -171,16 +174,19 @@ class LanceTables:
     def _managed(
         self, entry: EntryRow, held: _Held | None, history: History | None, started_ns: int, seen: Watch | None
     ) -> _Held:
-        rows, refs = self._rows(entry)
-        snapshots = managed(entry, history, rows, held.snapshots if held else {})
-        accepted = {row.snapshot_id for row in rows}
-        pieces = {snapshot.id: snapshot for snapshot in snapshots if snapshot.id in accepted}
-        return _Held(build(entry, history, snapshots, refs), entry.revision, started_ns, history, pieces, seen)
+        before = held.built if held else None
+        resumed = resumption(entry, history, before)
 
-    def _rows(self, entry: EntryRow) -> tuple[Sequence[SnapshotRow], Sequence[RefRow]]:
-        return self._database.read(
-            lambda tx: (repository.list_snapshots(tx, entry.id), repository.list_refs(tx, entry.id))
-        )
+        def read(tx: Tx) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
+            refs = repository.list_refs(tx, entry.id)
+            if resumed is not None:
+                rows = repository.list_snapshots(tx, entry.id, resumed.after)
+                if resumed.fits(rows, repository.count_snapshots(tx, entry.id)):
+                    return refs, rows, resumed.keep
+            return refs, repository.list_snapshots(tx, entry.id), 0
+
+        refs, rows, keep = self._database.read(read)
+        return _Held(managed(entry, history, rows, refs, before, keep), entry.revision, started_ns, seen)
 
     def _hold(self, key: Key, held: _Held) -> LanceTable:
         with self._lock:

@@ -44,13 +44,13 @@ def serve(warehouses: tuple[str, ...], file: str | None, **given: str | None) ->
     from lancehouse.server import run
     from lancehouse.server.workers import Workers
 
-    listener = run.listen(settings)
-    served = run.prepare(settings)
+    with run.listen(settings) as listener:
+        served = run.prepare(settings)
 
-    def ready() -> None:
-        click.echo(run.ready_line(settings, listener, served))
+        def ready() -> None:
+            click.echo(run.ready_line(settings, listener, served))
 
-    if settings.workers == 1:
-        run.run(settings, listener, served, ready)
-    else:
-        Workers(settings, listener, served).run(ready)
+        if settings.workers == 1:
+            run.run(settings, listener, served, ready)
+        else:
+            Workers(settings, listener, served).run(ready)

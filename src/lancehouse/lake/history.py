@@ -6,6 +6,7 @@ reading the next one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -85,9 +86,29 @@ class History:
     """Snapshot ids."""
     branches: Mapping[str, Branch]
 
+    @property
+    def on_main(self) -> Sequence[Version]:
+        """The versions of the main branch."""
+        return self.versions[: self._mains]
+
+    @property
+    def on_branches(self) -> Sequence[Version]:
+        """The versions of the other branches."""
+        return self.versions[self._mains :]
+
     def of(self, branch: str | None) -> dict[int, Version]:
         """The versions of a branch by number."""
-        return {each.version: each for each in self.versions if each.branch == branch}
+        among = self.on_branches if branch else self.on_main
+        return {each.version: each for each in among if each.branch == branch}
+
+    def on_main_at(self, version: int) -> Version | None:
+        """A version of the main branch; it is looked for, not walked to."""
+        at = bisect_left(self.versions, version, hi=self._mains, key=lambda each: each.version)
+        return self.versions[at] if at < self._mains and self.versions[at].version == version else None
+
+    @property
+    def _mains(self) -> int:
+        return bisect_left(self.versions, True, key=lambda each: each.branch is not None)
 
 
 def snapshot_id(branch: str | None, version: int) -> int:

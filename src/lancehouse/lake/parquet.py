@@ -27,7 +27,8 @@ SCHEMA_ID = 1
 ROW_GROUP_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 8192
-BLOB_ROWS = 32
+IO_BYTES = 32 << 20
+BLOB_ROWS = 16
 """Rows of a batch with blobs, whose sizes nobody knows beforehand."""
 
 _GUESSED_ROW_BYTES = 64
@@ -117,7 +118,8 @@ class Version:
                 columns=[column.name for column in columns],
                 batch_size=BLOB_ROWS if any(_has_blobs(column) for column in columns) else BATCH_ROWS,
                 batch_size_bytes=BATCH_BYTES,
-                batch_readahead=2,
+                batch_readahead=1,
+                io_buffer_size=IO_BYTES,
                 blob_handling="all_binary",
             )
             yield from scanner.to_batches()

@@ -42,6 +42,7 @@ _NO_MATCH = Match("")
 READS = frozenset({"GET", "HEAD"})
 LONGEST_CLIENT = 200
 FORGET_EVERY_S = 3600.0
+MEASURE_EVERY_S = 1.0
 
 
 class Authentication(Protocol):
@@ -94,24 +95,32 @@ class App:
         self._ids = RequestIds()
         self._gzip = Gzip()
         self._in_flight = 0
-        self._routes = Routes((*iceberg.ROUTES, iceberg.CONFIG, *operations.routes(self._metrics, authentication), *more))
+        self._routes = Routes(
+            (*iceberg.ROUTES, iceberg.CONFIG, *operations.routes(self._metrics, authentication), *more)
+        )
         self._pools = {
             "requests": ThreadPoolExecutor(self._limits.threads, "request"),
             "scans": ThreadPoolExecutor(self._limits.scan_threads, "scan"),
         }
-        self._forgetting: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin what is done now and then."""
-        self._forgetting = asyncio.get_running_loop().create_task(self._forget())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._forget()), loop.create_task(self._measure())]
 
     def close(self) -> None:
         """End it, and let no more work into the threads."""
-        if self._forgetting is not None:
-            self._forgetting.cancel()
+        for task in self._tasks:
+            task.cancel()
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self.catalog.database.close()
+
+    async def _measure(self) -> None:
+        while True:
+            self._metrics.in_flight(self._in_flight)
+            await asyncio.sleep(MEASURE_EVERY_S)
 
     async def _forget(self) -> None:
         """Drop old idempotency keys now and then; any worker may."""
@@ -128,7 +137,6 @@ class App:
         request_id = given if given and _SANE_ID.fullmatch(given) else self._ids.next()
         exchange = Exchange(scope["method"], scope["raw_path"], scope["query_string"], headers, request_id)
         self._in_flight += 1
-        self._metrics.in_flight.inc()
         try:
             response = await self._answer(exchange, receive)
         except bodies.GoneError:
@@ -140,7 +148,6 @@ class App:
             response = failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
         finally:
             self._in_flight -= 1
-            self._metrics.in_flight.dec()
         await self._send(exchange, response, send)
         self._note(exchange, response, perf_counter() - started)
 

@@ -39,6 +39,7 @@ MOST_WAITING = 100_000
 """Lines that wait for a slow reader of the log; beyond, lines are dropped and counted."""
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+NAMES = {number: name for name, number in LEVELS.items()} | {logging.CRITICAL: "error"}
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -60,7 +61,7 @@ class Log:
         """Write one line, in a moment; from any thread."""
         if level < self.level:
             return
-        record = {"time": self._time(), "level": logging.getLevelName(level).lower(), **fields}
+        record = {"time": self._time(), "level": NAMES.get(level, "info"), **fields}
         self._lines.append(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
         if len(self._lines) == 1:
             self._soon()
@@ -158,7 +159,7 @@ class Metrics:
         self._seconds = Histogram(
             "lancehouse_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS_S, registry=own
         )
-        self.in_flight = Gauge(
+        self._in_flight = Gauge(
             "lancehouse_requests_in_flight", "Requests being answered.", registry=own, multiprocess_mode="livesum"
         )
         self._own = own
@@ -173,6 +174,10 @@ class Metrics:
             self._children[key] = children
         children[0].inc()
         children[1].observe(seconds)
+
+    def in_flight(self, requests: int) -> None:
+        """Say how many are being answered here; now and then, for that costs more than to count them."""
+        self._in_flight.set(requests)
 
     def page(self) -> tuple[bytes, str]:
         """All metrics in Prometheus' text form, and its content type."""

@@ -13,7 +13,7 @@ from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnav
 
 from lancehouse.store import failures
 from lancehouse.store.database import Database
-from lancehouse.store.sqlite import PATIENCE_S
+from lancehouse.store.writer import PATIENCE_S
 
 PART = ".part"
 """How the file is called until it is whole."""

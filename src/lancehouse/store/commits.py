@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, func, select
 
 from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, parsed
 from lancehouse.store.model import commits as c
@@ -16,14 +16,18 @@ from lancehouse.store.statements import Statement, Tx
 COMMIT = ("at_ms", "principal", "client", "request_id", "revision", "snapshot_id", "operation")
 """In the order of CommitRow."""
 
+BEFORE_ALL = -1
+"""Ids count from 0."""
+
 INSERT_SNAPSHOT = Statement(
     insertion(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
 )
 SNAPSHOTS = Statement(
     select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary)
-    .where(s.c.entry_id == bindparam("entry"))
+    .where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id > bindparam("after"))
     .order_by(s.c.sequence, s.c.snapshot_id)
 )
+COUNT_SNAPSHOTS = Statement(select(func.count()).select_from(s).where(s.c.entry_id == bindparam("entry")))
 DELETE_SNAPSHOT = Statement(
     delete(s).where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot"))
 )
@@ -67,9 +71,16 @@ def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None
     )
 
 
-def list_snapshots(tx: Tx, entry_id: int) -> list[SnapshotRow]:
-    """All versions, by sequence."""
-    return [_snapshot(*row) for row in tx.all(SNAPSHOTS, {"entry": entry_id})]
+def list_snapshots(tx: Tx, entry_id: int, after: int | None = None) -> list[SnapshotRow]:
+    """All versions, or those whose id is greater than one, by sequence."""
+    values = {"entry": entry_id, "after": BEFORE_ALL if after is None else after}
+    return [_snapshot(*row) for row in tx.all(SNAPSHOTS, values)]
+
+
+def count_snapshots(tx: Tx, entry_id: int) -> int:
+    """How many versions there are."""
+    ((count,),) = tx.all(COUNT_SNAPSHOTS, {"entry": entry_id})
+    return int(count)
 
 
 def delete_snapshots(tx: Tx, entry_id: int, ids: Collection[int]) -> None:

@@ -206,10 +206,6 @@ def overlapping(tx: Tx, location_key: str, exclude_id: int | None = None) -> tup
     return None
 
 
-def lock_locations(tx: Tx) -> None:
-    """Nothing is left to do: `overlapping` locks what it looks at."""
-
-
 @cache
 def _advance(names: frozenset[str]) -> Statement:
     return Statement(

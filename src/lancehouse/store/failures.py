@@ -28,6 +28,11 @@ def unreachable(reason: object) -> ServiceUnavailableError:
     return ServiceUnavailableError(f"the catalog's database is out of reach: {first_line(reason)}")
 
 
+def closed() -> ServiceUnavailableError:
+    """The database was closed, here."""
+    return ServiceUnavailableError("the catalog's database is closed")
+
+
 def unstorable(reason: object) -> InvalidInputError:
     """A value that no database column can hold."""
     return InvalidInputError(f"the catalog's database cannot hold a value of this request: {first_line(reason)}")

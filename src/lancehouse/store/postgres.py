@@ -243,7 +243,7 @@ class Postgres:
 
     def _take(self) -> Connection:
         if self._closed:
-            raise ServiceUnavailableError("the catalog's database is closed")
+            raise failures.closed()
         try:
             return self._idle.pop()
         except IndexError:

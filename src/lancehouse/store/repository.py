@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lancehouse.store.commits import (
+    count_snapshots,
     delete_ref,
     delete_snapshots,
     insert_commit,
@@ -18,7 +19,6 @@ from lancehouse.store.entries import (
     find_entry,
     insert_entry,
     list_entries,
-    lock_locations,
     overlapping,
     rename_entry,
 )
@@ -89,6 +89,7 @@ __all__ = [
     "SnapshotRow",
     "WarehouseRow",
     "advance_entry",
+    "count_snapshots",
     "delete_entry",
     "delete_export",
     "delete_grant",
@@ -126,7 +127,6 @@ __all__ = [
     "list_refs",
     "list_snapshots",
     "list_tokens",
-    "lock_locations",
     "move_warehouse",
     "oldest_exports",
     "overlapping",

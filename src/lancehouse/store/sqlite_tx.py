@@ -1,0 +1,66 @@
+"""Statements on SQLite, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from lance_namespace.errors import InternalError, LanceNamespaceError
+
+from lancehouse.store import failures
+from lancehouse.store.statements import Row, Statement, Tx, Values
+
+BAD_VALUES = (OverflowError, UnicodeEncodeError)
+"""What the driver raises of values before the database sees them."""
+
+
+def translated(error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> LanceNamespaceError:
+    """What the driver's error means."""
+    if isinstance(error, BAD_VALUES):
+        return failures.unstorable(error)
+    if isinstance(error, sqlite3.IntegrityError):
+        unique = error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+        return failures.TakenError(str(error)) if unique else failures.DanglingError(str(error))
+    if isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such "):
+        return failures.no_schema()
+    if isinstance(error, sqlite3.DataError):
+        return failures.unstorable(error)
+    if isinstance(error, sqlite3.ProgrammingError):
+        return InternalError(f"the catalog's database refused a statement: {failures.first_line(error)}")
+    return failures.unreachable(error)
+
+
+class SqliteTx(Tx):
+    """Here a statement that fails undoes itself, and who writes is alone."""
+
+    __slots__ = ("_execute", "_execute_many")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute: Callable[[str, Any], sqlite3.Cursor] = connection.execute
+        self._execute_many: Callable[[str, Any], sqlite3.Cursor] = connection.executemany
+
+    def all(self, statement: Statement, values: Values) -> list[Row]:
+        try:
+            return self._execute(statement.sqlite, values).fetchall()
+        except (sqlite3.Error, *BAD_VALUES) as error:
+            raise translated(error) from error
+
+    def run(self, statement: Statement, values: Values) -> int:
+        try:
+            return self._execute(statement.sqlite, values).rowcount
+        except (sqlite3.Error, *BAD_VALUES) as error:
+            raise translated(error) from error
+
+    def run_many(self, statement: Statement, values: Sequence[Values]) -> None:
+        try:
+            self._execute_many(statement.sqlite, values)
+        except (sqlite3.Error, *BAD_VALUES) as error:
+            raise translated(error) from error
+
+    def attempt(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def lock(self, own: int, shared: Iterable[int]) -> None:
+        pass

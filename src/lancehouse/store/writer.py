@@ -1,0 +1,183 @@
+"""The thread that writes to SQLite. All works that wait go into one transaction, and so wait for the disk once."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, TypeVar
+
+from lance_namespace.errors import InternalError, LanceNamespaceError
+
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.store import failures
+from lancehouse.store.sqlite_tx import SqliteTx, translated
+from lancehouse.store.statements import Tx
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""How long a write waits for other processes."""
+LONGEST_NAP_S = 0.003
+BATCH = 128
+"""Works in one transaction; more of them would let the first wait for long."""
+NOT_MADE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
+"""Errors of COMMIT after which it is sure that nothing was written; of others it is not."""
+
+
+class Writer:
+    """The thread that writes."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+        self._waiting: deque[_Work] = deque()
+        self._signal = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="lancehouse-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, work: Callable[[Tx], T]) -> T:
+        if threading.current_thread() is self._thread:
+            raise InternalError("a write within a write: pass the transaction on instead")
+        waiting = _Work(work)
+        with self._signal:
+            if self._closing:
+                raise failures.closed()
+            self._waiting.append(waiting)
+            self._signal.notify()
+        result: T = waiting.wait()
+        return result
+
+    def close(self) -> None:
+        with self._signal:
+            self._closing = True
+            self._signal.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        batch: list[_Work] = []
+        try:
+            while batch := self._next():
+                _finish(batch, self._carry_out(batch))
+        finally:  # if this thread dies of something unforeseen, nobody waits for it
+            with self._signal:
+                self._closing = True
+            _finish([*batch, *self._waiting], lambda: InternalError("the thread that writes has died"))
+            self._drop()
+
+    def _next(self) -> list[_Work]:
+        with self._signal:
+            while not self._waiting and not self._closing:
+                self._signal.wait()
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+
+    def _carry_out(self, batch: Sequence[_Work]) -> Callable[[], LanceNamespaceError] | None:
+        """Carry out all, each with its own result or error; what is returned is the error of those without one."""
+        try:
+            connection = self._begin()
+        except LanceNamespaceError as error:
+            reason, kind = str(error), type(error)
+            return lambda: kind(reason)
+        tx = SqliteTx(connection)
+        for work in batch:
+            with work:
+                connection.execute("SAVEPOINT work")
+                work.result = work.work(tx)
+            try:
+                if work.error is not None:
+                    connection.execute("ROLLBACK TO work")
+                connection.execute("RELEASE work")
+            except sqlite3.Error as error:  # a full or broken disk undoes the whole transaction
+                self._drop()
+                reason = failures.first_line(error)
+                return lambda: failures.unreachable(reason)
+        return self._commit(connection)
+
+    def _begin(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._connection.execute("PRAGMA busy_timeout=0")
+        connection = self._connection
+        try:
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        except sqlite3.Error as error:
+            self._drop()
+            raise translated(error) from error
+        return connection
+
+    def _commit(self, connection: sqlite3.Connection) -> Callable[[], LanceNamespaceError] | None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._drop()
+            reason = failures.first_line(error)
+            if error.sqlite_errorcode & 0xFF in NOT_MADE:
+                return lambda: failures.unreachable(reason)
+            return lambda: CommitStateUnknownError(f"the change may or may not have been made: {reason}")
+        return None
+
+    def _drop(self) -> None:
+        """Leave a connection that failed; what it had begun is undone."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Work:
+    """A write that waits, and then what became of it. As a context it keeps the error of its block."""
+
+    __slots__ = ("_done", "error", "result", "work")
+
+    def __init__(self, work: Callable[[Tx], Any]) -> None:
+        self.work = work
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
+
+    def finish(self) -> None:
+        self._done.release()
+
+    def wait(self) -> Any:
+        self._done.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def patiently(step: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Repeat a step for as long as another process is in its way.
+
+    SQLite's own waiting sleeps for up to 100 ms at a time, in which others come first.
+    """
+    deadline = monotonic() + patience_s
+    while True:
+        try:
+            step()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > deadline:
+                raise
+            sleep(random.uniform(0, LONGEST_NAP_S))  # noqa: S311
+        else:
+            return
+
+
+def _finish(batch: Sequence[_Work], failed: Callable[[], LanceNamespaceError] | None) -> None:
+    for work in batch:
+        if failed is not None and work.error is None:
+            work.error = failed()
+        work.finish()
