@@ -489,6 +489,9 @@ class Steps:
     def append_to_branch(self) -> None:
         append(self.dataset.checkout_version(("b", None)))
 
+    def clean(self) -> None:
+        self.dataset.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+
     def commit(self, *versions: int, **more: Any) -> None:
         self.entry = self.catalog.commit(self.entry, *versions, **more)
 
@@ -548,7 +551,7 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
     ("a branch in storage", lambda at: at.dataset.create_branch("b", 3)),
     ("a version of it", lambda at: at.append_to_branch()),
     ("a version beside it", lambda at: at.commit(14)),
-    ("no old versions in storage", lambda at: at.dataset.cleanup_old_versions(older_than=timedelta(0))),
+    ("no old versions in storage", lambda at: at.clean()),
     ("a gap", lambda at: at.commit(20)),
     ("an older one current", lambda at: at.change(version=13)),
     ("ids used again", lambda at: at.remove(14, 20, adding=(14, 20))),
@@ -595,7 +598,7 @@ STORED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
     ("a commit", lambda at: at.commit(7)),
     ("no longer managed", lambda at: at.change(properties={"table_type": "lance"}, version=None)),
     ("without the branches", lambda at: [at.dataset.branches.delete(name) for name in ("a", "b")]),
-    ("without old versions", lambda at: at.dataset.cleanup_old_versions(older_than=timedelta(0))),
+    ("without old versions", lambda at: at.clean()),
     ("a version after that", lambda at: at.append()),
     ("made again", lambda at: lance.write_dataset(ROWS, emptied(at.entry.location))),
     ("gone", lambda at: shutil.rmtree(at.entry.location)),

@@ -33,9 +33,12 @@ def db(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     catalog.namespaces.create(caller, main, ("db",), {})
 
 
-def create(catalog: Catalog, caller: Caller, name: str = "t", lake: bool = True, **more: Any) -> Loaded:
+def create(
+    catalog: Catalog, caller: Caller, name: str = "t", *, lake: bool = True, staged: bool = False, **more: Any
+) -> Loaded:
     properties = {"table_type": "Lance"} if lake else {}
     given = {"name": name, "schema": SCHEMA, "properties": properties | more.pop("properties", {}), **more}
+    given |= {"stage-create": True} if staged else {}
     return catalog.tables.create(caller, catalog.warehouse("main"), ("db",), given)
 
 
@@ -136,12 +139,12 @@ def test_an_iceberg_table(catalog: Catalog, main: Warehouse, caller: Caller) -> 
 
 
 def test_a_staged_table_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
-    made = create(catalog, caller, lake=False, **{"stage-create": True})
+    made = create(catalog, caller, lake=False, staged=True)
     assert made.metadata_location is None
     assert listed(catalog, caller) == []
     assert list(Path(main.location).rglob("*.json")) == []
     with pytest.raises(InvalidInputError, match="cannot be staged"):
-        create(catalog, caller, **{"stage-create": True})
+        create(catalog, caller, staged=True)
 
 
 def test_names_are_taken_once(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

@@ -1,179 +1,144 @@
-"""Views' metadata do what Iceberg's own library does, and whatever comes in."""
+"""Views, on a real database and a real disk."""
 
 from __future__ import annotations
 
-import copy
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, LanceNamespaceError
-
-from lancehouse.catalog import views
-from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from tests.catalog.iceberg_shapes import CREATE_VIEW, SCHEMA, UUID, VIEW_UPDATES, VIEW_VERSION, spoilt
-
-Json = dict[str, Any]
-CURRENT = {"action": "set-current-view-version", "view-version-id": -1}
-
-
-def view(*updates: Json) -> Json:
-    return views.apply(views.new_view(CREATE_VIEW, "/v"), [], list(updates))
-
-
-def version(sql: str = "select 1", dialect: str = "spark", /, **changes: Any) -> Json:
-    representations = [{"type": "sql", "sql": sql, "dialect": dialect}]
-    whole = {**VIEW_VERSION, "schema-id": 0, "representations": representations, **changes}
-    return {"action": "add-view-version", "view-version": whole}
-
-
-def test_new() -> None:
-    md = views.new_view(CREATE_VIEW, "/v")
-    assert (md["location"], md["current-version-id"], md["properties"]) == ("/v", 1, {"a": "b"})
-    assert md["versions"] == [{**VIEW_VERSION, "schema-id": 0}]
-    assert md["version-log"] == [{"timestamp-ms": VIEW_VERSION["timestamp-ms"], "version-id": 1}]
-    assert md["schemas"][0]["schema-id"] == 0
-    assert views.parse(orjson.dumps(md)) == md
-
-
-def test_versions_are_added_once() -> None:
-    md = view(version("select 2"), CURRENT)
-    assert (md["current-version-id"], len(md["versions"]), len(md["version-log"])) == (2, 2, 2)
-    back = views.apply(md, [], [version("select 1", **{"version-id": 9}), CURRENT])
-    assert (back["current-version-id"], len(back["versions"]), len(back["version-log"])) == (1, 2, 3)
-    assert views.apply(back, [], [version("select 1"), CURRENT]) is back
-
-
-def test_schemas_are_added_once() -> None:
-    other = {**SCHEMA, "identifier-field-ids": []}
-    md = view(
-        {"action": "add-schema", "schema": SCHEMA},
-        {"action": "add-schema", "schema": other},
-        version(**{"schema-id": -1}),
-        CURRENT,
-    )
-    assert [schema["schema-id"] for schema in md["schemas"]] == [0, 1]
-    assert md["versions"][-1]["schema-id"] == 1
-
-
-def test_old_versions_are_forgotten() -> None:
-    md = view({"action": "set-properties", "updates": {"version.history.num-entries": "2"}})
-    for number in range(4):
-        md = views.apply(md, [], [version(f"select {number}0"), CURRENT])
-    assert [item["version-id"] for item in md["versions"]] == [4, 5]
-    assert [item["version-id"] for item in md["version-log"]] == [4, 5]
-
-
-def test_properties_and_location() -> None:
-    md = view(*VIEW_UPDATES[2:5])
-    assert md["location"] == "/v2"
-    assert md["properties"] == {"version.history.num-entries": "3"}
-    assert views.next_location(md, "/v/metadata/00002-x.metadata.json").startswith("/v2/metadata/00003-")
-
-
-def test_dialects_are_not_lost() -> None:
-    lost = [version("select 2", "trino"), CURRENT]
-    with pytest.raises(IllegalArgumentError, match=r"loss of view dialects.*\n.*\[spark\]\n.*\[trino\]"):
-        view(*lost)
-    allowed = {"action": "set-properties", "updates": {"replace.drop-dialect.allowed": "true"}}
-    assert view(allowed, *lost)["current-version-id"] == 2
-
-
-def test_a_commit_changes_no_other_state() -> None:
-    md = view()
-    before = copy.deepcopy(md)
-    views.apply(md, [], VIEW_UPDATES)
-    assert md == before
-
-
-def test_requirements() -> None:
-    md = view()
-    views.apply(md, [{"type": "assert-view-uuid", "uuid": md["view-uuid"].upper()}], [])
-    with pytest.raises(ConcurrentModificationError, match="view UUID does not match: expected"):
-        views.apply(md, [{"type": "assert-view-uuid", "uuid": UUID}], [])
-    with pytest.raises(InvalidInputError, match="requirement 'assert-create' is not supported"):
-        views.apply(md, [{"type": "assert-create"}], [])
-
-
-@pytest.mark.parametrize(
-    ("update", "kind", "words"),
-    [
-        ({"action": "assign-uuid", "uuid": UUID}, IllegalArgumentError, "Cannot reassign uuid"),
-        (
-            {"action": "upgrade-format-version", "format-version": 0},
-            IllegalArgumentError,
-            "Cannot downgrade v1 view to v0",
-        ),
-        (
-            {"action": "upgrade-format-version", "format-version": 2},
-            IllegalArgumentError,
-            "Unsupported format version: 2",
-        ),
-        (CURRENT, ValidationError, "no current version id has been set"),
-        ({**CURRENT, "view-version-id": 7}, IllegalArgumentError, "unknown version: 7"),
-        (version("select 3", **{"schema-id": 7}), IllegalArgumentError, "unknown schema: 7"),
-        (
-            version(representations=VIEW_VERSION["representations"] * 2),
-            IllegalArgumentError,
-            "multiple queries for dialect spark",
-        ),
-        (
-            version(representations=[{"type": "plan"}]),
-            IllegalArgumentError,
-            "unsupported view representations: .'plan'",
-        ),
-        ({"action": "add-spec", "spec": {}}, InvalidInputError, "update 'add-spec' is not supported"),
-        (
-            {"action": "set-properties", "updates": {"version.history.num-entries": "0"}},
-            IllegalArgumentError,
-            "must be positive",
-        ),
-    ],
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    TableAlreadyExistsError,
 )
-def test_updates_that_cannot_be(update: Json, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        view(update)
+
+from lancehouse.catalog.callers import Caller, Grant, Identity, Role
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.entries import TableName
+from lancehouse.catalog.errors import MetadataNotFoundError, ViewAlreadyExistsError, ViewNotFoundError
+from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.warehouses import Warehouse
+
+SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+LEVELS = ("db",)
 
 
-def test_no_view_without_a_query() -> None:
-    with pytest.raises(IllegalArgumentError, match="without specifying a query"):
-        views.new_view({**CREATE_VIEW, "view-version": {**VIEW_VERSION, "representations": []}}, "/v")
+@pytest.fixture(autouse=True)
+def db(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    catalog.namespaces.create(caller, main, LEVELS, {})
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", orjson.dumps({"format-version": 2})])
-def test_files_that_are_no_view(raw: bytes) -> None:
+def version(sql: str, number: int = 1) -> dict[str, Any]:
+    return {
+        "version-id": number,
+        "timestamp-ms": 1_700_000_000_000,
+        "schema-id": 0,
+        "summary": {},
+        "representations": [{"type": "sql", "sql": sql, "dialect": "spark"}],
+        "default-namespace": ["db"],
+    }
+
+
+def create(catalog: Catalog, caller: Caller, name: str = "v", **more: Any) -> Loaded:
+    request = {"name": name, "schema": SCHEMA, "view-version": version("select 1"), "properties": {}, **more}
+    return catalog.views.create(caller, catalog.warehouse("main"), LEVELS, request)
+
+
+def metadata(loaded: Loaded) -> dict[str, Any]:
+    parsed: dict[str, Any] = orjson.loads(loaded.metadata)
+    return parsed
+
+
+def set_property(key: str, value: str = "1") -> dict[str, Any]:
+    return {"updates": [{"action": "set-properties", "updates": {key: value}}]}
+
+
+def test_a_view(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller)
+    assert made.metadata_location
+    assert Path(made.metadata_location).read_bytes() == made.metadata
+    assert metadata(made)["location"] == f"{main.location}/db/v"
+    assert catalog.views.load(caller, main, LEVELS, "v") == made
+    assert catalog.views.list(caller, main, LEVELS, None, None) == (["v"], None)
+    assert catalog.tables.list(caller, main, LEVELS, None, None) == ([], None)
+
+
+def test_names_are_shared_with_tables(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller)
+    catalog.tables.create(caller, main, LEVELS, {"name": "t", "schema": SCHEMA})
+    with pytest.raises(ViewAlreadyExistsError, match=r"View already exists: db\.v"):
+        create(catalog, caller)
+    with pytest.raises(TableAlreadyExistsError, match=r"Table with same name already exists: db\.t"):
+        create(catalog, caller, "t")
+    with pytest.raises(ViewAlreadyExistsError, match=r"View with same name already exists: db\.v"):
+        catalog.tables.create(caller, main, LEVELS, {"name": "v", "schema": SCHEMA})
+    with pytest.raises(TableAlreadyExistsError, match=r"Cannot rename db\.v to db\.t\. Table already exists"):
+        catalog.views.rename(caller, main, TableName(LEVELS, "v"), TableName(LEVELS, "t"))
+    with pytest.raises(ViewNotFoundError, match=r"View does not exist: db\.t"):
+        catalog.views.load(caller, main, LEVELS, "t")
+    with pytest.raises(NamespaceNotFoundError):
+        catalog.views.create(caller, main, ("nope",), {"name": "v", "schema": SCHEMA, "view-version": version("x")})
+
+
+def test_replace(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller)
+    uuid = metadata(made)["view-uuid"]
+    request = {
+        "requirements": [{"type": "assert-view-uuid", "uuid": uuid}],
+        "updates": [
+            {"action": "add-view-version", "view-version": version("select 2", 2)},
+            {"action": "set-current-view-version", "view-version-id": -1},
+        ],
+    }
+    now = catalog.views.commit(caller, main, LEVELS, "v", request)
+    assert metadata(now)["current-version-id"] == 2
+    assert now.metadata_location != made.metadata_location
+    with pytest.raises(ConcurrentModificationError):
+        other = {"type": "assert-view-uuid", "uuid": "00000000-0000-0000-0000-000000000000"}
+        catalog.views.commit(caller, main, LEVELS, "v", {"requirements": [other], "updates": []})
+    assert catalog.views.commit(caller, main, LEVELS, "v", {"updates": []}) == now
+    with pytest.raises(ViewNotFoundError):
+        catalog.views.commit(caller, main, LEVELS, "gone", request)
     with pytest.raises(InvalidInputError):
-        views.parse(raw)
+        moved = {"updates": [{"action": "set-location", "location": "/elsewhere"}]}
+        catalog.views.commit(caller, main, LEVELS, "v", moved)
+    assert len(list(Path(main.location).rglob("*.json"))) == 2
 
 
-QUIET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_many_at_once(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: catalog.views.commit(caller, main, LEVELS, "v", set_property(f"p{n}")), range(6)))
+    assert set(metadata(catalog.views.load(caller, main, LEVELS, "v"))["properties"]) >= {f"p{n}" for n in range(6)}
 
 
-@QUIET
-@given(spoilt(CREATE_VIEW), spoilt(VIEW_UPDATES), spoilt([{"type": "assert-view-uuid", "uuid": UUID}]))
-@example(CREATE_VIEW, VIEW_UPDATES, [])
-def test_views_take_anything(request: Any, updates: Any, requirements: Any) -> None:
-    requirement: Any
-    for requirement in ([], requirements):
-        try:
-            md = views.new_view(request, "/v")
-        except LanceNamespaceError:
-            md = view()
-        with suppress(LanceNamespaceError):
-            md = views.apply(md, requirement, updates)
-        assert views.parse(orjson.dumps(md)) == md
+def test_register_rename_drop(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    made = create(catalog, caller)
+    catalog.views.rename(caller, main, TableName(LEVELS, "v"), TableName(LEVELS, "w"))
+    catalog.views.drop(caller, main, LEVELS, "w")
+    with pytest.raises(ViewNotFoundError):
+        catalog.views.drop(caller, main, LEVELS, "w")
+    request = {"name": "x", "metadata-location": made.metadata_location}
+    assert catalog.views.register(caller, main, LEVELS, request) == made
+    with pytest.raises(ViewAlreadyExistsError):
+        catalog.views.register(caller, main, LEVELS, request)
+    with pytest.raises(MetadataNotFoundError):
+        catalog.views.register(caller, main, LEVELS, {"name": "y", "metadata-location": f"{main.location}/y.json"})
 
 
-@QUIET
-@given(st.data())
-def test_files_hold_anything(data: st.DataObject) -> None:
-    spoiled = data.draw(spoilt(view(version("select 2"), CURRENT)))
-    try:
-        raw = orjson.dumps(spoiled)
-    except TypeError:
-        return  # numbers that no JSON file of ours can hold
-    with suppress(LanceNamespaceError):
-        views.apply(views.parse(raw), [], VIEW_UPDATES)
+def test_who_may(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller)
+    reader = Caller(Identity("r", (Grant(Role.READER, "main"),)))
+    assert catalog.views.load(reader, main, LEVELS, "v")
+    for call in (
+        lambda: create(catalog, reader, "w"),
+        lambda: catalog.views.drop(reader, main, LEVELS, "v"),
+        lambda: catalog.views.commit(reader, main, LEVELS, "v", set_property("x")),
+        lambda: catalog.views.rename(reader, main, TableName(LEVELS, "v"), TableName(LEVELS, "w")),
+    ):
+        with pytest.raises(PermissionDeniedError):
+            call()

@@ -10,9 +10,9 @@ from lancehouse.catalog.errors import WarehouseNotFoundError
 from lancehouse.catalog.loading import Loader
 from lancehouse.catalog.metadata import LanceTables
 from lancehouse.catalog.namespaces import Namespaces
-from lancehouse.catalog.scans import Scans
+from lancehouse.catalog.scans.scans import Scans
 from lancehouse.catalog.tables import Tables
-from lancehouse.catalog.view_service import Views
+from lancehouse.catalog.views import Views
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.database import Database
 

@@ -15,12 +15,13 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
 )
 
-from lancehouse.catalog import iceberg_tables, locations
+from lancehouse.catalog import locations
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.documents import Document, discard, provisional
 from lancehouse.catalog.entries import TableName, insert, record, require_free
 from lancehouse.catalog.errors import ViewAlreadyExistsError
 from lancehouse.catalog.files import Files
+from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, Change, decide
 from lancehouse.catalog.loading import SERVER_PLANS, Loaded, Loader
 from lancehouse.catalog.metadata import LanceTables

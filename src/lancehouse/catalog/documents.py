@@ -12,9 +12,9 @@ from threading import Lock
 
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.catalog import iceberg_tables
 from lancehouse.catalog.files import Files
-from lancehouse.catalog.iceberg_tables import TableMetadata
+from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.tables import TableMetadata
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
 

@@ -446,7 +446,7 @@ def _named(main: Line, side: Line, ids: Collection[int], start: int, side_start:
 
 def _of_versions(entry: EntryRow, history: History | None, versions: Sequence[Version], skip: int) -> list[Snapshot]:
     """Versions of one branch after the other, but for the first ones."""
-    if history is None:
+    if history is None or skip == len(versions):
         return []
     root, unreadable = entry.location.rstrip("/"), _unreadable(entry.location)
     made: list[Snapshot] = []

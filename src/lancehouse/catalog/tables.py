@@ -10,11 +10,12 @@ from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
-from lancehouse.catalog import iceberg_tables, locations
+from lancehouse.catalog import locations
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.documents import Document, provisional
 from lancehouse.catalog.entries import TableName, insert, list_names, rename_entry, require_free
 from lancehouse.catalog.files import Files
+from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.loading import Loaded, Loader, Snapshots
 from lancehouse.catalog.names import Levels, checked_name, dotted, no_table
 from lancehouse.catalog.transactions import write

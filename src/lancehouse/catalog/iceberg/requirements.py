@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from lance_namespace.errors import ConcurrentModificationError
 
-from lancehouse.catalog import shapes
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import shapes
+from lancehouse.catalog.iceberg.shapes import Json
 
 CREATE = "assert-create"
 

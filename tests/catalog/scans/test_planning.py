@@ -18,11 +18,20 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, DecimalType, LongType, NestedField, StringType, TimestampType
 
-from lancehouse.catalog import planning
 from lancehouse.catalog.errors import PlanTaskNotFoundError
-from lancehouse.catalog.scan_requests import ScanRequest, from_token
-from tests.catalog.icebergs import IO, append, delete_file, position_deletes, read, request, sql_catalog, with_deletes
-from tests.catalog.predicates import (
+from lancehouse.catalog.scans import planning
+from lancehouse.catalog.scans.requests import ScanRequest, from_token
+from tests.catalog.scans.icebergs import (
+    IO,
+    append,
+    delete_file,
+    position_deletes,
+    read,
+    request,
+    sql_catalog,
+    with_deletes,
+)
+from tests.catalog.scans.predicates import (
     And,
     EqualTo,
     GreaterThan,

@@ -15,8 +15,8 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 
-from lancehouse.catalog.conditions import FALSE, TRUE, condition
-from lancehouse.catalog.expressions import parse
+from lancehouse.catalog.scans.conditions import FALSE, TRUE, condition
+from lancehouse.catalog.scans.expressions import parse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet import Version
 from tests.lake.icebergs import scan

@@ -10,9 +10,10 @@ from typing import Any
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog import iceberg_defaults, shapes
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import defaults as iceberg_defaults
+from lancehouse.catalog.iceberg import shapes
+from lancehouse.catalog.iceberg.shapes import Json
 
 Parents = tuple[tuple[str, bool], ...]
 

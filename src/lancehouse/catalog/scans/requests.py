@@ -16,8 +16,8 @@ from lance_namespace.errors import InvalidInputError
 from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import PlanTaskNotFoundError
-from lancehouse.catalog.expressions import Filter, find, parse, unknown_column
-from lancehouse.catalog.shapes import flag, mapping, optional_integer, texts
+from lancehouse.catalog.iceberg.shapes import flag, mapping, optional_integer, texts
+from lancehouse.catalog.scans.expressions import Filter, find, parse, unknown_column
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pyiceberg.manifest import read_manifest_list
 
 from lancehouse.catalog import locations
 from lancehouse.catalog.files import Files
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg.shapes import Json
 
 logger = logging.getLogger(__name__)
 

@@ -6,15 +6,16 @@ import re
 
 from pyiceberg.table.metadata import TableMetadata
 
-from lancehouse.catalog import iceberg_tables, planning
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import PlanNotFoundError
-from lancehouse.catalog.exports import Exports
 from lancehouse.catalog.files import Files
-from lancehouse.catalog.lance_scans import LanceScans
+from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata import LanceTables
 from lancehouse.catalog.names import Levels, no_table
-from lancehouse.catalog.scan_requests import Json, ScanRequest, completed, from_token
+from lancehouse.catalog.scans import planning
+from lancehouse.catalog.scans.exports import Exports
+from lancehouse.catalog.scans.lance import LanceScans
+from lancehouse.catalog.scans.requests import Json, ScanRequest, completed, from_token
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
 from lancehouse.store.database import Database

@@ -17,13 +17,15 @@ from pyiceberg.exceptions import ValidationError as PyicebergValidationError
 from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from lancehouse.catalog import iceberg_layouts as layouts
-from lancehouse.catalog import iceberg_purge, iceberg_reading, iceberg_requirements, iceberg_updates, shapes
-from lancehouse.catalog import iceberg_schemas as schemas
 from lancehouse.catalog.errors import ValidationError
 from lancehouse.catalog.files import Files
-from lancehouse.catalog.iceberg_draft import DEFAULT_FORMAT_VERSION, Draft
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import layouts, schemas, shapes
+from lancehouse.catalog.iceberg import purge as iceberg_purge
+from lancehouse.catalog.iceberg import reading as iceberg_reading
+from lancehouse.catalog.iceberg import requirements as iceberg_requirements
+from lancehouse.catalog.iceberg import updates as iceberg_updates
+from lancehouse.catalog.iceberg.draft import DEFAULT_FORMAT_VERSION, Draft
+from lancehouse.catalog.iceberg.shapes import Json
 
 FORMAT_VERSION = "format-version"
 METADATA_PATH = "write.metadata.path"

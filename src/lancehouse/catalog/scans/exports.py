@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.catalog.copies import Copies
+from lancehouse.catalog.scans.copies import Copies
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.parquet import Fragment, Version

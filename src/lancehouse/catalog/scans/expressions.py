@@ -14,7 +14,7 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, FixedType, IcebergType, NestedField, PrimitiveType, TimestamptzType
 
-from lancehouse.catalog.shapes import mapping, shown
+from lancehouse.catalog.iceberg.shapes import mapping, shown
 
 MAX_DEPTH = 100
 """Of one kind of operator in another; a long chain of one kind counts once."""

@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping
 from time import time
 from typing import Any
 
-from lancehouse.catalog import iceberg_layouts as layouts
-from lancehouse.catalog import iceberg_schemas as schemas
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import layouts, schemas
+from lancehouse.catalog.iceberg.shapes import Json
 
 FORMAT_VERSIONS = (1, 2, 3)
 DEFAULT_FORMAT_VERSION = 2

@@ -12,12 +12,12 @@ import pyarrow as pa
 from lance_namespace.errors import LanceNamespaceError
 from pyiceberg.schema import Schema
 
-from lancehouse.catalog.conditions import FALSE, TRUE, condition
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
-from lancehouse.catalog.exports import Exports, Wanted
-from lancehouse.catalog.expressions import Filter
 from lancehouse.catalog.metadata import LanceTables
-from lancehouse.catalog.scan_requests import Json, ScanRequest, scan_tasks, token
+from lancehouse.catalog.scans.conditions import FALSE, TRUE, condition
+from lancehouse.catalog.scans.exports import Exports, Wanted
+from lancehouse.catalog.scans.expressions import Filter
+from lancehouse.catalog.scans.requests import Json, ScanRequest, scan_tasks, token
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import from_snapshot_id

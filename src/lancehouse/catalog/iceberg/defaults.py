@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.shapes import shown
+from lancehouse.catalog.iceberg.shapes import shown
 
 _HEX = re.compile(r"([0-9a-fA-F]{2})*")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

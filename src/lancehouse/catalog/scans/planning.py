@@ -36,11 +36,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lancehouse.catalog.content_files import content_file, content_offset, first_row_id, partition_json
-from lancehouse.catalog.delete_files import DeleteFiles
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
-from lancehouse.catalog.expressions import Filter
-from lancehouse.catalog.scan_requests import Json, ScanRequest, scan_tasks, token
+from lancehouse.catalog.scans.content_files import content_file, content_offset, first_row_id, partition_json
+from lancehouse.catalog.scans.delete_files import DeleteFiles
+from lancehouse.catalog.scans.expressions import Filter
+from lancehouse.catalog.scans.requests import Json, ScanRequest, scan_tasks, token
 
 FILES = 10_000
 """Data files of one answer, about; the others are plan tasks."""

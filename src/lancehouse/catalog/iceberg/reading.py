@@ -8,14 +8,11 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog import iceberg_layouts as layouts
-from lancehouse.catalog import iceberg_parts as parts
-from lancehouse.catalog import iceberg_schemas as schemas
-from lancehouse.catalog import shapes
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.iceberg_draft import check_format_version, empty
-from lancehouse.catalog.iceberg_updates import MAIN
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import layouts, parts, schemas, shapes
+from lancehouse.catalog.iceberg.draft import check_format_version, empty
+from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.iceberg.updates import MAIN
 
 _MAX_UNPACKED = 1 << 30
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lancehouse.catalog import shapes
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg_schemas import Column
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import shapes
+from lancehouse.catalog.iceberg.schemas import Column
+from lancehouse.catalog.iceberg.shapes import Json
 
 Columns = Mapping[int, Column]
 

@@ -22,12 +22,12 @@ from lance_namespace.errors import (
 )
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lancehouse.catalog import iceberg_tables
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.files import Files
-from lancehouse.catalog.iceberg_tables import TableMetadata
+from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.tables import TableMetadata
 from lancehouse.catalog.warehouses import Warehouse
-from tests.catalog.iceberg_shapes import (
+from tests.catalog.iceberg.shapes import (
     CREATE,
     FIELDS,
     KEY,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 
-from lancehouse.catalog.content_files import content_offset, referenced_file
+from lancehouse.catalog.scans.content_files import content_offset, referenced_file
 
 PATH_ID = 2147483546
 """Of the column of a position delete file that has the paths of data files."""

@@ -16,17 +16,17 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-from lancehouse.catalog import lance_scans
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.copies import Copies
 from lancehouse.catalog.errors import PlanNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.opening import open_database, record
-from lancehouse.catalog.scan_requests import token
+from lancehouse.catalog.scans import lance as lance_scans
+from lancehouse.catalog.scans.copies import Copies
+from lancehouse.catalog.scans.requests import token
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg
-from tests.catalog.clients import Client
-from tests.catalog.predicates import (
+from tests.catalog.scans.clients import Client
+from tests.catalog.scans.predicates import (
     And,
     EqualTo,
     GreaterThan,

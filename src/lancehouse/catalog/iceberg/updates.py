@@ -7,19 +7,16 @@ from types import MappingProxyType
 
 from lance_namespace.errors import ConcurrentModificationError
 
-from lancehouse.catalog import iceberg_layouts as layouts
-from lancehouse.catalog import iceberg_parts as parts
-from lancehouse.catalog import iceberg_schemas as schemas
-from lancehouse.catalog import shapes
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg_draft import (
+from lancehouse.catalog.iceberg import layouts, parts, schemas, shapes
+from lancehouse.catalog.iceberg.draft import (
     FORMAT_VERSIONS,
     ROW_LINEAGE,
     Draft,
     check_format_version,
     fields_of_version,
 )
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg.shapes import Json
 
 MAIN = "main"
 

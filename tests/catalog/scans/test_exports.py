@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
-from lancehouse.catalog import exports as module
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.copies import Copies
-from lancehouse.catalog.exports import KEPT_MS, Exports, Wanted
+from lancehouse.catalog.scans import exports as module
+from lancehouse.catalog.scans.copies import Copies
+from lancehouse.catalog.scans.exports import KEPT_MS, Exports, Wanted
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef

@@ -6,9 +6,9 @@ from typing import Any
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog import shapes
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.shapes import Json
+from lancehouse.catalog.iceberg import shapes
+from lancehouse.catalog.iceberg.shapes import Json
 
 OPERATIONS = ("append", "replace", "overwrite", "delete")
 

@@ -1,0 +1,1 @@
+"""Metadata of Iceberg tables and views: what requests make of them, without a database."""

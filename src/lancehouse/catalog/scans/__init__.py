@@ -1,0 +1,1 @@
+"""Scans that the server plans, of Lance tables and of Iceberg tables."""
