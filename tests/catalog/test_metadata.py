@@ -511,10 +511,16 @@ class Steps:
     def remove(self, *ids: int, adding: tuple[int, ...] = ()) -> None:
         def work(tx: Any) -> None:
             repository.delete_snapshots(tx, self.entry.id, ids)
-            rows = [SnapshotRow(each, None, each, 5_000, "another", {"operation": "append"}) for each in adding]
+            manifest = f"of revision {self.entry.revision}"
+            rows = [SnapshotRow(each, None, each, 5_000, manifest, {"operation": "append"}) for each in adding]
             repository.insert_snapshots(tx, self.entry.id, rows)
 
         self.write(work, **({"version": max(adding)} if adding else {}))
+
+    def use_again(self, version: int, *ids: int) -> None:
+        """Go back to a version, as a table does whose dataset was made again, and on from there."""
+        self.change(version=version)
+        self.remove(*ids, adding=ids)
 
     def forget_ref(self, name: str) -> None:
         self.write(lambda tx: repository.delete_ref(tx, self.entry.id, name))
@@ -533,17 +539,18 @@ def texts(table: LanceTable) -> tuple[bytes, bytes, str, str]:
 
 
 MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
-    ("a version", lambda at: at.commit(4)),
-    ("another", lambda at: at.commit(5)),
-    ("several", lambda at: at.commit(6, 7, 9, key='ü\u2028"')),
+    ("a version", lambda at: at.commit(5)),
+    ("one before it in storage", lambda at: at.append()),
+    ("another", lambda at: at.commit(6)),
+    ("several", lambda at: at.commit(7, 8, 9, key='ü\u2028"')),
     ("a property", lambda at: at.change(properties={**IMPL, "a": "b"})),
     ("a ref", lambda at: at.commit(refs=(RefRow("x", "tag", 5), RefRow("y", "branch", 9)))),
     ("their manifests", lambda at: at.append(6)),
     ("a version that storage has", lambda at: at.commit(10)),
     ("removed", lambda at: at.remove(5, 7)),
     ("a version after that", lambda at: at.commit(11)),
-    ("removed with the first", lambda at: at.remove(4)),
-    ("one for another", lambda at: at.remove(6, adding=(12,))),
+    ("removed with the first", lambda at: at.remove(6)),
+    ("one for another", lambda at: at.remove(8, adding=(12,))),
     ("a version and a ref", lambda at: at.commit(13, refs=(RefRow("x", "tag", 13),))),
     ("no ref", lambda at: at.forget_ref("x")),
     ("a schema", lambda at: at.change(schema=DECLARED)),
@@ -555,8 +562,10 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
     ("a gap", lambda at: at.commit(20)),
     ("an older one current", lambda at: at.change(version=13)),
     ("ids used again", lambda at: at.remove(14, 20, adding=(14, 20))),
+    ("a version after those", lambda at: at.commit(22)),
+    ("ids used again, unseen", lambda at: at.use_again(14, 20, 22)),
     ("another dataset", lambda at: lance.write_dataset(ROWS, emptied(at.entry.location))),
-    ("none known", lambda at: at.change(version=21)),
+    ("none known", lambda at: at.change(version=23)),
     ("none", lambda at: at.change(version=None)),
     ("again", lambda at: at.change(version=14)),
 ]
@@ -566,7 +575,7 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
 def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
     """Whatever is taken from before: the bytes, the etag and the refs are those of a table that is made anew."""
     at = Steps(catalog, properties=IMPL, version=3)
-    at.append(4)
+    at.append(3)
     catalog.load(at.entry)
     states: dict[str, bytes] = {}
     for number, (name, step) in enumerate(MANAGED_STEPS):

@@ -1,4 +1,4 @@
-"""The catalogs that the packages and the suite are tried on: three clients, four servers."""
+"""The catalogs that the packages and the suite are tried on: three clients, five servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lance_namespace import LanceNamespace, connect
 
+from tests.servers.lancehouse import Served
 from tests.servers.polaris import Polaris
 from tests.servers.reference import Reference
 from tests.servers.unity import Unity
@@ -37,29 +38,42 @@ class Catalog:
         return self.impl != UNITY
 
 
-Opener = Callable[[Reference, Path], Iterator[Catalog]]
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Servers that are started once."""
+
+    reference: Reference
+    served: Served
 
 
-def iceberg_on_reference(reference: Reference, root: Path) -> Iterator[Catalog]:
+Opener = Callable[[Shared, Path], Iterator[Catalog]]
+
+
+def iceberg_on_reference(shared: Shared, root: Path) -> Iterator[Catalog]:
     """Iceberg's own server, which is shared; `root` is a plain path here, and a URI in the others."""
-    yield Catalog("iceberg", ICEBERG, {"endpoint": reference.uri, "root": str(root)}, ("wh",))
+    yield Catalog("iceberg", ICEBERG, {"endpoint": shared.reference.uri, "root": str(root)}, ("wh",))
 
 
-def iceberg_on_polaris(_: Reference, root: Path) -> Iterator[Catalog]:
+def iceberg_on_polaris(_: Shared, root: Path) -> Iterator[Catalog]:
     """An Iceberg server with a prefix, tokens, and locations that it allows."""
     with Polaris("test_catalog", root=root.as_uri()) as server:
         properties = {"endpoint": server.iceberg_uri, "credential": server.credential, "scope": "PRINCIPAL_ROLE:ALL"}
         yield Catalog("iceberg-polaris", ICEBERG, {**properties, "root": root.as_uri()}, ("test_catalog",))
 
 
-def polaris_on_polaris(_: Reference, root: Path) -> Iterator[Catalog]:
+def iceberg_on_lancehouse(shared: Shared, _: Path) -> Iterator[Catalog]:
+    """Our own server, which is shared. Without `root`: tables lie in its warehouse, as it announces."""
+    yield Catalog("iceberg-lancehouse", ICEBERG, {"endpoint": shared.served.iceberg}, (shared.served.warehouse,))
+
+
+def polaris_on_polaris(_: Shared, root: Path) -> Iterator[Catalog]:
     """Without `root`: tables lie where Polaris put their namespace."""
     with Polaris("test_catalog", root=root.as_uri()) as server:
         properties = {"endpoint": server.uri, "credential": server.credential}
         yield Catalog("polaris", POLARIS, properties, ("test_catalog",))
 
 
-def unity_on_unity(_: Reference, root: Path) -> Iterator[Catalog]:
+def unity_on_unity(_: Shared, root: Path) -> Iterator[Catalog]:
     with Unity("lance_test", token="a-token") as server:
         properties = {"endpoint": server.uri, "catalog": "lance_test", "auth_token": "a-token"}
         yield Catalog("unity", UNITY, {**properties, "root": root.as_uri()}, ("lance_test",))
@@ -68,12 +82,13 @@ def unity_on_unity(_: Reference, root: Path) -> Iterator[Catalog]:
 CATALOGS: Mapping[str, Opener] = {
     "iceberg": iceberg_on_reference,
     "iceberg-polaris": iceberg_on_polaris,
+    "iceberg-lancehouse": iceberg_on_lancehouse,
     "polaris": polaris_on_polaris,
     "unity": unity_on_unity,
 }
 
 
 @contextmanager
-def opened(name: str, reference: Reference, root: Path) -> Iterator[Catalog]:
+def opened(name: str, shared: Shared, root: Path) -> Iterator[Catalog]:
     """A catalog by its name here, until the block ends; its data lies below `root`."""
-    yield from CATALOGS[name](reference, root)
+    yield from CATALOGS[name](shared, root)

@@ -10,14 +10,21 @@ import pyarrow as pa
 import pytest
 from lance_namespace import CreateNamespaceRequest, LanceNamespace
 
-from tests.live.catalogs import CATALOGS, Catalog, opened
+from tests.live.catalogs import CATALOGS, Catalog, Shared, opened
+from tests.servers.lancehouse import Served
 from tests.servers.reference import Reference
 
 
+@pytest.fixture(scope="session")
+def shared(reference_server: Reference, served: Served) -> Shared:
+    """The servers that are started once."""
+    return Shared(reference_server, served)
+
+
 @pytest.fixture(params=CATALOGS)
-def catalog(request: pytest.FixtureRequest, reference_server: Reference, tmp_path: Path) -> Iterator[Catalog]:
+def catalog(request: pytest.FixtureRequest, shared: Shared, tmp_path: Path) -> Iterator[Catalog]:
     """Every client on every server that it can talk to."""
-    with opened(request.param, reference_server, tmp_path / "dätä of 100 %") as server:
+    with opened(request.param, shared, tmp_path / "dätä of 100 %") as server:
         yield server
 
 

@@ -25,8 +25,7 @@ from lancehouse.conformance.checks import AREAS
 from lancehouse.conformance.results import Outcome, Report
 from lancehouse.conformance.runner import run
 from lancehouse.conformance.target import Target, parse_parent, parse_property
-from tests.live.catalogs import ICEBERG, POLARIS, UNITY, Catalog, opened
-from tests.servers.reference import Reference
+from tests.live.catalogs import ICEBERG, POLARIS, UNITY, Catalog, Shared, opened
 
 RENAMES = {
     *("entries.rename", "entries.rename_across"),
@@ -35,6 +34,7 @@ RENAMES = {
 UNSUPPORTED: dict[str, set[str]] = {
     "iceberg": set(),
     "iceberg-polaris": set(),
+    "iceberg-lancehouse": set(),
     "polaris": RENAMES,  # there is no call that renames a generic table
     "unity": RENAMES,  # nor one that renames a table
 }
@@ -43,6 +43,7 @@ UNSUPPORTED: dict[str, set[str]] = {
 NOT_CHECKED: dict[str, set[str]] = {
     "iceberg": {"tables.too_many_levels"},  # namespaces nest
     "iceberg-polaris": {"tables.too_many_levels"},
+    "iceberg-lancehouse": {"tables.too_many_levels"},
     "polaris": {"tables.too_many_levels"},
     "unity": {"namespaces.drop_with_namespace", "namespaces.list_empty"},  # they do not
 }
@@ -54,10 +55,12 @@ def checks(report: Report, outcome: Outcome) -> dict[str, str]:
     return {result.check: result.seen for result in report.of(outcome)}
 
 
-def test_every_client(catalog: Catalog, tmp_path: Path, soak: bool) -> None:
+def test_every_client(catalog: Catalog, shared: Shared, tmp_path: Path, soak: bool) -> None:
     tables = (tmp_path / "tables").as_uri()
     if catalog.name == "iceberg-polaris":  # this server allows its own folder only
         tables = f"{catalog.properties['root']}/{catalog.parent[0]}"
+    if catalog.name == "iceberg-lancehouse":  # and so does this one
+        tables = str(shared.served.location / "tables")
     entries = LARGE if soak else SMALL
     report = run(Target(catalog.impl, catalog.properties, catalog.parent, root=tables, entries=entries))
     assert checks(report, Outcome.FAILS) == {}
@@ -65,7 +68,8 @@ def test_every_client(catalog: Catalog, tmp_path: Path, soak: bool) -> None:
     assert {result.area for result in report.results} == set(AREAS)
     assert set(checks(report, Outcome.UNSUPPORTED)) == UNSUPPORTED[catalog.name]
     assert set(checks(report, Outcome.SKIPPED)) == NOT_CHECKED[catalog.name]
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    for folder in (tmp_path, shared.served.location / "tables"):
+        assert [file for file in folder.rglob("*") if file.is_file()] == []
 
 
 @pytest.mark.parametrize("variable", LIVE)
@@ -105,9 +109,9 @@ def test_how_a_server_is_given(
     assert given(text) == (properties, parent, location)
 
 
-def test_command(reference_server: Reference, tmp_path: Path) -> None:
+def test_command(shared: Shared, tmp_path: Path) -> None:
     """As the README has it, with an alias."""
-    with opened("polaris", reference_server, tmp_path) as catalog:
+    with opened("polaris", shared, tmp_path) as catalog:
         properties = [f"--property={key}={value}" for key, value in catalog.properties.items()]
         command = ["conformance", "--impl", "polaris", *properties, "--parent", "test_catalog", "--area", "namespaces"]
         done = CliRunner().invoke(main, command)

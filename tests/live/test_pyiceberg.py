@@ -14,13 +14,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tests.live.catalogs import opened
-from tests.servers.reference import Reference
+from tests.live.catalogs import Shared, opened
 
 
-def test_lance_beside_iceberg(reference_server: Reference, tmp_path: Path, vectors: pa.Table) -> None:
-    theirs = RestCatalog("theirs", uri=reference_server.uri)
-    with opened("iceberg", reference_server, tmp_path) as catalog:
+def test_lance_beside_iceberg(shared: Shared, tmp_path: Path, vectors: pa.Table) -> None:
+    theirs = RestCatalog("theirs", uri=shared.reference.uri)
+    with opened("iceberg", shared, tmp_path) as catalog:
         ours = catalog.connect()
         level = f"db_{uuid4().hex[:8]}"
         home = [*catalog.parent, level]

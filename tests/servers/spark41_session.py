@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -40,6 +41,8 @@ def main() -> None:
             reply: dict[str, Any] = {"rows": answer(spark, json.loads(line))}
         except PySparkException as error:
             reply = {"error": str(error)}
+        except Py4JJavaError as error:
+            reply = {"error": error.java_exception.toString()}
         print(json.dumps(reply, default=str), flush=True)
     spark.stop()
 

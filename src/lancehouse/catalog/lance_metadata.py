@@ -366,12 +366,13 @@ def _keep(entry: EntryRow, before: Built | None, versions: Sequence[Version]) ->
 
 
 def _side(entry: EntryRow, history: History | None, before: Built | None) -> Line:
+    """The other branches. Of one that was made again under its name, all versions were read again, so none is kept."""
     if history is None:
         return Line()
     versions = history.on_branches
-    if before is None or before.location != entry.location or before.history is None:
+    if before is None or before.location != entry.location:
         return Line().extended(0, _of_versions(entry, history, versions, 0))
-    keep = _shared(before.side.versions, versions) if before.history.branches == history.branches else 0
+    keep = _shared(before.side.versions, versions)
     return before.side.extended(keep, _of_versions(entry, history, versions, keep))
 
 

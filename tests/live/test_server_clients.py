@@ -1,0 +1,180 @@
+"""Unmodified clients on our server: pyiceberg, and the peer's Lance namespace."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DeclareTableRequest,
+    DeregisterTableRequest,
+    DescribeTableRequest,
+    ListTablesRequest,
+    connect,
+)
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThan, IsNull, StartsWith
+
+from tests.servers.lancehouse import Served
+
+ROWS = pa.table(
+    {
+        "id": pa.array(range(10), pa.int64()),
+        "word": pa.array([None if n == 3 else f"w{n}" for n in range(10)]),
+        "when": pa.array([datetime(2026, 1, n + 1, tzinfo=UTC) for n in range(10)], pa.timestamp("ns", "UTC")),
+        "vector": pa.array([[float(n)] * 4 for n in range(10)], pa.list_(pa.float32(), 4)),
+    }
+)
+
+
+@pytest.fixture
+def catalog(served: Served) -> RestCatalog:
+    """pyiceberg, as a user has it."""
+    return RestCatalog("ours", uri=served.iceberg, warehouse=served.warehouse)
+
+
+@pytest.fixture
+def level(catalog: RestCatalog) -> str:
+    """A namespace of the test's own."""
+    name = f"db_{uuid4().hex[:8]}"
+    catalog.create_namespace(name, {"owner": "me"})
+    return name
+
+
+def test_namespaces(catalog: RestCatalog, level: str) -> None:
+    catalog.create_namespace((level, "a b", "c/d"))
+    assert catalog.list_namespaces((level,)) == [(level, "a b")]
+    assert catalog.list_namespaces((level, "a b")) == [(level, "a b", "c/d")]
+    catalog.update_namespace_properties(level, removals={"owner"}, updates={"x": "1"})
+    assert catalog.load_namespace_properties(level) == {"x": "1"}
+    with pytest.raises(NamespaceAlreadyExistsError):
+        catalog.create_namespace(level)
+    with pytest.raises(NamespaceNotEmptyError):
+        catalog.drop_namespace(level)
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_tables((level, "nope"))
+    assert not catalog.namespace_exists((level, "nope"))
+
+
+def test_an_iceberg_table(catalog: RestCatalog, level: str) -> None:
+    rows = ROWS.select(["id", "word"])
+    table = catalog.create_table((level, "t"), schema=rows.schema)
+    table.append(rows)
+    table.append(rows)
+    first = table.snapshots()[0].snapshot_id
+    table.delete("id < 5")
+    again = catalog.load_table((level, "t"))
+    assert again.scan(row_filter=EqualTo("word", "w7")).to_arrow().num_rows == 2
+    assert again.scan().to_arrow().num_rows == 10
+    assert again.scan(snapshot_id=first).to_arrow().num_rows == 10
+    with table.update_schema() as update:
+        update.add_column("more", update._apply().fields[0].field_type)
+    assert [field.name for field in catalog.load_table((level, "t")).schema().fields] == ["id", "word", "more"]
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table((level, "t"), schema=rows.schema)
+    catalog.rename_table((level, "t"), (level, "u"))
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table((level, "t"))
+    catalog.purge_table((level, "u"))
+    assert catalog.list_tables(level) == []
+
+
+def test_two_writers_of_an_iceberg_table(catalog: RestCatalog, level: str) -> None:
+    rows = ROWS.select(["id"])
+    catalog.create_table((level, "t"), schema=rows.schema)
+    one, other = catalog.load_table((level, "t")), catalog.load_table((level, "t"))
+    one.append(rows)
+    other.append(rows)  # told that it was not first, pyiceberg reads the table again and repeats the commit
+    assert catalog.load_table((level, "t")).scan().to_arrow().num_rows == 20
+    one, other = catalog.load_table((level, "t")), catalog.load_table((level, "t"))
+    with one.update_schema() as update:
+        update.rename_column("id", "number")
+    with pytest.raises(CommitFailedException), other.update_schema() as update:
+        update.rename_column("id", "key")
+
+
+@pytest.mark.parametrize(
+    ("rows_wanted", "expected"),
+    [
+        (AlwaysTrue(), list(range(10))),
+        (GreaterThan("id", 6), [7, 8, 9]),
+        (StartsWith("word", "w1"), [1]),
+        (IsNull("word"), [3]),
+        (And(GreaterThan("id", 2), EqualTo("word", "w5")), [5]),
+        (GreaterThan("id", 100), []),
+    ],
+)
+def test_rows_of_a_lance_table(
+    catalog: RestCatalog, served: Served, level: str, rows_wanted: AlwaysTrue, expected: list[int]
+) -> None:
+    ours = connect("iceberg", {"endpoint": served.iceberg})
+    name = [served.warehouse, level, "docs"]
+    lance.write_dataset(ROWS, namespace_client=ours, table_id=name, mode="create", max_rows_per_file=4)
+    table = catalog.load_table((level, "docs"))
+    found = table.scan(row_filter=rows_wanted).to_arrow()
+    assert sorted(found["id"].to_pylist()) == expected
+    assert found.schema.names == ROWS.schema.names
+    assert table.scan(row_filter=rows_wanted, selected_fields=("vector",)).to_arrow().column_names == ["vector"]
+    assert table.scan(row_filter=rows_wanted).count() == len(expected)
+
+
+def test_versions_of_a_lance_table(catalog: RestCatalog, served: Served, level: str) -> None:
+    ours = connect("iceberg", {"endpoint": served.iceberg})
+    name = [served.warehouse, level, "docs"]
+    dataset = lance.write_dataset(ROWS, namespace_client=ours, table_id=name, mode="create")
+    plain = lance.dataset(dataset.uri)
+    plain.delete("id < 8")
+    plain.tags.create("small", 2)
+    plain.add_columns({"twice": "id * 2"})
+    table = catalog.load_table((level, "docs"))
+    assert [snapshot.snapshot_id for snapshot in table.snapshots()] == [1, 2, 3]
+    assert [len(table.scan(snapshot_id=version).to_arrow()) for version in (1, 2, 3)] == [10, 2, 2]
+    assert table.scan().use_ref("small").to_arrow()["id"].to_pylist() == [8, 9]
+    assert table.scan().to_arrow()["twice"].to_pylist() == [16, 18]
+    assert table.metadata.current_schema_id == 1
+    assert [field.field_id for field in table.schema().fields][:3] == [1, 2, 3]
+
+
+def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, served: Served, level: str) -> None:
+    schema = ROWS.select(["id", "word"]).schema
+    table = catalog.create_table((level, "docs"), schema=schema, properties={"table_type": "LANCE"})
+    assert table.scan().to_arrow().num_rows == 0
+    assert Path(table.location()) == served.location / level / "docs"
+    lance.write_dataset(ROWS, table.location())
+    assert catalog.load_table((level, "docs")).scan().to_arrow().num_rows == 10
+    with table.transaction() as transaction:
+        transaction.set_properties(team="ml")
+    assert catalog.load_table((level, "docs")).properties["team"] == "ml"
+    catalog.drop_table((level, "docs"))
+    registered = catalog.register_table((level, "again"), table.location())
+    assert registered.scan().to_arrow().num_rows == 10
+
+
+def test_the_peer(served: Served, level: str, tmp_path: Path) -> None:
+    """lance-namespace-impls: what it does at all, it does here."""
+    peer = connect(
+        "lance_namespace_impls.iceberg.IcebergNamespace", {"endpoint": served.iceberg, "root": str(served.location)}
+    )
+    home = [served.warehouse, f"peer_{uuid4().hex[:8]}"]
+    peer.create_namespace(CreateNamespaceRequest(id=home))
+    declared = peer.declare_table(DeclareTableRequest(id=[*home, "docs"]))
+    assert declared.location
+    lance.write_dataset(ROWS, declared.location)
+    assert peer.list_tables(ListTablesRequest(id=home)).tables == ["docs"]
+    assert peer.describe_table(DescribeTableRequest(id=[*home, "docs"])).location == declared.location
+    assert lance.dataset(declared.location).count_rows() == 10
+    peer.deregister_table(DeregisterTableRequest(id=[*home, "docs"]))
+    assert not peer.list_tables(ListTablesRequest(id=home)).tables
