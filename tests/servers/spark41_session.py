@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -30,6 +31,13 @@ def answer(spark: SparkSession, question: dict[str, Any]) -> list[dict[str, Any]
     return []
 
 
+def causes(error: Any) -> Iterator[str]:
+    """What a Java exception says, and what led to it."""
+    while error is not None:
+        yield error.toString()
+        error = error.getCause()
+
+
 def main() -> None:
     """Until the input ends."""
     builder = SparkSession.builder.master("local[2]")
@@ -42,7 +50,7 @@ def main() -> None:
         except PySparkException as error:
             reply = {"error": str(error)}
         except Py4JJavaError as error:
-            reply = {"error": error.java_exception.toString()}
+            reply = {"error": "; ".join(causes(error.java_exception))}
         print(json.dumps(reply, default=str), flush=True)
     spark.stop()
 
