@@ -16,14 +16,17 @@ from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import trustme
+from click import Option
 from click.testing import CliRunner
 
 from lancehouse.cli.main import main
+from lancehouse.cli.serve import serve as command
 from lancehouse.server.settings import SERVER_SETTINGS
 from tests.server.serving import Client
 from tests.servers.lancehouse import PROGRAM
 
 START_TIMEOUT_S = 60
+EMPTY = {"type": "struct", "fields": []}
 
 
 @dataclass
@@ -95,23 +98,21 @@ def test_without_options(tmp_path: Path) -> None:
     assert '"route":"getConfig"' in running.log.read_text()
 
 
-def test_interrupt_is_a_stop(tmp_path: Path) -> None:
-    with serve(tmp_path) as running:
+def test_beyond_this_machine_if_told_so(tmp_path: Path) -> None:
+    """With warehouses and a root, too; and an interrupt is a stop."""
+    one, two = f"one={tmp_path}/1", f"two={tmp_path}/2"
+    options = ("--warehouse", one, "--warehouse", two, "--root", f"two={tmp_path}/more", "--host", "0.0.0.0")
+    with serve(tmp_path, *options, "--insecure") as running:
+        assert running.line.endswith(f"warehouses {one} {two}\n")
+        assert running.client.iceberg("POST", "two/namespaces", {"namespace": ["n"]}).status == 200
+        for place, status in {"more/t": 200, "elsewhere/t": 400}.items():
+            table = {"name": "t", "schema": EMPTY, "location": f"{tmp_path}/{place}"}
+            assert running.client.iceberg("POST", "two/namespaces/n/tables", table).status == status
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(20) == 0
-
-
-def test_warehouses_are_remembered(tmp_path: Path) -> None:
-    one, two = f"one={tmp_path}/1", f"two={tmp_path}/2"
-    with serve(tmp_path, "--warehouse", one, "--warehouse", two) as running:
-        assert running.client.iceberg("POST", "two/namespaces", {"namespace": ["n"]}).status == 200
-    with serve(tmp_path) as running:
+    with serve(tmp_path, "--host", "0.0.0.0", "--auth") as running:  # the warehouses are remembered
         assert running.line.endswith(f"warehouses {one} {two}\n")
-        assert running.client.iceberg("GET", "two/namespaces").json["namespaces"] == [["n"]]
-    sentence = refused(tmp_path, "--warehouse", f"two={tmp_path}/3")
-    assert f"warehouse two is at {tmp_path}/2 and has tables there" in sentence
-    with serve(tmp_path, "--warehouse", f"one={tmp_path}/3") as running:  # an empty one may move
-        assert running.client.iceberg("GET", "config").json["defaults"]["root"] == f"{tmp_path}/3"
+        assert running.client.iceberg("GET", "config").error[0] == 401
 
 
 def test_what_cannot_be_served(tmp_path: Path) -> None:
@@ -122,8 +123,10 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
     pem.write_text("nonsense")
     rows = [
         (["--tls-cert", str(pem), "--tls-key", str(pem)], "are no certificate with its key"),
-        (["--warehouse", f"w={pem}/below"], "warehouse w cannot be at"),
-        (["--warehouse", "w=ftp://x"], "ftp:// is no storage"),
+        (["--warehouse", f"w={pem}/below"], "warehouse w: location"),
+        (["--warehouse", "w=ftp://x"], "no lance table can lie there"),
+        (["--root", "nope=/x"], "--root names warehouse nope, which is not served; there are main"),
+        (["--root", "main=s3a://x/y"], "warehouse main: location 's3a://x/y' is not allowed"),
         (["--host", "0.0.0.0"], "lancehouse principal create"),
         (["--host", "no.such.host.invalid"], "is no address"),
         (["--db", "mysql://x"], "no such kind of database"),
@@ -132,13 +135,6 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
     ]
     for options, words in rows:
         assert words in refused(tmp_path, *options), options
-
-
-def test_beyond_this_machine_if_told_so(tmp_path: Path) -> None:
-    with serve(tmp_path, "--host", "0.0.0.0", "--insecure") as running:
-        assert running.client.send("GET", "/health/live").status == 200
-    with serve(tmp_path, "--host", "0.0.0.0", "--auth") as running:
-        assert running.client.iceberg("GET", "config").error[0] == 401
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -188,8 +184,32 @@ def test_workers_stop_in_order(tmp_path: Path) -> None:
         assert gone(workers)
 
 
-def test_every_setting_is_an_option_and_a_variable() -> None:
+def test_every_setting_is_an_option_and_a_variable(tmp_path: Path) -> None:
     words = CliRunner().invoke(main, ["serve", "--help"]).stdout
     assert all(setting.option in words for setting in SERVER_SETTINGS)
-    done = CliRunner().invoke(main, ["serve"], env={"LANCEHOUSE_PORT": "many"})
-    assert (done.exit_code, done.stderr) == (1, "Error: --port must be a whole number from 0 to 65535\n")
+    rows = [
+        ("LANCEHOUSE_PORT", "many", "--port must be a whole number from 0 to 65535"),
+        ("LANCEHOUSE_WAREHOUSE", "w", "--warehouse must have the form NAME=LOCATION, got 'w'"),
+        ("LANCEHOUSE_ROOT", "w=/x w", "--root must have the form NAME=LOCATION, got 'w'"),
+        (
+            "LANCEHOUSE_CONFIG",
+            f"{tmp_path}/none",
+            f"the file {tmp_path}/none cannot be read: No such file or directory",
+        ),
+    ]
+    for variable, value, complaint in rows:
+        done = CliRunner().invoke(main, ["serve"], env={variable: value})
+        assert (done.exit_code, done.stderr) == (1, f"Error: {complaint}\n")
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    settings = {setting.name: setting for setting in SERVER_SETTINGS}
+    assert len(command.params) == len(settings) + 3
+    for option in command.params:
+        assert isinstance(option, Option)
+        if (setting := settings.get(str(option.name))) is None:
+            row = f"| `{option.opts[0]} {option.metavar}` |  | {option.help} |"
+        else:
+            row = f"| `{setting.option}` | {f'`{setting.shown}`' if setting.shown else ''} | {setting.help} |"
+        assert row in page

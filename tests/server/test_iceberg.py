@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 
 from lancehouse.server.iceberg import ENDPOINTS
 from tests.server.serving import Answer, Client, serving
@@ -42,14 +44,30 @@ def test_config(client: Client, query: str, warehouse: str) -> None:
     found = client.iceberg("GET", "config" + query).json
     root = found["defaults"]["root"]
     assert root.endswith(f"/{warehouse}")
-    assert found["overrides"] == {
-        "prefix": warehouse,
-        "namespace-separator": "%1F",
-        "scan-planning-mode": "server",
-    }
+    assert found["overrides"] == {"prefix": warehouse, "namespace-separator": "%1F"}
     assert found["idempotency-key-lifetime"] == "PT24H"
     for form in (root, root + "/", "file://" + root, "file:" + root):
         assert client.iceberg("GET", f"config?warehouse={form}").json["overrides"]["prefix"] == warehouse
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"), [({}, "server"), ({"scan-planning-mode": "client"}, "client")], ids=["default", "chosen"]
+)
+def test_who_plans_scans(client: Client, namespace: str, settings: dict[str, str], mode: str) -> None:
+    """The server, unless the client says otherwise; of a Lance table the server, whatever the client says."""
+    config = client.iceberg("GET", "config").json
+    merged = {**config["defaults"], **settings, **config["overrides"]}
+    assert merged["scan-planning-mode"] == mode
+    catalog = load_catalog(
+        "lancehouse", type="rest", uri=f"http://127.0.0.1:{client.port}/iceberg", warehouse="main", **settings
+    )
+    assert isinstance(catalog, RestCatalog)
+    assert catalog.supports_server_side_planning() is (mode == "server")
+    modes = []
+    for name, properties in {"lance": LANCE, "iceberg": {}}.items():
+        create(client, namespace, name, properties=properties)
+        modes.append(client.iceberg("GET", f"main/namespaces/{namespace}/tables/{name}").json["config"])
+    assert modes == [{"scan-planning-mode": "server"}, {}]
 
 
 def test_config_of_a_warehouse_that_is_not_there(client: Client) -> None:

@@ -33,26 +33,10 @@ def test_loaded_table(loaded: Loaded, expected: object) -> None:
     assert response.headers == [(b"etag", b'"e-refs"')]
 
 
-@pytest.mark.parametrize(
-    ("metadata", "location"),
-    [
-        ({"location": "/t"}, "/t/_versions"),
-        (
-            {
-                "location": "/t",
-                "current-snapshot-id": 2,
-                "snapshots": [
-                    {"snapshot-id": 1, "manifest-list": "lance:///t/_versions/1"},
-                    {"snapshot-id": 2, "manifest-list": "lance:///t/_versions/2"},
-                ],
-            },
-            "/t/_versions/2",
-        ),
-    ],
-)
-def test_a_commit_always_says_where(metadata: object, location: str) -> None:
-    body = orjson.loads(responses.committed_table(Loaded(orjson.dumps(metadata), "e")).body)
-    assert body == {"metadata-location": location, "metadata": metadata}
+def test_a_commit_says_where() -> None:
+    response = responses.committed_table(Loaded(b'{"m":1}', "e", "/t/é", {"k": "v"}))
+    assert orjson.loads(response.body) == {"metadata-location": "/t/é", "metadata": {"m": 1}}
+    assert response.headers == [(b"etag", b'"e-all"')]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.catalog import vending
+from lancehouse.catalog.locations import warehouse_location
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database, Tx
+
+NO_ROOTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def open_database(url: str) -> Database:
@@ -42,24 +47,47 @@ def _make(folder: Path) -> None:
         raise InvalidInputError(f"the folder {folder} cannot be made: {error.strerror}") from None
 
 
-def record(database: Database, wanted: Sequence[Warehouse], default: Warehouse) -> list[Warehouse]:
-    """The warehouses to serve, as the database knows them. New ones are written down.
+def record(
+    database: Database,
+    wanted: Sequence[Warehouse],
+    default: Warehouse,
+    roots: Mapping[str, Sequence[str]] = NO_ROOTS,
+) -> list[Warehouse]:
+    """The warehouses to serve, as the database knows them. New ones are written down, and their folders made.
 
     Args:
         database: where they are written down.
         wanted: what was asked for; if nothing was, those that are known are served.
         default: what is served where nothing is known either.
+        roots: more places where tables may lie, by the name of the warehouse.
 
     Raises:
-        InvalidInputError: one is known with another location, and has tables there.
+        InvalidInputError: nothing can be kept at a location; or one is known with another location, and has tables
+            there; or `roots` names one that is not served.
     """
+    known = database.read(repository.warehouses)
+    asked = wanted or [Warehouse(row.id, row.name, row.location) for row in known] or [default]
+    names = [warehouse.name for warehouse in asked]
+    for name in roots:
+        if name not in names:
+            raise InvalidInputError(f"--root names warehouse {name}, which is not served; there are {', '.join(names)}")
+    placed = [_placed(warehouse, roots.get(warehouse.name, ())) for warehouse in asked]
+    return database.write(lambda tx: [_recorded(tx, warehouse) for warehouse in placed])
 
-    def work(tx: Tx) -> list[Warehouse]:
-        known = repository.warehouses(tx)
-        asked = list(wanted) or [Warehouse(row.id, row.name, row.location) for row in known] or [default]
-        return [_recorded(tx, warehouse) for warehouse in asked]
 
-    return database.write(work)
+def _placed(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
+    """A warehouse whose locations are such that something can be kept there."""
+    try:
+        found = replace(
+            warehouse,
+            location=warehouse_location(warehouse.location),
+            roots=tuple(dict.fromkeys(map(warehouse_location, (*warehouse.roots, *roots)))),
+            cache=warehouse.cache and warehouse_location(warehouse.cache),
+        )
+    except InvalidInputError as error:
+        raise InvalidInputError(f"warehouse {warehouse.name}: {error}") from error
+    vending.check(found)
+    return found
 
 
 def _recorded(tx: Tx, warehouse: Warehouse) -> Warehouse:

@@ -73,7 +73,7 @@ class Tables:
             TableNotFoundError: there is no such table; a view is none.
         """
         caller.identity.require(Role.READER, warehouse.name, levels)
-        entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
+        entry = self._database.peek(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind == "view":
             raise no_table(levels, name)
         return entry

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _options(command: F) -> F:
     """One option for each setting of the table."""
     for setting in reversed(SERVER_SETTINGS):
-        shown = f"  [default: {setting.default}]" if setting.default not in (None, False) else ""
+        shown = f"  [default: {setting.shown}]" if setting.shown else ""
         extra: dict[str, Any] = {"is_flag": True, "flag_value": "true"} if setting.is_flag else {"metavar": "VALUE"}
         command = click.option(
             setting.option, setting.name, envvar=setting.variable, default=None, help=setting.help + shown, **extra
@@ -32,15 +32,23 @@ def _options(command: F) -> F:
     multiple=True,
     metavar="NAME=LOCATION",
     envvar="LANCEHOUSE_WAREHOUSE",
-    help="a warehouse to serve, by default those that the database knows; may be given several times",
+    help="a warehouse to serve; by default those that the database knows, else main in the data folder",
+)
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="NAME=LOCATION",
+    envvar="LANCEHOUSE_ROOT",
+    help="one more place where tables of the warehouse may lie",
 )
 @click.option("--config", "file", envvar="LANCEHOUSE_CONFIG", metavar="FILE", help="YAML file with the same settings")
 @_options
-def serve(warehouses: tuple[str, ...], file: str | None, **given: str | None) -> None:
+def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None, **given: str | None) -> None:
     """Serve an Iceberg REST catalog in which Lance tables are first class."""
     if missing := [name for name in ("uvicorn", "orjson", "pyiceberg", "sqlalchemy") if find_spec(name) is None]:
         raise InvalidInputError(f"the server needs {', '.join(missing)}: pip install 'lancehouse[server]'")
-    settings = ServerSettings.parse(given, warehouses, file)
+    settings = ServerSettings.parse(given, warehouses, roots, file)
     from lancehouse.server import run
     from lancehouse.server.workers import Workers
 

@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lancehouse.lake import windows
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translated
 from lancehouse.schema.iceberg import to_iceberg
@@ -24,12 +25,9 @@ Json = dict[str, Any]
 SCHEMA_ID = 1
 """Of the only schema that Iceberg's clients see of a Lance table."""
 
-ROW_GROUP_BYTES = 32 << 20
-BATCH_BYTES = 8 << 20
-BATCH_ROWS = 8192
-IO_BYTES = 32 << 20
-BLOB_ROWS = 16
-"""Rows of a batch with blobs, whose sizes nobody knows beforehand."""
+ROW_GROUP_BYTES = 16 << 20
+FILE_BYTES = 128 << 20
+"""Of Lance's data in one file: a file that would hold more ends early."""
 
 _GUESSED_ROW_BYTES = 64
 
@@ -41,6 +39,8 @@ class Fragment:
     id: int
     bytes: int
     """Of its data files, blobs kept elsewhere not counted."""
+    rows: int
+    """Those that are not deleted."""
     digest: str
     """The same for the same rows: of the data files, and of what is deleted or laid over them."""
 
@@ -85,11 +85,19 @@ class Version:
             scanner = self._found(fragment).scanner(columns=[], filter=condition, with_row_id=True, limit=1)
             return any(batch.num_rows for batch in scanner.to_batches())
 
-    def write(self, fragment: int, ids: Collection[int], sink: IO[bytes]) -> int:
-        """Write the rows of a fragment that are not deleted, batch by batch; some columns, by their Iceberg ids.
+    def row_bytes(self, fragment: Fragment, ids: Collection[int]) -> float:
+        """What some columns of a row take by an estimate, blobs kept elsewhere not counted."""
+        widths = [_width(self.columns[key].type) for key in ids]
+        known = sum(width or 0 for width in widths) / 8
+        return known if all(widths) else max(known, fragment.bytes / max(fragment.rows, 1))
+
+    def write(self, fragment: Fragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
+        """Write rows of a fragment, counted without those that are deleted; some columns, by their Iceberg ids.
+
+        Memory is bounded by a few megabytes, or by the largest row.
 
         Returns:
-            How many rows there were.
+            How many of the rows, from the first on, make a file: fewer than asked for where there is much in them.
 
         Raises:
             InvalidInputError: a value that Iceberg's type cannot hold.
@@ -98,7 +106,7 @@ class Version:
         columns = [column for key, column in self.columns.items() if key in ids]
         convert = converter(columns, self.schema)
         repeated = [column.name for column in columns if _repeats(column.type)]
-        rows = 0
+        written = size = 0
         with pq.ParquetWriter(
             sink,
             convert.schema,
@@ -107,22 +115,22 @@ class Version:
             store_schema=False,
             use_dictionary=repeated,  # type: ignore[arg-type]
         ) as writer:
-            for group in _groups(convert.batch(batch) for batch in self._batches(fragment, columns)):
+            batches = self._batches(fragment, columns, rows, self.row_bytes(fragment, ids))
+            for group in _groups(convert.batch(batch) for batch in batches):
                 writer.write_table(group, row_group_size=max(group.num_rows, 1))
-                rows += group.num_rows
-        return rows
+                written += group.num_rows
+                size += group.nbytes
+                if size >= FILE_BYTES:
+                    break
+        del group
+        _give_back()
+        return written
 
-    def _batches(self, fragment: int, columns: list[pa.Field[Any]]) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, fragment: Fragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
+    ) -> Iterator[pa.RecordBatch]:
         with translated(self.table, self.table.storage_options):
-            scanner = self._found(fragment).scanner(
-                columns=[column.name for column in columns],
-                batch_size=BLOB_ROWS if any(_has_blobs(column) for column in columns) else BATCH_ROWS,
-                batch_size_bytes=BATCH_BYTES,
-                batch_readahead=1,
-                io_buffer_size=IO_BYTES,
-                blob_handling="all_binary",
-            )
-            yield from scanner.to_batches()
+            yield from windows.read(self._found(fragment.id), columns, rows, row_bytes)
 
     def _found(self, fragment: int) -> lance.LanceFragment:
         found = self._dataset.get_fragment(fragment)
@@ -135,8 +143,8 @@ def _fragment(fragment: lance.LanceFragment) -> Fragment:
     metadata = fragment.metadata
     said = json.dumps(metadata.to_json(), sort_keys=True, default=str)
     sizes = [file.file_size_bytes or 0 for file in metadata.files]
-    guessed = metadata.physical_rows * _GUESSED_ROW_BYTES
-    return Fragment(fragment.fragment_id, sum(sizes) if all(sizes) else guessed, sha256(said.encode()).hexdigest()[:32])
+    size = sum(sizes) if all(sizes) else metadata.physical_rows * _GUESSED_ROW_BYTES
+    return Fragment(fragment.fragment_id, size, fragment.count_rows(), sha256(said.encode()).hexdigest()[:32])
 
 
 def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -158,10 +166,20 @@ def _repeats(dtype: pa.DataType) -> bool:
     return pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_dictionary(dtype)
 
 
-def _has_blobs(column: pa.Field[Any]) -> bool:
-    dtype = column.type
+def _width(dtype: pa.DataType) -> int | None:
+    """Bits of a value, where all values have the same."""
     if isinstance(dtype, pa.BaseExtensionType):
-        return dtype.extension_name == "lance.blob.v2"
-    if (column.metadata or {}).get(b"lance-encoding:blob") == b"true":
-        return True
-    return any(_has_blobs(dtype.field(position)) for position in range(dtype.num_fields))
+        return _width(dtype.storage_type)
+    if isinstance(dtype, pa.FixedSizeListType):
+        element = _width(dtype.value_type)
+        return element and element * dtype.list_size
+    try:
+        return None if isinstance(dtype, pa.DictionaryType) else dtype.bit_width
+    except ValueError:
+        return None
+
+
+def _give_back() -> None:
+    """Have the allocators of Arrow and of Lance, which is the system's, return what they keep for later."""
+    pa.default_memory_pool().release_unused()
+    pa.system_memory_pool().release_unused()

@@ -115,6 +115,7 @@ class App:
             task.cancel()
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+        self.catalog.scans.exports.close()
         self.catalog.database.close()
 
     async def _measure(self) -> None:
@@ -143,7 +144,7 @@ class App:
             response = Response(499)  # nobody will read it
         except FORESEEN as error:
             response = refusal(error)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the client gets an answer and the log the reason
             logger.error("request %s failed", exchange.id, exc_info=error)
             response = failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
         finally:

@@ -10,6 +10,7 @@ from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, Pe
 
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
+from lancehouse.catalog.loading import SERVER_PLANS
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.server import responses
@@ -23,19 +24,18 @@ Snapshots = Literal["all", "refs"]
 
 
 def config(call: Call) -> Response:
-    """Where things are, and what is offered. `warehouse` is a name or a location."""
+    """Where things are, and what is offered. `warehouse` is a name or a location.
+
+    A client may plan scans of Iceberg tables itself; what LoadTable says of a Lance table leaves it no choice.
+    """
     wanted = call.query.get("warehouse")
     warehouse = _warehouse(call.catalog, wanted) if wanted else call.catalog.warehouse(None)
     if not call.caller.identity.sees(warehouse.name):
         raise PermissionDeniedError(f"{call.caller.identity.name} may see nothing of warehouse {warehouse.name}")
     return responses.json(
         {
-            "defaults": {"root": warehouse.location},
-            "overrides": {
-                "prefix": quote(warehouse.name, safe=""),
-                "namespace-separator": "%1F",
-                "scan-planning-mode": "server",
-            },
+            "defaults": {"root": warehouse.location, **SERVER_PLANS},
+            "overrides": {"prefix": quote(warehouse.name, safe=""), "namespace-separator": "%1F"},
             "endpoints": ENDPOINTS,
             "idempotency-key-lifetime": LIFETIME,
         }

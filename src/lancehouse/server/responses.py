@@ -66,17 +66,8 @@ def loaded_table(loaded: Loaded, snapshots: str = "all") -> Response:
 
 def committed_table(loaded: Loaded) -> Response:
     """CommitTableResponse, which always says where the metadata are."""
-    location = loaded.metadata_location or current_manifest(loaded.metadata)
-    body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(location), loaded.metadata)
+    body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
     return Response(200, body, [(b"etag", etag(loaded, "all"))])
-
-
-def current_manifest(metadata: bytes) -> str:
-    """Where the current version of a Lance table is written, or its versions will be."""
-    table = orjson.loads(metadata)
-    current = table.get("current-snapshot-id")
-    snapshot = next((s for s in table.get("snapshots", ()) if s["snapshot-id"] == current), None)
-    return str(snapshot["manifest-list"]).removeprefix("lance://") if snapshot else f"{table['location']}/_versions"
 
 
 def is_known(tags: str | None, tag: bytes) -> bool:

@@ -11,7 +11,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -40,14 +39,9 @@ def prepare(settings: ServerSettings) -> list[Warehouse]:
     database = opening.open_database(settings.db)
     try:
         _check_exposure(settings, Principals(database))
-        for warehouse in settings.warehouses or ():
-            _make_folder(warehouse)
-        warehouses = opening.record(database, settings.warehouses, settings.default)
-        for warehouse in warehouses:
-            _make_folder(warehouse)
+        return opening.record(database, settings.warehouses, settings.default, settings.roots)
     finally:
         database.close()
-    return warehouses
 
 
 def _check_exposure(settings: ServerSettings, principals: Principals) -> None:
@@ -58,20 +52,6 @@ def _check_exposure(settings: ServerSettings, principals: Principals) -> None:
         "Create a principal (lancehouse principal create NAME --role admin), or name an outside issuer (--issuer), "
         "or say --insecure if the network is yours alone"
     )
-
-
-def _make_folder(warehouse: Warehouse) -> None:
-    """A local warehouse must be a folder that can be written."""
-    location = warehouse.location
-    if "://" in location and not location.startswith("file://"):
-        return
-    folder = Path(location.removeprefix("file://").removeprefix("file:"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInputError(
-            f"warehouse {warehouse.name} cannot be at {location}: {error.strerror or error}"
-        ) from None
 
 
 def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,10 +20,10 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server.limits import Limits
+from lancehouse.settings import data_folder, default_db
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
 """Names that no warehouse can have: where the prefix is left out of a path, they stand in its place."""
-SCHEMES = frozenset({"file", "s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs"})
 VEND = ("none", "static", "sts")
 DEFAULT_WAREHOUSE = "main"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -56,6 +56,11 @@ def _size(value: str) -> int:
     if not found or int(found[1]) == 0:
         raise ValueError("must be a number of bytes such as 16777216, 16MiB or 10GiB")
     return int(found[1]) * UNITS[found[2].upper()]
+
+
+def _shown_size(size: int) -> str:
+    unit = max((unit for unit in UNITS if size % UNITS[unit] == 0), key=UNITS.__getitem__)
+    return f"{size // UNITS[unit]}{unit}iB" if unit else str(size)
 
 
 def _file(value: str) -> str:
@@ -108,11 +113,20 @@ class Setting:
         """Whether it is on or off."""
         return self.read is _flag
 
+    @property
+    def shown(self) -> str:
+        """The default as people write it; nothing where there is none."""
+        if self.default in (None, False):
+            return ""
+        if self.read is _size:
+            return _shown_size(self.default)
+        return f"{self.default:g}" if self.read is _seconds else str(self.default)
+
 
 SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("host", _host, "127.0.0.1", "address to listen on"),
     Setting("port", _number(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
-    Setting("db", _text, None, "database: sqlite:///FILE or postgresql://…; by default a file in the data folder"),
+    Setting("db", _text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"),
     Setting("workers", _number(1, 256), 1, "processes that answer"),
     Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
     Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
@@ -156,15 +170,24 @@ class ServerSettings:
     warehouses: tuple[Warehouse, ...] = ()
     """None: those that the database knows, else one called `main`."""
     default: Warehouse = field(default_factory=lambda: Warehouse(0, DEFAULT_WAREHOUSE, ""))
+    roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """More places where tables may lie, by the name of the warehouse."""
     issuers: tuple[Mapping[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, given: Mapping[str, str | None], warehouses: tuple[str, ...], file: str | None) -> ServerSettings:
+    def parse(
+        cls,
+        given: Mapping[str, str | None],
+        warehouses: Sequence[str] = (),
+        roots: Sequence[str] = (),
+        file: str | None = None,
+    ) -> ServerSettings:
         """Check all settings.
 
         Args:
             given: what the command line and the environment say, by name.
             warehouses: NAME=LOCATION, each.
+            roots: NAME=LOCATION, each; besides those of the file.
             file: a YAML file with the rest.
 
         Raises:
@@ -175,12 +198,16 @@ class ServerSettings:
         limits = Limits(**{s.limit: values.pop(s.name) for s in SERVER_SETTINGS if s.limit})
         if bool(values["tls_cert"]) != bool(values["tls_key"]):
             raise InvalidInputError("tls_cert and tls_key are given together")
-        folder = data_folder()
-        values["db"] = values["db"] or f"sqlite:///{folder / 'catalog.db'}"
-        asked = _warehouses(warehouses, read.get("warehouses"))
-        default = Warehouse(0, DEFAULT_WAREHOUSE, str(folder / "warehouse"))
+        values["db"] = values["db"] or default_db()
         issuers = _issuers(values.pop("issuer"), values.pop("issuer_audience"), read.get("issuers"))
-        return cls(**values, limits=limits, warehouses=asked, default=default, issuers=issuers)
+        return cls(
+            **values,
+            limits=limits,
+            warehouses=_warehouses(warehouses, read.get("warehouses")),
+            default=Warehouse(0, DEFAULT_WAREHOUSE, str(data_folder() / "warehouse")),
+            roots=_roots(roots),
+            issuers=issuers,
+        )
 
     @property
     def is_loopback(self) -> bool:
@@ -200,6 +227,7 @@ class ServerSettings:
                 "limits": Limits(**data["limits"]),
                 "warehouses": tuple(_from_json(each) for each in data["warehouses"]),
                 "default": _from_json(data["default"]),
+                "roots": {name: tuple(places) for name, places in data["roots"].items()},
                 "issuers": tuple(data["issuers"]),
             }
         )
@@ -207,12 +235,6 @@ class ServerSettings:
 
 def _from_json(data: Mapping[str, Any]) -> Warehouse:
     return Warehouse(**{**data, "roots": tuple(data["roots"])})
-
-
-def data_folder() -> Path:
-    """Where everything is that no option puts elsewhere."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "lancehouse"
 
 
 def is_loopback(host: str) -> bool:
@@ -286,20 +308,33 @@ def _check_keys(found: Mapping[str, Any], known: list[str] | tuple[str, ...], pl
             raise InvalidInputError(f"{place} has an unknown key {key!r}; {hint}")
 
 
-def _warehouses(options: tuple[str, ...], read: Any) -> tuple[Warehouse, ...]:
+def _warehouses(options: Sequence[str], read: Any) -> tuple[Warehouse, ...]:
     """Those of the command line, or else of the file; what the file says of one holds for both."""
     described = _mapping("warehouses", read)
     if not options:
         return tuple(_warehouse(name, _described(name, each)) for name, each in described.items())
     found: dict[str, Warehouse] = {}
     for option in options:
-        name, _, location = option.partition("=")
-        if not name or not location:
-            raise InvalidInputError(f"--warehouse must have the form NAME=LOCATION, got {option!r}")
+        name, location = _named("--warehouse", option)
         if name in found:
             raise InvalidInputError(f"--warehouse names {name} twice")
         found[name] = _warehouse(name, {**_described(name, described.get(name, {})), "location": location})
     return tuple(found.values())
+
+
+def _roots(options: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for option in options:
+        name, location = _named("--root", option)
+        found[name] = (*found.get(name, ()), location)
+    return found
+
+
+def _named(option: str, value: str) -> tuple[str, str]:
+    name, _, location = value.partition("=")
+    if not name or not location:
+        raise InvalidInputError(f"{option} must have the form NAME=LOCATION, got {value!r}")
+    return name, location
 
 
 def _described(name: str, described: Any) -> dict[str, Any]:
@@ -316,8 +351,6 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
-    if vend == "sts" and not fields.get("role_arn"):
-        raise InvalidInputError(f"key '{place}.role_arn' is needed where vend is sts: the role that is assumed")
     storage = _mapping(f"{place}.storage", fields.get("storage"))
     roots = fields.get("roots") or []
     if not isinstance(roots, list):
@@ -336,15 +369,10 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
 
 
 def _location(place: str, value: Any) -> str:
-    """A location in the form it is kept in: without a last slash; a relative path counts from here."""
+    """A location as it was written; what can be kept there is looked at when the server starts."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"key {place!r} is missing: where the warehouse lies, a path or a URL")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
-    if scheme is None:
-        return str(Path(value).expanduser().absolute())
-    if scheme[1].lower() not in SCHEMES:
-        raise InvalidInputError(f"key {place!r}: {scheme[1]}:// is no storage; known are {', '.join(sorted(SCHEMES))}")
-    return value.rstrip("/")
+    return value
 
 
 def _issuers(url: str | None, audience: str | None, read: Any) -> tuple[Mapping[str, str], ...]:

@@ -1,0 +1,104 @@
+"""Rows of a fragment read in windows of a few megabytes: one scan of a large fragment would hold most of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+
+WINDOW_BYTES = 8 << 20
+BATCH_BYTES = 1 << 20
+"""Rows are decoded together that have so much by the estimate: where some are far larger, few come with them."""
+
+WINDOW_ROWS = 1 << 20
+BATCH_ROWS = 1 << 15
+BLOB_ROWS = 1024
+"""Rows whose blobs are measured at once."""
+
+
+def read(
+    fragment: lance.LanceFragment, columns: Sequence[pa.Field[Any]], rows: range, row_bytes: float
+) -> Iterator[pa.RecordBatch]:
+    """Batches of some columns, with blobs as binaries.
+
+    Args:
+        fragment: what to read of.
+        columns: to read.
+        rows: which, counted without those that are deleted.
+        row_bytes: what a row takes by an estimate, blobs not counted; it grows with what is seen.
+    """
+    names = [column.name for column in columns]
+    blobs = [column.name for column in columns if has_blobs(column)]
+    # Before 2.0 Lance skips rows by reading them.
+    is_old = any(file.file_major_version < 2 for file in fragment.data_files())
+    seen = row_bytes
+    while rows:
+        count = len(rows) if is_old else min(_fitting(WINDOW_BYTES, seen), BLOB_ROWS if blobs else WINDOW_ROWS)
+        window, rows = rows[:count], rows[count:]
+        for part in _cut(window, _blob_bytes(fragment, blobs, window)) if blobs else [window]:
+            size = 0
+            for batch in scan(fragment, names, part, min(_fitting(BATCH_BYTES, seen), BATCH_ROWS)):
+                size += batch.nbytes
+                yield batch
+            if not blobs:
+                seen = max(row_bytes, size / len(part))
+
+
+def scan(fragment: lance.LanceFragment, names: list[str], rows: range, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """One scan, with as little read ahead as can be."""
+    scanner = fragment.scanner(
+        columns=names,
+        offset=rows.start,
+        limit=len(rows),
+        batch_size=batch_rows,
+        batch_readahead=1,
+        io_buffer_size=WINDOW_BYTES,
+        blob_handling="all_binary",
+    )
+    yield from scanner.to_batches()
+
+
+def has_blobs(column: pa.Field[Any]) -> bool:
+    """Whether values of a column, or of fields in it, are kept as blobs."""
+    dtype = column.type
+    if isinstance(dtype, pa.BaseExtensionType):
+        return dtype.extension_name == "lance.blob.v2"
+    if (column.metadata or {}).get(b"lance-encoding:blob") == b"true":
+        return True
+    return any(has_blobs(dtype.field(position)) for position in range(dtype.num_fields))
+
+
+def _fitting(size: int, row_bytes: float) -> int:
+    return max(1, int(size / max(row_bytes, 1)))
+
+
+def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range) -> Any:
+    """The bytes of all blobs of each row."""
+    scanner = fragment.scanner(
+        columns=blobs, offset=rows.start, limit=len(rows), batch_readahead=1, blob_handling="blobs_descriptions"
+    )
+    described = scanner.to_table()
+    return sum(_described(column.combine_chunks()) for column in described.columns)
+
+
+def _described(array: Any) -> Any:
+    """What descriptions say of sizes; they stand where the blobs would, and blobs stand in structs at most."""
+    if not isinstance(array.type, pa.StructType):
+        return np.zeros(len(array), np.int64)
+    if {"position", "size"} <= {field.name for field in array.type}:
+        return array.field("size").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return sum((_described(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64))
+
+
+def _cut(rows: range, sizes: Any) -> Iterator[range]:
+    """Parts whose blobs fit into a window; a row of larger ones is a part of its own."""
+    first, held = 0, 0
+    for place, size in enumerate(sizes.tolist()):
+        if place > first and held + size > WINDOW_BYTES:
+            yield rows[first:place]
+            first, held = place, 0
+        held += size
+    yield rows[first:]

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.catalog.opening import open_database, record
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store import repository
+from lancehouse.store.database import Database
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = open_database(f"sqlite:///{tmp_path / 'new' / 'c.db'}")
+    yield database
+    database.close()
+
+
+def at(name: str, location: object, **more: Any) -> Warehouse:
+    return Warehouse(0, name, str(location), **more)
+
+
+def places(warehouses: list[Warehouse]) -> dict[str, str]:
+    return {warehouse.name: warehouse.location for warehouse in warehouses}
+
+
+def test_warehouses_are_remembered(database: Database, tmp_path: Path) -> None:
+    default, one, two = at("main", tmp_path / "0"), at("one", tmp_path / "1"), at("two", tmp_path / "2")
+    (first, second) = record(database, [one, two], default)
+    assert (tmp_path / "1").is_dir()
+    assert first.id != second.id
+    (tmp_path / "1").rmdir()
+    assert record(database, [], default) == [first, second]
+    assert (tmp_path / "1").is_dir()
+    database.write(lambda tx: repository.insert_namespace(tx, second.id, ("n",), {}))
+    with pytest.raises(InvalidInputError, match=f"warehouse two is at {tmp_path}/2 and has tables there"):
+        record(database, [at("two", tmp_path / "3")], default)
+    (moved,) = record(database, [at("one", tmp_path / "3")], default)  # an empty one may move
+    assert (moved.id, moved.location) == (first.id, f"{tmp_path}/3")
+    assert places(record(database, [], default)) == {"one": f"{tmp_path}/3", "two": f"{tmp_path}/2"}
+
+
+def test_without_any_the_default_is_served(database: Database, tmp_path: Path) -> None:
+    assert places(record(database, [], at("main", tmp_path / "w"))) == {"main": f"{tmp_path}/w"}
+
+
+def test_roots_join_those_that_a_warehouse_has(database: Database, tmp_path: Path) -> None:
+    default = at("main", tmp_path / "w", roots=(str(tmp_path / "a"),))
+    (made,) = record(database, [], default, {"main": [f"{tmp_path}/b/", "s3://bucket/x", f"{tmp_path}/a"]})
+    assert made.roots == (f"{tmp_path}/a", f"{tmp_path}/b", "s3://bucket/x")
+    (known,) = record(database, [], default, {"main": ["s3://bucket/y"]})  # one that the database knows
+    assert known.roots == ("s3://bucket/y",)
+    with pytest.raises(InvalidInputError, match="--root names warehouse mian, which is not served; there are main"):
+        record(database, [], default, {"mian": ["/x"]})
+
+
+def test_a_relative_location_counts_from_here(
+    database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (made,) = record(database, [at("w", "x/y", cache="../cache")], at("main", ""))
+    assert (made.location, made.cache) == (f"{tmp_path}/x/y", f"{tmp_path.parent}/cache")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (at("w", "/"), "warehouse w: location '/' is not allowed: a warehouse is not the whole disk"),
+        (at("w", "ftp://x/y"), "warehouse w: .*the schemes are file, s3"),
+        (at("w", "s3a://bucket/x"), "warehouse w: .*no lance table can lie there"),
+        (at("w", "s3://bucket/a%20b"), "disagree on what % means"),
+        (at("w", "s3://bucket/x", roots=("s3://bucket/../x",)), "it goes over"),
+        (at("w", "s3://bucket/x", cache="gcs://bucket"), "no lance table can lie there"),
+        (at("w", "s3://bucket/x", vend="sts"), "warehouse w: STS needs the role to assume"),
+        (at("w", "s3://bucket/x", vend="static"), "warehouse w: to vend static credentials"),
+    ],
+)
+def test_where_nothing_can_be_kept(database: Database, wanted: Warehouse, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        record(database, [wanted], at("main", ""))
+    assert database.read(repository.warehouses) == []
