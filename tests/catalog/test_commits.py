@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,39 @@ def test_a_storage_managed_table_says_why_not(catalog: Catalog, caller: Caller) 
     commit(catalog, caller, "t", property_change(managed_by="storage"))
     lance.write_dataset(ROWS, location, mode="append")
     assert load(catalog, caller, "t")["current-snapshot-id"] == 3
+
+
+def test_to_storage_and_back_keeps_every_version(catalog: Catalog, caller: Caller) -> None:
+    location = create(catalog, caller, "t")
+    lance.write_dataset(ROWS, location)
+    commit(catalog, caller, "t", version(None, 1))
+    commit(catalog, caller, "t", property_change(managed_by="storage"))
+    for _ in range(2):
+        lance.write_dataset(ROWS, location, mode="append")
+    commit(catalog, caller, "t", property_change(managed_by="impl"))
+    commit(catalog, caller, "t", version(3, 4))
+    snapshots = load(catalog, caller, "t")["snapshots"]
+    assert [snapshot["snapshot-id"] for snapshot in snapshots] == [1, 2, 3, 4]
+    assert [snapshot["summary"].get("total-records") for snapshot in snapshots] == ["3", "6", "9", None]
+
+
+def test_a_dataset_made_again_while_storage_managed_it(catalog: Catalog, caller: Caller) -> None:
+    location = create(catalog, caller, "t")
+    for before, after in [(None, 1), (1, 2)]:
+        lance.write_dataset(ROWS, location, mode="append" if before else "create")
+        commit(catalog, caller, "t", version(before, after))
+    commit(catalog, caller, "t", property_change(managed_by="storage"))
+    shutil.rmtree(location)
+    lance.write_dataset(ROWS, location)
+    commit(catalog, caller, "t", property_change(managed_by="impl"))
+    commit(catalog, caller, "t", version(1, 2))
+    assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2]
+
+
+def test_an_iceberg_table_stays_one(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, "i", None)
+    with pytest.raises(InvalidInputError, match="cannot become a Lance table"):
+        commit(catalog, caller, "i", property_change(table_type="Lance"))
 
 
 def test_several_tables_all(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

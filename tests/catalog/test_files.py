@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lancehouse.catalog.errors import MetadataNotFoundError
-from lancehouse.catalog.files import Files
+from lancehouse.catalog.files import MAX_BYTES, Files
 from lancehouse.catalog.warehouses import Warehouse
 
 
@@ -110,6 +110,28 @@ def test_a_failed_write_leaves_nothing(files: Files, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be written"):
         files.write(f"{tmp_path}/taken.json", b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
+
+
+def test_files_that_are_too_large(files: Files, tmp_path: Path) -> None:
+    place = f"{tmp_path}/large"
+    with Path(place).open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)
+    with pytest.raises(InvalidInputError, match=f"^{place} has more than 268435456 bytes"):
+        files.read(place)
+
+
+@pytest.mark.parametrize("place", ["{folder}/x", "s3://bucket/t/x"])
+def test_the_largest_file(tmp_path: Path, storage: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, place = Files(Warehouse(1, "w", "s3://bucket", storage=storage)), place.format(folder=tmp_path)
+    files.write(place, b"12345")
+    monkeypatch.setattr("lancehouse.catalog.files.MAX_BYTES", 5)
+    assert files.read(place) == b"12345"
+    with pytest.raises(InvalidInputError, match="has more than 5 bytes"):
+        files.write(place, b"123456")
+    assert files.read(place) == b"12345"
+    monkeypatch.setattr("lancehouse.catalog.files.MAX_BYTES", 4)
+    with pytest.raises(InvalidInputError, match="has more than 4 bytes"):
+        files.read(place)
 
 
 def test_object_store(storage: dict[str, str]) -> None:

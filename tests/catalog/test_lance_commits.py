@@ -135,6 +135,8 @@ def test_requirements_that_hold(requirement: dict[str, Any]) -> None:
         {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": "3"},
         {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": True},
         {"type": "assert-default-spec-id"},
+        {"type": "assert-current-schema-id", "current-schema-id": True},
+        {"type": "assert-current-schema-id", "current-schema-id": None},
         {"type": "assert-view-uuid", "uuid": UUID},
     ],
 )
@@ -165,6 +167,8 @@ def test_requirements_that_are_none(requirement: dict[str, Any]) -> None:
         ([{"action": "set-snapshot-ref", "type": "tag", "snapshot-id": 2}], "needs ref-name"),
         ([{"action": "remove-snapshots", "snapshot-ids": [1, 3]}], "the current snapshot 3"),
         ([{"action": "remove-snapshots", "snapshot-ids": "1"}], "a list of numbers"),
+        ([{"action": "remove-snapshots", "snapshot-ids": [2**63]}], "must be a whole number"),
+        ([{"action": "remove-snapshots", "snapshot-ids": [-1]}], "must be a whole number"),
         ([{"action": "remove-snapshot-ref", "ref-name": "main"}], "main cannot be removed"),
         ([{"action": "set-properties", "updates": {"table_type": "iceberg"}}], "stays 'lance'"),
         ([{"action": "set-properties", "updates": {"managed_by": "me"}}], "expected 'storage' or 'impl'"),
@@ -179,7 +183,9 @@ def test_requirements_that_are_none(requirement: dict[str, Any]) -> None:
         ([{"action": "set-default-spec", "spec-id": 1}], "only the spec"),
         ([{"action": "add-sort-order", "sort-order": {"fields": [1]}}], "no Iceberg sort-order"),
         ([{"action": "set-current-schema", "schema-id": 2}], "unknown schema: 2"),
-        ([{"action": "add-schema", "schema": 1}], "must be an Iceberg schema"),
+        ([{"action": "add-schema", "schema": 1}], "schema of add-schema"),
+        ([{"action": "add-schema", "schema": {"type": "struct", "fields": [1]}}], "schema of add-schema"),
+        ([{"action": "add-schema", "schema": {"type": "struct", "fields": [{"bogus": 1}]}}], "'name' is missing"),
         ([{"action": "set-statistics"}], "'set-statistics'"),
         ([{"action": "explode"}], "'explode'"),
         ([{}], "None"),
@@ -190,7 +196,10 @@ def test_refused(updates: list[dict[str, Any]], words: str) -> None:
         commit(MANAGED, *updates, requires=[on_main(3)])
 
 
-@pytest.mark.parametrize("updates", [[snapshot(4), main(4)], [snapshot(4)], [main(4)]])
+@pytest.mark.parametrize(
+    "updates",
+    [[snapshot(4), main(4)], [snapshot(4)], [main(4)], [{"action": "remove-snapshots", "snapshot-ids": [1]}]],
+)
 def test_a_new_version_names_the_one_it_was_made_from(updates: list[dict[str, Any]]) -> None:
     with pytest.raises(InvalidInputError, match="assert-ref-snapshot-id on main"):
         commit(MANAGED, *updates, requires=[{"type": "assert-table-uuid", "uuid": UUID}])
@@ -250,6 +259,7 @@ def test_refs_besides_main() -> None:
         {"action": "set-snapshot-ref", "ref-name": "best", "type": "tag", "snapshot-id": 2},
         {"action": "remove-snapshot-ref", "ref-name": "v2"},
         {"action": "remove-snapshots", "snapshot-ids": [1]},
+        requires=[on_main(3)],
     )
     assert made.refs == {"best": RefRow("best", "tag", 2), "v2": None}
     assert made.removed_snapshots == [1]

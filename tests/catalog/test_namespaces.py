@@ -61,7 +61,7 @@ def test_warehouses_share_nothing(catalog: Catalog, main: Warehouse, caller: Cal
     catalog.namespaces.create(caller, main, ("a",), {})
     assert names(catalog, caller, catalog.warehouse("other")) == []
     assert catalog.warehouse(None) is main
-    with pytest.raises(WarehouseNotFoundError, match="main, other"):
+    with pytest.raises(WarehouseNotFoundError, match="Warehouse does not exist: nope"):
         catalog.warehouse("nope")
 
 

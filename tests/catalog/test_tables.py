@@ -91,6 +91,35 @@ def test_register_takes_the_root_of_a_dataset(catalog: Catalog, main: Warehouse,
         catalog.tables.register(caller, main, ("db",), {"name": "u", "metadata-location": f"{main.location}/nothing"})
 
 
+@pytest.mark.parametrize("managed_by", ["storage", "impl"])
+def test_a_broken_dataset_is_no_table(catalog: Catalog, main: Warehouse, caller: Caller, managed_by: str) -> None:
+    folder = f"{main.location}/d"
+    lance.write_dataset(ROWS, folder)
+    for manifest in Path(folder, "_versions").iterdir():
+        manifest.write_bytes(b"junk")
+    with pytest.raises(InvalidInputError):
+        create(catalog, caller, location=folder, properties={"managed_by": managed_by})
+    assert listed(catalog, caller) == []
+
+
+def test_a_lance_table_of_another_catalog_is_registered_by_its_metadata_file(
+    catalog: Catalog, main: Warehouse, caller: Caller
+) -> None:
+    """Other Iceberg catalogs write a metadata file for it, into the dataset."""
+    made = create(catalog, caller, "i", lake=False)
+    metadata = orjson.loads(made.metadata)
+    catalog.tables.drop(caller, main, ("db",), "i")
+    lance.write_dataset(ROWS, metadata["location"], mode="append")
+    metadata["properties"] = {"table_type": "LANCE", "team": "ml"}
+    file = Path(metadata["location"], "metadata", "00001-x.metadata.json")
+    file.write_bytes(orjson.dumps(metadata))
+    found = catalog.tables.register(caller, main, ("db",), {"name": "t", "metadata-location": str(file)})
+    assert found.metadata_location is None
+    shown = orjson.loads(found.metadata)
+    assert shown["current-snapshot-id"] == 1
+    assert shown["properties"] == {"table_type": "lance", "managed_by": "storage", "team": "ml"}
+
+
 @pytest.mark.parametrize("said", ["storage", "Storage", "IMPL", "impl"])
 def test_managed_by_in_any_case(catalog: Catalog, caller: Caller, said: str) -> None:
     create(catalog, caller, properties={"managed_by": said, "table_type": "LANCE"})

@@ -23,7 +23,7 @@ def export(folder: Path, dataset: Any, ids: set[int] | None = None) -> tuple[Ver
     for fragment in version.fragments:
         path = folder / f"{fragment.id}.parquet"
         with path.open("wb") as sink:
-            version.write(fragment.id, set(version.columns) if ids is None else ids, sink)
+            version.write(fragment, set(version.columns) if ids is None else ids, range(fragment.rows), sink)
         paths.append(path.as_uri())
     return version, paths
 
@@ -78,7 +78,7 @@ def test_columns_are_found_by_id_whatever_their_name_was(tmp_path: Path) -> None
     assert [column["id"] for column in now.schema["fields"]] == [1, 2]
     path = tmp_path / "old.parquet"
     with path.open("wb") as sink:
-        before.write(0, {2, 3}, sink)
+        before.write(before.fragments[0], {2, 3}, range(2), sink)
     assert scan(now.schema, [path.as_uri()], select=("c",)).to_pydict() == {"c": ["x", "y"]}
 
 

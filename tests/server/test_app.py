@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 from lance_namespace.errors import ConcurrentModificationError
 
+from lancehouse.catalog import opening
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.principals import Principals
+from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server import responses
+from lancehouse.server.app import App
+from lancehouse.server.auth import Authenticator
 from lancehouse.server.calls import Call
 from lancehouse.server.limits import Limits
+from lancehouse.server.observability import Log
 from lancehouse.server.responses import Response
 from lancehouse.server.routes import Route
+from lancehouse.store import repository
 from tests.server.serving import Client, serving
 
 HELD = threading.Event()
@@ -240,6 +248,23 @@ def test_a_running_request_is_finished_before_the_server_stops(tmp_path: Path) -
         assert began.wait(5)
     thread.join()
     assert found == [200]
+
+
+def test_a_copy_that_is_being_made_is_recorded_before_the_server_stops(tmp_path: Path) -> None:
+    database = opening.open_database(f"sqlite:///{tmp_path / 'c.db'}")
+    catalog = Catalog(database, [Warehouse(0, "main", str(tmp_path))])
+    log = Log("error")
+    app = App(catalog, Authenticator(Principals(database), required=False), log=log)
+
+    def slowly() -> object:
+        time.sleep(0.3)
+        return database.write(lambda tx: repository.insert_warehouse(tx, "main", str(tmp_path)))
+
+    making = catalog.scans.exports._pool.submit(slowly)
+    time.sleep(0.05)
+    app.close()
+    log.close()
+    assert making.result(0) is not None
 
 
 def test_places(awkward: Client) -> None:

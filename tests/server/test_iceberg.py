@@ -269,7 +269,7 @@ def test_a_create_sent_twice_is_made_once(client: Client, namespace: str, key: d
     assert again.json["metadata"]["table-uuid"] == first.json["metadata"]["table-uuid"]
     assert client.iceberg("POST", path, body).error[0] == 409
     other = client.iceberg("POST", path, {**body, "name": "u"}, key)
-    assert other.error == (422, "UnprocessableEntityException")
+    assert other.error == (400, "BadRequestException")
 
 
 @pytest.mark.parametrize("properties", [{}, LANCE], ids=["iceberg", "lance"])

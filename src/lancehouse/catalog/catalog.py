@@ -44,5 +44,5 @@ class Catalog:
         if name is None:
             return next(iter(self.warehouses.values()))
         if (found := self.warehouses.get(name)) is None:
-            raise WarehouseNotFoundError(f"Warehouse does not exist: {name}; there are {', '.join(self.warehouses)}")
+            raise WarehouseNotFoundError(f"Warehouse does not exist: {name}")
         return found

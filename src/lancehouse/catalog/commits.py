@@ -15,7 +15,7 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
 )
 
-from lancehouse.catalog import locations
+from lancehouse.catalog import locations, places
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.documents import Document, discard, provisional
 from lancehouse.catalog.entries import TableName, insert, record, require_free
@@ -28,7 +28,7 @@ from lancehouse.catalog.metadata import LanceTables
 from lancehouse.catalog.names import Levels, checked_name, no_table
 from lancehouse.catalog.transactions import now_ms, write
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.properties import is_lance
+from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import EntryRow, Json, NamespaceRow, SnapshotRow
@@ -173,17 +173,21 @@ class Commits:
         table = iceberg_tables.apply(before.table, request["updates"], before.location)
         if table == before.table:
             return Prepared(name, lambda _: entry, entry.id)
+        if is_lance(table.properties):
+            raise InvalidInputError(f"an Iceberg table cannot become a Lance table: {TABLE_TYPE} must not be {LANCE!r}")
+        if table.properties != before.table.properties:
+            places.check_paths(self._database, caller, warehouse, table, entry.id)
         values: dict[str, Any] = {}
         if table.location != before.table.location:
-            location = locations.checked(warehouse, table.location, "iceberg")
+            location = places.chosen(self._database, caller, warehouse, table.location, "iceberg")
             values = {"location": location, "location_key": locations.key(location, "iceberg")}
         document = self._written(warehouse, iceberg_tables.next_location(table, before.location), table)
         values["metadata_location"] = document.location
 
         def apply(tx: Tx) -> EntryRow:
             now = now_ms()
-            if "location_key" in values:
-                self._require_place(tx, entry, values)
+            if "location" in values:
+                places.require_unshared(tx, values["location"], "iceberg", entry.id)
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
                 raise _OvertakenError
             known = {key: value for key, value in values.items() if key != "location_key"}
@@ -219,7 +223,8 @@ class Commits:
         table = iceberg_tables.apply(None, list(updates), None)
         if is_lance(table.properties):
             raise InvalidInputError("a Lance table cannot be staged: create it, then write to it with Lance")
-        location = locations.checked(warehouse, table.location, "iceberg")
+        location = places.chosen(self._database, caller, warehouse, table.location, "iceberg")
+        places.check_paths(self._database, caller, warehouse, table)
         document = self._written(warehouse, iceberg_tables.next_location(table, None), table)
 
         def apply(tx: Tx) -> EntryRow:
@@ -233,10 +238,6 @@ class Commits:
         document = Document.of(location, table)
         Files(warehouse).write(locations.checked(warehouse, document.location, "iceberg"), document.all)
         return document
-
-    def _require_place(self, tx: Tx, entry: EntryRow, values: dict[str, str]) -> None:
-        if repository.overlapping(tx, values["location_key"], entry.id) is not None:
-            raise InvalidInputError(f"location {values['location']} lies in another table's: choose another")
 
 
 class LanceState:
@@ -281,15 +282,19 @@ def _store(tx: Tx, entry: EntryRow, caller: Caller, change: Change, now: int) ->
         replace(row, summary={**row.summary, **{f"lancehouse.{key}": value for key, value in committed.items()}})
         for row in change.snapshots
     ]
+    if change.forget:
+        repository.delete_snapshots(tx, entry.id, [row.snapshot_id for row in repository.list_snapshots(tx, entry.id)])
+        for ref in repository.list_refs(tx, entry.id):
+            repository.delete_ref(tx, entry.id, ref.name)
     if rows:
         repository.insert_snapshots(tx, entry.id, rows)
     if change.removed_snapshots:
         repository.delete_snapshots(tx, entry.id, change.removed_snapshots)
-    for name, ref in change.refs.items():
-        if ref is None:
+    for name, new in change.refs.items():
+        if new is None:
             repository.delete_ref(tx, entry.id, name)
         else:
-            repository.put_ref(tx, entry.id, ref)
+            repository.put_ref(tx, entry.id, new)
 
 
 def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> NamespaceRow:

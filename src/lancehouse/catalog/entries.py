@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lance_namespace.errors import InvalidInputError, TableAlreadyExistsError
+from lance_namespace.errors import TableAlreadyExistsError
 
-from lancehouse.catalog import locations
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.names import Levels, checked_name, dotted, no_namespace, no_table, no_view, taken
+from lancehouse.catalog.places import require_unshared
 from lancehouse.catalog.transactions import now_ms, write
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import after, token_after
@@ -103,11 +103,7 @@ def insert(
         TableAlreadyExistsError, ViewAlreadyExistsError: the name is taken.
         InvalidInputError: the location lies in another table's, or the other way round.
     """
-    key = locations.key(location, kind)
-    if kind != "view" and (other := repository.overlapping(tx, key)) is not None:
-        raise InvalidInputError(
-            f"location {location} lies in that of table {dotted(*other)}, or holds it: choose another"
-        )
+    key = require_unshared(tx, location, kind)
     entry = repository.insert_entry(
         tx,
         namespace.id,

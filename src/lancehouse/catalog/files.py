@@ -21,6 +21,9 @@ from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg
 
+MAX_BYTES = 256 << 20
+"""Of a metadata file, as it is stored and unpacked."""
+
 _LOCAL = re.compile(r"(?:file:(?://)?)?(?P<path>/(?!/).*)", re.DOTALL)
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://[^/?#]+/[^?#]+")
 _MISTAKES = frozenset({errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL})
@@ -41,9 +44,11 @@ class Files:
         """Make a file; it is whole and durable when this returns, and otherwise not there.
 
         Raises:
-            InvalidInputError: no file can have this path.
+            InvalidInputError: no file can have this path, or it would be too large to be read again.
             ServiceUnavailableError: the storage cannot be written now.
         """
+        if len(data) > MAX_BYTES:
+            raise _too_large(path)
         local = _local(path)
         try:
             if local is not None:
@@ -59,14 +64,19 @@ class Files:
 
         Raises:
             MetadataNotFoundError: there is none.
-            InvalidInputError: no file can have this path.
+            InvalidInputError: no file can have this path, or it is larger than a metadata file may be.
             ServiceUnavailableError: the storage cannot be read now.
         """
         local = _local(path)
         try:
             if local is not None:
+                if local.stat().st_size > MAX_BYTES:
+                    raise _too_large(path)
                 return local.read_bytes()
             with self.io().new_input(_remote(path)).open() as stream:
+                if stream.seek(0, os.SEEK_END) > MAX_BYTES:
+                    raise _too_large(path)
+                stream.seek(0)
                 return stream.read()
         except FileNotFoundError as error:
             raise MetadataNotFoundError(f"Failed to open input stream for file: {path}") from error
@@ -155,6 +165,10 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _too_large(path: str) -> InvalidInputError:
+    return InvalidInputError(f"{path} has more than {MAX_BYTES} bytes, which is the most that a metadata file may have")
 
 
 def _translated(verb: str, path: str, error: OSError | ValueError) -> InvalidInputError | ServiceUnavailableError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lance_namespace.errors import InvalidInputError
+
 from lancehouse.catalog.callers import IdempotencyKey
-from lancehouse.catalog.errors import UnprocessableError
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.store import repository
 from lancehouse.store.database import Database
@@ -23,14 +24,14 @@ def find(database: Database, key: IdempotencyKey) -> Outcome | None:
     """What became of the request with this key; None if it was not seen.
 
     Raises:
-        UnprocessableError: the key was sent with another request.
+        InvalidInputError: the key was sent with another request.
     """
     found = database.read(lambda tx: repository.find_key(tx, key.key))
     if found is None:
         return None
     digest, status, body = found
     if digest != key.digest:
-        raise UnprocessableError(f"Idempotency-Key {key.key} was used for another request; take a new one")
+        raise InvalidInputError(f"Idempotency-Key {key.key} was used for another request; take a new one")
     return Outcome(status, body)
 
 

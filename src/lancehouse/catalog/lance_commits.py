@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 from lancehouse import locations as places
+from lancehouse.catalog.iceberg import schemas
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
 
@@ -25,6 +26,7 @@ FIXED_IDS: Mapping[str, tuple[str, int, str]] = {
 """Requirements about what is the same for every Lance table: the key of the id, the id, what a failure says."""
 
 MAX_ID = 2**63 - 1
+LAST_ADDED = -1
 
 
 class State(Protocol):
@@ -56,6 +58,8 @@ class Change:
     removed_snapshots: list[int] = field(default_factory=list)
     refs: dict[str, RefRow | None] = field(default_factory=dict)
     """Refs besides main: set, or removed where None."""
+    forget: bool = False
+    """Whether the snapshots and refs that the catalog keeps go first: storage has them, or will."""
 
     @property
     def is_nothing(self) -> bool:
@@ -113,8 +117,8 @@ def _check(entry: EntryRow, state: State, requirement: Json) -> None:
                 _failed(f"last assigned field id changed: expected id {expected} != {actual}")
         case {"type": str(kind)} if kind in FIXED_IDS:
             key, fixed, words = FIXED_IDS[kind]
-            if key not in requirement:
-                raise InvalidInputError(f"requirement {kind} needs {key}")
+            if type(requirement.get(key)) is not int:
+                raise InvalidInputError(f"requirement {kind} needs {key}, a whole number")
             if requirement[key] != fixed:
                 _failed(f"{words}: expected id {requirement[key]} != {fixed}")
         case _:
@@ -132,7 +136,8 @@ def _check_snapshot_change(entry: EntryRow, requirements: Sequence[Json], update
             f"{entry.location}, or let the catalog manage them by the property {MANAGED_BY}={IMPL}"
         )
     moved = any(
-        update.get("action") == "add-snapshot" or (update.get("action"), update.get("ref-name")) == SET_MAIN
+        update.get("action") in ("add-snapshot", "remove-snapshots")
+        or (update.get("action"), update.get("ref-name")) == SET_MAIN
         for update in updates
     )
     asserted = any(
@@ -141,8 +146,8 @@ def _check_snapshot_change(entry: EntryRow, requirements: Sequence[Json], update
     )
     if moved and not asserted:
         raise InvalidInputError(
-            "a commit of a new version needs the requirement assert-ref-snapshot-id on main, with the version that it "
-            "was made from (null for the first)"
+            "a change of versions needs the requirement assert-ref-snapshot-id on main, with the version that it was "
+            "made from (null for none)"
         )
 
 
@@ -159,7 +164,7 @@ class _Deciding:
         self.change = Change()
         self.added: dict[int, SnapshotRow] = {}
         self.main: int | None = None
-        self.schemas: list[Json] = []
+        self.schemas: dict[int, Json] = {}
 
     def done(self) -> Change:
         if self.added:
@@ -176,6 +181,7 @@ class _Deciding:
     def _decide_properties(self) -> None:
         properties = {**self.properties, MANAGED_BY: managed_by(self.properties)}
         before, after = self.entry.properties[MANAGED_BY], properties[MANAGED_BY]
+        self.change.forget = before != after
         if (before, after) == (STORAGE, IMPL):
             self.change.values["version"] = self.state.version()
         elif (before, after) == (IMPL, STORAGE):
@@ -242,8 +248,9 @@ class _Deciding:
 
     def remove_snapshots(self, update: Json) -> None:
         ids = update.get("snapshot-ids")
-        if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+        if not isinstance(ids, list):
             raise InvalidInputError("remove-snapshots: snapshot-ids must be a list of numbers")
+        ids = [_id({"snapshot-id": each}, "snapshot-id", "remove-snapshots") for each in ids]
         if self.entry.version in ids or self.main in ids:
             raise InvalidInputError(f"Cannot remove the current snapshot {self.entry.version}")
         self.change.removed_snapshots += ids
@@ -257,18 +264,16 @@ class _Deciding:
         self.change.refs[name] = None
 
     def add_schema(self, update: Json) -> None:
-        schema = update.get("schema")
-        if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
-            raise InvalidInputError("add-schema: schema must be an Iceberg schema")
+        schema = schemas.checked(update.get("schema"), "schema of add-schema")
         if managed_by(self.properties) == STORAGE and self.state.version() is not None:
             raise InvalidInputError("the schema of a Lance table is its dataset's: change it with Lance")
-        self.schemas.append({**schema, "schema-id": 1})
+        self.schemas[schema["schema-id"]] = self.schemas[LAST_ADDED] = {**schema, "schema-id": 1}
 
     def set_current_schema(self, update: Json) -> None:
         wanted = update.get("schema-id")
-        if self.schemas:
-            self.change.values["schema"] = self.schemas[-1]
-        elif wanted != 1:
+        if type(wanted) is int and wanted in self.schemas:
+            self.change.values["schema"] = self.schemas[wanted]
+        elif type(wanted) is not int or wanted != 1:
             raise InvalidInputError(f"Cannot set current schema to unknown schema: {wanted}; a Lance table has one, 1")
 
     def assign_uuid(self, update: Json) -> None:

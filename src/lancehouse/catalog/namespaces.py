@@ -36,18 +36,19 @@ class Namespaces:
             NamespaceNotFoundError: there is no such parent.
         """
         limit = page_size if page_token is not None else None
+        sees_all = caller.identity.may(Role.READER, warehouse.name, parent)
 
         def work(tx: Tx) -> list[str]:
             if parent:
                 _found(tx, caller, warehouse, parent)
-            more = None if limit is None else limit + 1
+            more = None if limit is None or not sees_all else limit + 1
             return repository.list_namespaces(tx, warehouse.id, parent, after(page_token), more)
 
-        names = self._database.read(work)
-        shown = names[:limit]
-        token = token_after(shown[-1]) if len(shown) < len(names) else None
-        children = ((*parent, name) for name in shown)
-        return [child for child in children if caller.identity.sees(warehouse.name, child)], token
+        children = [(*parent, name) for name in self._database.read(work)]
+        if not sees_all:  # before the page is cut: its token is the name of one that is seen
+            children = [child for child in children if caller.identity.sees(warehouse.name, child)]
+        shown = children[:limit]
+        return shown, token_after(shown[-1][-1]) if 0 < len(shown) < len(children) else None
 
     def load(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> NamespaceRow:
         """A namespace with its properties.

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
-from lancehouse.catalog import locations
+from lancehouse.catalog import locations, places
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.documents import Document, provisional
 from lancehouse.catalog.entries import TableName, insert, list_names, rename_entry, require_free
@@ -91,7 +91,7 @@ class Tables:
         name = checked_name("table name", request["name"])
         properties = request.get("properties") or {}
         kind: Kind = "lance" if is_lance(properties) else "iceberg"
-        location = self._free(warehouse, levels, name, request.get("location"), kind)
+        location = self._place(caller, warehouse, TableName(levels, name), request.get("location"), kind)
         if kind == "iceberg":
             return self._create_iceberg(caller, warehouse, TableName(levels, name), request, location)
         if request.get("stage-create"):
@@ -114,7 +114,7 @@ class Tables:
         place, overwrite = request["metadata-location"], bool(request.get("overwrite"))
         if place.endswith((".metadata.json", ".metadata.json.gz", ".gz.metadata.json")):
             return self._register_iceberg(caller, warehouse, name, place, overwrite=overwrite)
-        location = locations.checked(warehouse, place, "lance")
+        location = places.chosen(self._database, caller, warehouse, place, "lance")
         if self._loader.lance.adopt(warehouse, location) is None:
             raise InvalidInputError(
                 f"there is no Lance dataset at {location}: metadata-location is the root of a dataset, "
@@ -176,6 +176,7 @@ class Tables:
         self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json, location: str
     ) -> Loaded:
         metadata = iceberg_tables.new(request, location)
+        places.check_paths(self._database, caller, warehouse, metadata)
         document = Document.of(iceberg_tables.next_location(metadata, None), metadata)
         self._database.read(lambda tx: require_free(tx, warehouse, name, "iceberg"))
         if request.get("stage-create"):
@@ -209,9 +210,9 @@ class Tables:
         properties: dict[str, str],
         schema: Json | None,
     ) -> Loaded:
-        impl = properties[MANAGED_BY] == IMPL
         self._database.read(lambda tx: require_free(tx, warehouse, name, "lance"))
-        version = self._loader.lance.adopt(warehouse, location) if impl else None
+        latest = self._loader.lance.adopt(warehouse, location)
+        version = latest if properties[MANAGED_BY] == IMPL else None
 
         def work(tx: Tx) -> EntryRow:
             namespace = require_free(tx, warehouse, name, "lance")
@@ -235,9 +236,15 @@ class Tables:
         self, caller: Caller, warehouse: Warehouse, name: TableName, place: str, *, overwrite: bool
     ) -> Loaded:
         self._database.read(lambda tx: require_free(tx, warehouse, name, "iceberg", replaced=overwrite))
-        document = self._loader.documents.load(warehouse, locations.checked(warehouse, place, "iceberg"))
+        file = places.chosen(self._database, caller, warehouse, place, "iceberg")
+        document = self._loader.documents.load(warehouse, file)
         table = document.table
-        location = locations.checked(warehouse, table.location, "iceberg")
+        if is_lance(table.properties):  # as other Iceberg catalogs keep a Lance table
+            location = places.chosen(self._database, caller, warehouse, table.location, "lance")
+            properties = lance_properties(table.properties)
+            return self._create_lance(caller, warehouse, name, location, properties, lance_schema(table))
+        location = places.chosen(self._database, caller, warehouse, table.location, "iceberg")
+        places.check_paths(self._database, caller, warehouse, table)
 
         def work(tx: Tx) -> EntryRow:
             namespace = require_free(tx, warehouse, name, "iceberg", replaced=overwrite)
@@ -258,13 +265,10 @@ class Tables:
         entry = write(self._database, caller, work)
         return self._loader.load(caller, warehouse, name.levels, entry)
 
-    def _free(self, warehouse: Warehouse, levels: Levels, name: str, wanted: str | None, kind: Kind) -> str:
-        """Where a new table lies: as asked for, or at the place that its name gives, unless another table is there."""
+    def _place(self, caller: Caller, warehouse: Warehouse, name: TableName, wanted: str | None, kind: Kind) -> str:
         if wanted:
-            return locations.checked(warehouse, wanted, kind)
-        location = locations.default(warehouse, levels, name, kind)
-        occupied = self._database.read(lambda tx: repository.overlapping(tx, locations.key(location, kind)))
-        return f"{location}-{uuid4().hex[:8]}" if occupied else location
+            return places.chosen(self._database, caller, warehouse, wanted, kind)
+        return places.free(self._database, warehouse, name.levels, name.name, kind)
 
 
 def lance_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import orjson
 from lance_namespace.errors import ConcurrentModificationError
 
-from lancehouse.catalog import locations
+from lancehouse.catalog import locations, places
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.documents import Document, provisional
 from lancehouse.catalog.entries import TableName, insert, list_names, record, rename_entry, require_free
@@ -74,11 +74,12 @@ class Views:
         self._database.read(lambda tx: require_free(tx, warehouse, name, "view"))
         wanted = request.get("location")
         location = (
-            locations.checked(warehouse, wanted, "view")
+            places.chosen(self._database, caller, warehouse, wanted, "view")
             if wanted
-            else locations.default(warehouse, levels, name.name, "view")
+            else places.free(self._database, warehouse, levels, name.name, "view")
         )
         metadata = views.new_view(request, location)
+        self._check_path(caller, warehouse, metadata)
         document = self._written(warehouse, metadata, None)
 
         def work(tx: Tx) -> EntryRow:
@@ -96,9 +97,11 @@ class Views:
         caller.identity.require(Role.WRITER, warehouse.name, levels)
         name = TableName(levels, checked_name("view name", request["name"]))
         self._database.read(lambda tx: require_free(tx, warehouse, name, "view"))
-        place = locations.checked(warehouse, request["metadata-location"], "view")
+        place = places.chosen(self._database, caller, warehouse, request["metadata-location"], "view")
         document = self._loader.documents.load(warehouse, place)
         metadata = views.parse(document.all)
+        places.chosen(self._database, caller, warehouse, metadata["location"], "view")
+        self._check_path(caller, warehouse, metadata)
         entry = write(
             self._database, caller, lambda tx: self._inserted(tx, caller, warehouse, name, metadata, document)
         )
@@ -123,7 +126,8 @@ class Views:
 
     def _replaced(self, caller: Caller, warehouse: Warehouse, entry: EntryRow, metadata: Json, previous: str) -> bool:
         """Let the entry point to new metadata; False if another commit came between."""
-        locations.checked(warehouse, metadata["location"], "view")
+        places.chosen(self._database, caller, warehouse, metadata["location"], "view")
+        self._check_path(caller, warehouse, metadata)
         document = self._written(warehouse, metadata, previous)
 
         def work(tx: Tx) -> None:
@@ -180,6 +184,14 @@ class Views:
         return insert(
             tx, namespace, name, "view", uuid, location, {}, metadata_location=document.location, caller=caller
         )
+
+    def _check_path(self, caller: Caller, warehouse: Warehouse, metadata: Json) -> None:
+        """Refuse a view that wants its metadata where the caller may not choose, or in a table."""
+        path = metadata["properties"].get("write.metadata.path")
+        for place in filter(None, (metadata["location"], path)):
+            self._database.read(lambda tx: places.require_unshared(tx, place, "view"))  # noqa: B023
+        if path:
+            places.chosen(self._database, caller, warehouse, path, "view")
 
     def _written(self, warehouse: Warehouse, metadata: Json, previous: str | None) -> Document:
         document = Document(views.next_location(metadata, previous), orjson.dumps(metadata))

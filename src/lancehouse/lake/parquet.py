@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 SCHEMA_ID = 1
 """Of the only schema that Iceberg's clients see of a Lance table."""
 
-ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_BYTES = 8 << 20
 FILE_BYTES = 128 << 20
 """Of Lance's data in one file: a file that would hold more ends early."""
 
@@ -107,6 +107,7 @@ class Version:
         convert = converter(columns, self.schema)
         repeated = [column.name for column in columns if _repeats(column.type)]
         written = size = 0
+        batches = self._batches(fragment, columns, rows, self.row_bytes(fragment, ids))
         with pq.ParquetWriter(
             sink,
             convert.schema,
@@ -115,20 +116,19 @@ class Version:
             store_schema=False,
             use_dictionary=repeated,  # type: ignore[arg-type]
         ) as writer:
-            batches = self._batches(fragment, columns, rows, self.row_bytes(fragment, ids))
             for group in _groups(convert.batch(batch) for batch in batches):
                 writer.write_table(group, row_group_size=max(group.num_rows, 1))
                 written += group.num_rows
                 size += group.nbytes
                 if size >= FILE_BYTES:
                     break
-        del group
+        batches.close()
         _give_back()
         return written
 
     def _batches(
         self, fragment: Fragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch]:
         with translated(self.table, self.table.storage_options):
             yield from windows.read(self._found(fragment.id), columns, rows, row_bytes)
 

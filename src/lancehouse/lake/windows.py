@@ -9,7 +9,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 4 << 20
 BATCH_BYTES = 1 << 20
 """Rows are decoded together that have so much by the estimate: where some are far larger, few come with them."""
 
@@ -90,7 +90,9 @@ def _described(array: Any) -> Any:
         return np.zeros(len(array), np.int64)
     if {"position", "size"} <= {field.name for field in array.type}:
         return array.field("size").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return sum((_described(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64))
+    return sum(
+        (_described(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64)
+    )
 
 
 def _cut(rows: range, sizes: Any) -> Iterator[range]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -86,6 +87,7 @@ class Gzip:
         self._limit = kept
         self._size = 0
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = Lock()
 
     def apply(self, response: Response, accepted: str | None) -> None:
         """Compress the body if the client takes that and it is worth it."""
@@ -102,10 +104,11 @@ class Gzip:
     def _keep(self, key: bytes | None, packed: bytes) -> None:
         if key is None or len(packed) > self._limit // 8:
             return
-        self._kept[key] = packed
-        self._size += len(packed)
-        while self._size > self._limit:
-            self._size -= len(self._kept.popitem(last=False)[1])
+        with self._lock:
+            self._size += len(packed) - len(self._kept.pop(key, b""))
+            self._kept[key] = packed
+            while self._size > self._limit:
+                self._size -= len(self._kept.popitem(last=False)[1])
 
 
 def compressed(body: bytes) -> bytes:

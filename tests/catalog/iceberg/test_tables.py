@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import time
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.files import Files
+from lancehouse.catalog.iceberg import reading as iceberg_reading
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.tables import TableMetadata
 from lancehouse.catalog.warehouses import Warehouse
@@ -45,6 +47,7 @@ from tests.catalog.iceberg.shapes import (
 )
 
 Json = dict[str, Any]
+BLANKS = gzip.compress(b" " * (64 << 20), 1)
 LINEAGE = {"first-row-id": 0, "added-rows": 5}
 
 
@@ -338,6 +341,15 @@ def test_a_commit_changes_no_other_state() -> None:
             "sequence number 1 older than last sequence number 1",
         ),
         (2, add(2, 1, summary={"operation": "eat"}), InvalidInputError, "operation must be one of"),
+        *(
+            (
+                2,
+                add(2, 1, **{"manifest-list": place}),
+                IllegalArgumentError,
+                "^snapshot 2: its manifest list lies neither",
+            )
+            for place in ("/etc/passwd", "/t", "/tt/x", "/t/../x", "x", "", "s3://t/x", "lance:///t/x", "http://t/x")
+        ),
         (2, ref(9), ValidationError, "Cannot set main to unknown snapshot: 9"),
         (2, ref(1, "main", "tag"), ValidationError, "Cannot set main to a tag"),
         (2, ref(1, "x", "tag", **{"min-snapshots-to-keep": 1}), IllegalArgumentError, "Tags do not support setting"),
@@ -365,6 +377,32 @@ def test_updates_that_cannot_be(version: int, update: Json, kind: type[Exception
     md = table(version, first, ref(1))
     with pytest.raises(kind, match=words):
         iceberg_tables.apply(md, [update], "/t/metadata/00001-a.metadata.json")
+
+
+@pytest.mark.parametrize(
+    ("updates", "place"),
+    [
+        ([], "/t/metadata/s.avro"),
+        ([], "file:/t/s.avro"),
+        ([], "file:///t/metadata/s.avro"),
+        ([{"action": "set-properties", "updates": {"write.metadata.path": "s3a://b/md/"}}], "s3://b/md/s.avro"),
+        ([{"action": "set-location", "location": "/new"}], "/new/metadata/s.avro"),
+        ([{"action": "set-location", "location": "/new"}], "/t/metadata/s.avro"),
+    ],
+)
+def test_where_a_manifest_list_may_lie(updates: list[Json], place: str) -> None:
+    new = add(1, **{"manifest-list": place})
+    for order in ([*updates, new], [new, *updates]):
+        md = iceberg_tables.apply(table(), order, None)
+        assert md.json["snapshots"][0]["manifest-list"] == place
+        assert iceberg_tables.parse(iceberg_tables.dump(md)) == md
+
+
+def test_snapshots_stay_when_a_table_moves() -> None:
+    md = table(2, add(1), ref(1), {"action": "set-location", "location": "/new"})
+    after = iceberg_tables.apply(md, [{"action": "set-properties", "updates": {"a": "b"}}], None)
+    assert after.json["snapshots"] == md.json["snapshots"]
+    assert iceberg_tables.parse(iceberg_tables.dump(after)) == after
 
 
 def test_a_dropped_column_takes_its_partition_along() -> None:
@@ -517,6 +555,18 @@ def test_files_that_are_no_table(changes: Json, words: str) -> None:
 def test_files_that_are_nothing(raw: bytes) -> None:
     with pytest.raises(InvalidInputError):
         iceberg_tables.parse(raw)
+
+
+def test_a_file_is_unpacked_no_further_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    md = table()
+    raw = iceberg_tables.dump(md)
+    monkeypatch.setattr(iceberg_reading, "MAX_BYTES", len(raw) + 3_000_000)
+    assert iceberg_tables.parse(gzip.compress(raw + b" " * 3_000_000)) == md
+    tracemalloc.start()
+    with pytest.raises(InvalidInputError, match="bytes when unpacked, which is the most that is read"):
+        iceberg_tables.parse(BLANKS)
+    assert tracemalloc.get_traced_memory()[1] < 3 * iceberg_reading.MAX_BYTES
+    tracemalloc.stop()
 
 
 def test_what_pyiceberg_cannot_read_is_kept() -> None:

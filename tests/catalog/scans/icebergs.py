@@ -128,16 +128,17 @@ def delete_file(
 
 
 def with_deletes(
-    table: Table, deletes: Sequence[DataFile], folder: Path, *, spec_id: int | None = None
+    table: Table, deletes: Sequence[DataFile], *, folder: str | None = None, spec_id: int | None = None
 ) -> TableMetadata:
-    """The table with one snapshot more, which adds delete files."""
+    """The table with one snapshot more, which adds delete files; their manifest lies in `folder`."""
     metadata: Any = table.metadata
     current = metadata.current_snapshot()
     assert current is not None
     number = next(_NUMBERS)
     snapshot_id, sequence = 1_000_000 + number, metadata.last_sequence_number + 1
     spec = metadata.specs()[metadata.default_spec_id if spec_id is None else spec_id]
-    manifest = IO.new_output(f"file://{folder}/deletes-{number}.avro")
+    folder = folder or f"{metadata.location}/metadata"
+    manifest = IO.new_output(f"{folder}/deletes-{number}.avro")
     with _DeleteWriter(spec, metadata.schema(), manifest, snapshot_id, "null") as writer:
         for delete in deletes:
             writer.add_entry(
@@ -145,7 +146,7 @@ def with_deletes(
                     3, status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, sequence_number=None, data_file=delete
                 )
             )
-    listed = f"file://{folder}/list-{number}.avro"
+    listed = f"{metadata.location}/metadata/list-{number}.avro"
     with write_manifest_list(2, IO.new_output(listed), snapshot_id, current.snapshot_id, sequence, "null") as lists:
         lists.add_manifests([*current.manifests(IO), writer.to_manifest_file()])
     make: Any = Snapshot

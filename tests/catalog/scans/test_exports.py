@@ -40,7 +40,7 @@ def exports(catalog: Catalog) -> Exports:
 
 
 def wanted(version: Version, columns: frozenset[int] = ALL) -> list[Wanted]:
-    return [Wanted(fragment, columns) for fragment in version.fragments]
+    return [Wanted(fragment, columns, range(fragment.rows)) for fragment in version.fragments]
 
 
 def rows_of(catalog: Catalog) -> list[ExportRow]:
@@ -58,16 +58,17 @@ def age(catalog: Catalog, rows: list[ExportRow], by_ms: int) -> None:
 
 
 def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Exports, version: Version) -> None:
-    assert exports.find(main, TABLE, wanted(version)) == {}
+    assert exports.find(main, TABLE, wanted(version)) == wanted(version)
     made = exports.make(main, TABLE, version, wanted(version))
     assert [row.rows for row in made] == [10, 10, 10]
     assert [row.bytes for row in made] == [local(row).stat().st_size for row in made]
     assert all(str(local(row)).startswith(f"{main.location}/.lancehouse/{TABLE}/") for row in made)
     assert pq.read_table(local(made[1]))["a"].to_pylist() == [*range(10, 20)]
-    assert exports.find(main, TABLE, wanted(version)) == dict(enumerate(made))
-    assert exports.find(main, TABLE, wanted(version, frozenset({2}))) == dict(enumerate(made))
-    assert exports.find(main, TABLE, wanted(version, frozenset({2, 3}))) == {}
-    assert exports.find(main, "another table", wanted(version)) == {}
+    assert exports.find(main, TABLE, wanted(version)) == made
+    assert exports.find(main, TABLE, wanted(version, frozenset({2}))) == made
+    more = wanted(version, frozenset({2, 3}))
+    assert exports.find(main, TABLE, more) == more
+    assert exports.find(main, "another table", wanted(version)) == wanted(version)
 
 
 def test_threads_that_want_the_same_share_one_copy(
@@ -125,7 +126,7 @@ def test_copies_that_somebody_removed_are_made_again(
 ) -> None:
     made = exports.make(main, TABLE, version, wanted(version))
     local(made[1]).unlink()
-    assert exports.find(main, TABLE, wanted(version)).keys() == {0, 2}
+    assert exports.find(main, TABLE, wanted(version)) == [made[0], wanted(version)[1], made[2]]
     assert len(rows_of(catalog)) == 2
 
 

@@ -1,26 +1,32 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
-from lance_namespace.errors import InvalidInputError, InvalidTableStateError
+from lance_namespace.errors import InvalidInputError
+from pyiceberg.catalog.rest.scan_planning import ScanTasks
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, DecimalType, LongType, NestedField, StringType, TimestampType
 
-from lancehouse.catalog.errors import PlanTaskNotFoundError
+from lancehouse.catalog.errors import MetadataNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.scans import planning
-from lancehouse.catalog.scans.requests import ScanRequest, from_token
+from lancehouse.catalog.scans.requests import ScanRequest, from_token, token
 from tests.catalog.scans.icebergs import (
     IO,
     append,
@@ -178,7 +184,7 @@ def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     second, first = (task.file.file_path for task in table.scan().plan_files())
     assert "00000-0" in first
     deletes = [position_deletes(tmp_path, first, [0, 1]), position_deletes(tmp_path, second, [3])]
-    metadata = with_deletes(table, deletes, tmp_path)
+    metadata = with_deletes(table, deletes)
     answer = planning.plan(metadata, IO, request())
     assert [delete["content"] for delete in answer["delete-files"]] == ["position-deletes"] * 2
     assert read(metadata, answer).sort_by("id")["id"].to_pylist() == [*range(2, 12), 100, 101, 102]
@@ -189,7 +195,7 @@ def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
 def test_position_deletes_do_not_reach_later_files_or_other_partitions(tables: SqlCatalog, tmp_path: Path) -> None:
     table = made(tables, SPECS["identity"])
     deletes = [position_deletes(tmp_path, "file:///elsewhere", [0], partition=Record("aa"))]
-    table.metadata = with_deletes(table, deletes, tmp_path)
+    table.metadata = with_deletes(table, deletes)
     answer = planning.plan(table.metadata, IO, request())
     with_them = [task for task in answer["file-scan-tasks"] if task.get("delete-file-references")]
     assert len(answer["file-scan-tasks"]) == 8
@@ -201,7 +207,7 @@ def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     table = made(tables, SPECS["identity"])
     file = tmp_path / "eq.parquet"
     everywhere = delete_file(file, DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1], partition=Record("bb"))
-    metadata = with_deletes(table, [everywhere], tmp_path)
+    metadata = with_deletes(table, [everywhere])
     answer = planning.plan(metadata, IO, request())
     assert answer["delete-files"][0] == {
         "spec-id": 0,
@@ -220,7 +226,7 @@ def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
 def test_equality_deletes_without_partition_reach_all_that_is_older(tables: SqlCatalog, tmp_path: Path) -> None:
     table = made(tables, SPECS["unpartitioned"])
     delete = delete_file(tmp_path / "eq.parquet", DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1, 2])
-    metadata = with_deletes(table, [delete], tmp_path)
+    metadata = with_deletes(table, [delete])
     assert [task["delete-file-references"] for task in planning.plan(metadata, IO, request())["file-scan-tasks"]] == [
         [0],
         [0],
@@ -242,7 +248,7 @@ def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path:
         content_size_in_bytes=40,
     )
     deletes = [vector, position_deletes(tmp_path, first, [0]), position_deletes(tmp_path, second, [0])]
-    answer = planning.plan(with_deletes(table, deletes, tmp_path), IO, request())
+    answer = planning.plan(with_deletes(table, deletes), IO, request())
     by_path = {
         task["data-file"]["file-path"]: [answer["delete-files"][place] for place in task["delete-file-references"]]
         for task in answer["file-scan-tasks"]
@@ -302,13 +308,146 @@ def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pyte
         planning.tasks(table.metadata, IO, {"request": {}, "manifests": ["/etc/passwd"]})
 
 
-def test_a_manifest_that_is_gone(tables: SqlCatalog) -> None:
+def relisted(metadata: TableMetadata, manifest_list: str) -> TableMetadata:
+    """The table with another manifest list in its current snapshot."""
+    *others, last = metadata.snapshots
+    listed = last.model_copy(update={"manifest_list": manifest_list})
+    return metadata.model_copy(update={"snapshots": [*others, listed]})
+
+
+def listed(table: Table) -> Path:
+    snapshot = table.metadata.current_snapshot()
+    assert snapshot is not None
+    return Path(snapshot.manifest_list.removeprefix("file://"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("/etc/passwd", "/etc/nonexistent", "/etc", "relative", "", "/", "file:", "file:///etc/passwd"),
+        *("s3://nobucket/x", "hdfs://x/y", "http://127.0.0.1:1/x", "lance://x", "lance:///x", "FILE:///etc/passwd"),
+        *("{other}", "file://{other}", "file:{other}", "{own}/../{other.name}", "{own}/link/{other.name}"),
+        *("{own}", "{own}-beside/x", "{own}/a\0b", "file://host{own}/x", "file://{own}/%2e%2e?x"),
+    ],
+)
+def test_manifest_lists_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, place: str) -> None:
+    victim = tables.create_table("db.victim", SCHEMA)
+    victim.append(rows(0, 3))
+    table = made(tables, SPECS["unpartitioned"])
+    other, own = listed(victim), Path(table.location().removeprefix("file://"))
+    (own / "link").symlink_to(other.parent)
+    metadata = relisted(table.metadata, place.format(other=other, own=own))
+    words = rf"^snapshot {metadata.current_snapshot_id}: its manifest list lies neither below the table's location nor"
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        planning.plan(metadata, IO, request())
+    assert "passwd" not in str(caught.value)
+
+
+def test_manifests_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    metadata = with_deletes(table, [position_deletes(tmp_path, "x", [0])], folder=f"file://{tmp_path}")
+    with pytest.raises(
+        InvalidInputError, match=rf"^snapshot {metadata.current_snapshot_id}: its manifest lies neither"
+    ):
+        planning.plan(metadata, IO, request())
+
+
+@pytest.mark.parametrize("form", ["{path}", "file:{path}", "file://{path}"])
+def test_a_tables_own_manifest_list_may_be_written_in_any_form(tables: SqlCatalog, form: str) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    metadata = relisted(table.metadata, form.format(path=listed(table)))
+    assert len(planning.plan(metadata, IO, request())["file-scan-tasks"]) == 2
+
+
+def test_manifests_below_the_metadata_path(tables: SqlCatalog, tmp_path: Path) -> None:
+    path = {"write.metadata.path": f"{tmp_path}/beside"}
+    table = made(tables, SPECS["unpartitioned"], properties=path)
+    assert listed(table).parent == tmp_path / "beside"
+    assert len(planning.plan(table.metadata, IO, request())["file-scan-tasks"]) == 2
+    with pytest.raises(InvalidInputError, match=r"its write\.metadata\.path"):
+        planning.plan(table.metadata.model_copy(update={"properties": {}}), IO, request())
+
+
+def _folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+SPOILT: list[Callable[[Path], object]] = [
+    Path.unlink,
+    _folder,
+    lambda file: file.write_bytes(b""),
+    lambda file: file.write_bytes(b"no Avro at all"),
+    lambda file: file.write_bytes(file.read_bytes()[:-9]),
+    lambda file: file.write_bytes(file.read_bytes()[:300]),
+    lambda file: file.write_bytes(file.read_bytes().replace(b'"long"', b'"lung"')),
+    lambda file: file.write_bytes(file.read_bytes().replace(b"deflate", b"deflatf")),
+    lambda file: file.write_bytes(file.read_bytes()[:-60] + b"\xff" * 60),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_a_manifest_that_is_gone_or_broken(tables: SqlCatalog, spoil: Callable[[Path], object], which: str) -> None:
     table = made(tables, SPECS["identity"])
     snapshot = table.metadata.current_snapshot()
     assert snapshot is not None
-    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
-    with pytest.raises(InvalidTableStateError, match="cannot be read"):
+    manifest = snapshot.manifests(IO)[0].manifest_path
+    path = str(listed(table)) if which == "list" else manifest.removeprefix("file://")
+    spoil(Path(path))
+    with pytest.raises(MetadataNotFoundError, match=rf"^Failed to open input stream for file: (file://)?{path}$"):
         planning.plan(table.metadata, IO, request())
+
+
+def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = made(tables, SPECS["identity"])
+    monkeypatch.setattr(planning, "FILES", 4)
+    terms = [{"type": "eq", "term": "id", "value": number} for number in range(1, 2000)]
+    left, right = terms[0], terms[-1]
+    for term in terms[1:]:
+        left = {"type": "or", "left": left, "right": term}
+    for term in terms[-2::-1]:
+        right = {"type": "or", "left": term, "right": right}
+    for where in (left, right):
+        answer = planning.plan(table.metadata, IO, ScanRequest.of({"filter": where}), has_nulls=False)
+        rest = planning.tasks(table.metadata, IO, from_token(*answer["plan-tasks"]))
+        assert len(answer["file-scan-tasks"]) == len(rest["file-scan-tasks"]) == 4
+        parsed = ScanTasks.model_validate_json(orjson.dumps(answer)).file_scan_tasks[0].residual_filter
+        ids = pa.table({"id": pa.array(range(-5, 2010), pa.int64())})
+        bound = bind(table.schema(), parsed, case_sensitive=True)
+        assert ids.filter(expression_to_pyarrow(bound))["id"].to_pylist() == [*range(1, 2000)]
+
+
+def nested(levels: int, **more: Any) -> Any:
+    made: Any = {"type": "eq", "term": "id", "value": 1, **more}
+    for level in range(levels):
+        made = {"type": ("and", "or")[level % 2], "left": made, "right": {"type": "is-null", "term": "id"}}
+    return made
+
+
+def transforms(levels: int) -> Any:
+    term: Any = "id"
+    for _ in range(levels):
+        term = {"type": "transform", "transform": "bucket[4]", "term": term}
+    return {"type": "eq", "term": term, "value": 1}
+
+
+def lists(levels: int) -> Any:
+    made: list[Any] = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
+    table = made(tables, SPECS["unpartitioned"])
+    fine = planning.plan(table.metadata, IO, ScanRequest.of({"filter": nested(99), "unknown": lists(900)}))
+    orjson.dumps(fine)
+    for deep in (nested(100), nested(900), transforms(400), nested(0, unknown=lists(400))):
+        with pytest.raises(InvalidInputError, match="the filter is nested more than 100 levels deep: simplify it"):
+            planning.plan(table.metadata, IO, ScanRequest.of({"filter": deep}))
+    with pytest.raises(PlanTaskNotFoundError):
+        from_token(token({"request": {}, "manifests": lists(200)}))
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

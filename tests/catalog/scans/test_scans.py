@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -223,7 +224,7 @@ def test_a_dataset_that_was_made_anew_is_not_mixed_up_with_the_one_before(
 def test_what_takes_long_is_left_to_plan_tasks(
     client: Client, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lance_scans, "COPIED_FRAGMENTS", 2)
+    monkeypatch.setattr(lance_scans, "COPIES", 2)
     lance.write_dataset(numbers(40, 50), table.uri, mode="append")
     where = GreaterThan("id", 3)
     scan = client.table("db", "t").scan(row_filter=where)
@@ -322,15 +323,24 @@ def test_requests_as_java_writes_them(
 
 def test_long_and_deep_filters(client: Client, main: Warehouse, table: lance.LanceDataset) -> None:
     chain: dict[str, Any] = {"type": "eq", "term": "id", "value": 0}
-    for number in range(1, 900):
+    for number in range(1, 2000):
         chain = {"type": "or", "left": chain, "right": {"type": "eq", "term": "id", "value": number * 100}}
     answer = client.served.scans.plan(client.caller, main, LEVELS, "t", {"filter": chain})
     assert len(files([answer])) == 1
+    orjson.dumps(answer)
     deep: Any = True
     for _ in range(500):
         deep = {"type": "not", "child": deep}
     with pytest.raises(InvalidInputError, match="nested more than"):
         client.served.scans.plan(client.caller, main, LEVELS, "t", {"filter": deep})
+
+
+def test_long_filters_of_pyiceberg(client: Client, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lance_scans, "COPIED_FRAGMENTS", 1)
+    where = Or(*(EqualTo("id", number) for number in range(8, 2008)))
+    scan = client.table("db", "t").scan(row_filter=where, selected_fields=("id",))
+    assert scan.to_arrow().sort_by("id")["id"].to_pylist() == [i for i in range(8, 40) if i != 25]
+    assert len(client.answers) == 4
 
 
 def test_infinity_which_pyiceberg_writes_as_null(client: Client, table: lance.LanceDataset) -> None:
@@ -346,11 +356,11 @@ def test_plans_and_tasks_that_nobody_gave_out(client: Client, main: Warehouse, t
         "x",
         "é",
         token({}),
-        token({"snapshot": 99, "fragments": [0], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "fragments": [17], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "fragments": [[1]], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "fragments": [0], "columns": [999], "filter": None}),
-        token({"snapshot": 1, "fragments": [0], "columns": [], "filter": None}),
+        token({"snapshot": 99, "rows": [[0, 0, 5]], "columns": [1], "filter": None}),
+        token({"snapshot": 1, "rows": [[17, 0, 5]], "columns": [1], "filter": None}),
+        token({"snapshot": 1, "rows": [[0, 0, "5"]], "columns": [1], "filter": None}),
+        token({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [999], "filter": None}),
+        token({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [], "filter": None}),
         token({"request": {}, "manifests": ["/etc/passwd"]}),
     ]
     for text in forged:

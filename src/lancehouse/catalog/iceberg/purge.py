@@ -6,20 +6,16 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from lance_namespace.errors import InvalidInputError
-from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import read_manifest_list
 
 from lancehouse.catalog import locations
 from lancehouse.catalog.files import Files
+from lancehouse.catalog.iceberg.manifests import UNREADABLE, is_below
 from lancehouse.catalog.iceberg.shapes import Json
 
 logger = logging.getLogger(__name__)
 
 GC_ENABLED = "gc.enabled"
-
-_UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, AssertionError, OverflowError, ResolveError)
-"""What reading a manifest that is gone or broken may raise."""
 
 
 def files_of(md: Json, files: Files) -> Iterator[str]:
@@ -27,7 +23,7 @@ def files_of(md: Json, files: Files) -> Iterator[str]:
     seen: set[str] = set()
     root = locations.key(md["location"], "iceberg")
     for file in _all(md, files, root):
-        if file not in seen and _is_below(root, file):
+        if file not in seen and is_below((root,), file):
             seen.add(file)
             yield file
 
@@ -49,27 +45,20 @@ def _all(md: Json, files: Files, root: str) -> Iterator[str]:
 
 
 def _manifests(path: str | None, files: Files, root: str) -> dict[str, Any]:
-    if path is None or not _is_below(root, path):
+    if path is None or not is_below((root,), path):
         return {}
     try:
         return {manifest.manifest_path: manifest for manifest in read_manifest_list(files.io().new_input(path))}
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         logger.warning("manifest list %s cannot be read: %s", path, error)
         return {}
 
 
 def _data_files(path: str, manifest: Any, files: Files, root: str) -> list[str]:
-    if not _is_below(root, path):
+    if not is_below((root,), path):
         return []
     try:
         return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(files.io())]
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         logger.warning("manifest %s cannot be read: %s", path, error)
         return []
-
-
-def _is_below(root: str, file: str) -> bool:
-    try:
-        return locations.key(file, "iceberg").startswith(root)
-    except InvalidInputError:
-        return False

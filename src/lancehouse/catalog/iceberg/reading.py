@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.errors import IllegalArgumentError
+from lancehouse.catalog.files import MAX_BYTES
 from lancehouse.catalog.iceberg import layouts, parts, schemas, shapes
 from lancehouse.catalog.iceberg.draft import check_format_version, empty
 from lancehouse.catalog.iceberg.shapes import Json
 from lancehouse.catalog.iceberg.updates import MAIN
 
-_MAX_UNPACKED = 1 << 30
+_PIECE = 1 << 20
 
 
 def read(raw: bytes) -> Json:
@@ -47,14 +49,30 @@ def by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
 def _unpacked(raw: bytes) -> bytes:
     if not raw.startswith(b"\x1f\x8b"):
         return raw
-    unpacking = zlib.decompressobj(wbits=31)
+    pieces, size = [], 0
     try:
-        unpacked = unpacking.decompress(raw, _MAX_UNPACKED)
+        for piece in _pieces(raw):
+            size += len(piece)
+            if size > MAX_BYTES:
+                raise InvalidInputError(
+                    f"the metadata file is larger than {MAX_BYTES} bytes when unpacked, which is the most that is read"
+                )
+            pieces.append(piece)
     except zlib.error as error:
         raise InvalidInputError(f"the metadata file cannot be unpacked: {error}") from error
+    return b"".join(pieces)
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    """What was packed, bit by bit: a small file may unpack to any size."""
+    unpacking = zlib.decompressobj(wbits=31)
+    for start in range(0, len(raw), _PIECE):
+        packed = raw[start : start + _PIECE]
+        while packed and not unpacking.eof:
+            yield unpacking.decompress(packed, _PIECE)
+            packed = unpacking.unconsumed_tail
     if not unpacking.eof:
-        raise InvalidInputError("the metadata file is cut off, or larger than 1 GiB when unpacked")
-    return unpacked
+        raise InvalidInputError("the metadata file is cut off")
 
 
 def _check_scalars(given: Json, md: Json, version: int) -> None:

@@ -25,10 +25,10 @@ from lancehouse.catalog.iceberg import reading as iceberg_reading
 from lancehouse.catalog.iceberg import requirements as iceberg_requirements
 from lancehouse.catalog.iceberg import updates as iceberg_updates
 from lancehouse.catalog.iceberg.draft import DEFAULT_FORMAT_VERSION, Draft
+from lancehouse.catalog.iceberg.manifests import METADATA_PATH
 from lancehouse.catalog.iceberg.shapes import Json
 
 FORMAT_VERSION = "format-version"
-METADATA_PATH = "write.metadata.path"
 DELETE_OBSOLETE = "write.metadata.delete-after-commit.enabled"
 
 RESERVED = frozenset(
@@ -174,6 +174,7 @@ def apply(md: TableMetadata | None, updates: Sequence[object], metadata_location
     for update in found:
         iceberg_updates.take(draft, update)
     after = draft.build(metadata_location)
+    iceberg_updates.check_manifest_lists(draft)
     return md if md is not None and after is md.json else TableMetadata(after)
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from lance_namespace.errors import ConcurrentModificationError
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import layouts, parts, schemas, shapes
+from lancehouse.catalog.iceberg import layouts, manifests, parts, schemas, shapes
 from lancehouse.catalog.iceberg.draft import (
     FORMAT_VERSIONS,
     ROW_LINEAGE,
@@ -33,6 +33,20 @@ def take(draft: Draft, update: object) -> None:
     """
     act, given = shapes.known(_ACTIONS, update, "action", "update")
     act(draft, given)
+
+
+def check_manifest_lists(draft: Draft) -> None:
+    """Refuse new snapshots whose manifest list is not where the table was before, or is now.
+
+    Raises:
+        InvalidInputError: there is such a snapshot.
+    """
+    added = draft.added & draft.snapshots.keys()
+    states = [draft.md, draft.base or draft.md] if added else []
+    roots = [root for md in states for root in manifests.roots(md["location"], md["properties"])]
+    for chosen in added:
+        if not manifests.is_below(roots, draft.snapshots[chosen]["manifest-list"]):
+            raise manifests.outside(chosen, "manifest list")
 
 
 def _assign_uuid(draft: Draft, given: Json) -> None:

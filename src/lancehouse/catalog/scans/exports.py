@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TypeVar
 
@@ -39,13 +39,21 @@ AT_ONCE = 2
 
 EVICTED = 100
 
+AT = "@"
+"""In the version of a row, between the digest of a fragment and the first row of it that the copy has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Some columns of a fragment."""
+    """Some columns of some rows of a fragment, which are counted without those that are deleted."""
 
     fragment: Fragment
     columns: frozenset[int]
+    rows: range
+
+    def of(self, rows: range) -> Wanted:
+        """The same of other rows."""
+        return replace(self, rows=rows)
 
 
 class Exports:
@@ -58,21 +66,20 @@ class Exports:
         self._flights = _Flights()
         self._swept: dict[str, float] = {}
 
-    def find(self, warehouse: Warehouse, table_uuid: str, wanted: Sequence[Wanted]) -> dict[int, ExportRow]:
-        """Copies that are there, by the place of what is wanted; from now on they are kept for a while."""
-        rows = self._database.read(lambda tx: repository.exports_of(tx, table_uuid))
+    def find(self, warehouse: Warehouse, table_uuid: str, wanted: Sequence[Wanted]) -> list[ExportRow | Wanted]:
+        """In order, copies that are there, which from now on are kept for a while, and what there is no copy of."""
         by_digest: dict[str, list[ExportRow]] = {}
-        for export in rows:
-            by_digest.setdefault(export.version, []).append(export)
-        chosen = {
-            place: row
-            for place, one in enumerate(wanted)
-            if (row := _best(by_digest.get(one.fragment.digest, ()), one.columns)) is not None
-        }
-        kept = self._kept(chosen.values()) - self._lost(Copies(warehouse), chosen.values())
-        return {place: row for place, row in chosen.items() if row.id in kept}
+        for export in self._database.read(lambda tx: repository.exports_of(tx, table_uuid)):
+            by_digest.setdefault(_digest(export), []).append(export)
+        chosen = [part for one in wanted for part in _covered(one, by_digest.get(one.fragment.digest, ()))]
+        used = {part.id: part for part in chosen if isinstance(part, ExportRow)}
+        kept = self._kept(used.values()) - self._lost(Copies(warehouse), used.values())
+        if kept == used.keys():
+            return chosen
+        by_digest = {digest: [row for row in rows if row.id in kept] for digest, rows in by_digest.items()}
+        return [part for one in wanted for part in _covered(one, by_digest.get(one.fragment.digest, ()))]
 
-    def _kept(self, rows: Iterable[ExportRow]) -> set[int]:
+    def _kept(self, rows: Collection[ExportRow]) -> set[int]:
         """The ids of those that nobody removes for an hour; one that a plan has named just now need not be touched."""
         fresh = now_ms() - FRESH_MS
         ids = {row.id for row in rows}
@@ -94,13 +101,15 @@ class Exports:
     ) -> list[ExportRow]:
         """Make copies, in the order given. Those who want the same at the same time wait for one of them.
 
+        A copy has fewer rows than wanted, but the first of them, where there is much in them.
+
         Raises:
             InvalidInputError: a value that Iceberg's type cannot hold.
             ServiceUnavailableError: the cache cannot be written.
         """
 
         def one(each: Wanted) -> ExportRow:
-            key = (warehouse.name, table_uuid, each.fragment.digest, each.columns)
+            key = (warehouse.name, table_uuid, each.fragment.digest, each.columns, each.rows)
             return self._flights.run(key, lambda: self._make(warehouse, table_uuid, version, each))
 
         made = list(self._pool.map(one, wanted))
@@ -111,14 +120,14 @@ class Exports:
     def _make(self, warehouse: Warehouse, table_uuid: str, version: Version, wanted: Wanted) -> ExportRow:
         fragment = wanted.fragment
         written = Copies(warehouse).write(
-            table_uuid, str(fragment.id), lambda sink: version.write(fragment.id, wanted.columns, sink)
+            table_uuid, str(fragment.id), lambda sink: version.write(fragment, wanted.columns, wanted.rows, sink)
         )
         return self._database.write(
             lambda tx: repository.insert_export(
                 tx,
                 warehouse=warehouse.name,
                 table_uuid=table_uuid,
-                version=fragment.digest,
+                version=f"{fragment.digest}{AT}{wanted.rows.start}",
                 fragment=fragment.id,
                 columns=",".join(map(str, sorted(wanted.columns))),
                 path=written.path,
@@ -171,10 +180,31 @@ class Exports:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _best(rows: Iterable[ExportRow], columns: frozenset[int]) -> ExportRow | None:
-    """The smallest copy that has all columns."""
-    fitting = [row for row in rows if columns <= {int(column) for column in row.columns.split(",")}]
-    return min(fitting, key=lambda row: (row.bytes, row.id), default=None)
+def _digest(row: ExportRow) -> str:
+    return row.version.partition(AT)[0]
+
+
+def _start(row: ExportRow) -> int:
+    return int(row.version.partition(AT)[2])
+
+
+def _covered(wanted: Wanted, rows: Iterable[ExportRow]) -> Iterator[ExportRow | Wanted]:
+    """What is wanted, out of copies where there are some that have all columns, the smallest of them."""
+    fitting = [row for row in rows if wanted.columns <= {int(column) for column in row.columns.split(",")}]
+    by_start: dict[int, list[ExportRow]] = {}
+    for row in fitting:
+        if row.rows and _start(row) + row.rows <= wanted.rows.stop:
+            by_start.setdefault(_start(row), []).append(row)
+    at = wanted.rows.start
+    while at < wanted.rows.stop:
+        if at in by_start:
+            row = min(by_start[at], key=lambda row: (row.bytes / row.rows, row.id))
+            yield row
+            at += row.rows
+        else:
+            until = min((start for start in by_start if start > at), default=wanted.rows.stop)
+            yield wanted.of(range(at, until))
+            at = until
 
 
 class _Flights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyiceberg.types import BinaryType, FixedType, IcebergType, NestedField, Pri
 from lancehouse.catalog.iceberg.shapes import mapping, shown
 
 MAX_DEPTH = 100
-"""Of one kind of operator in another; a long chain of one kind counts once."""
+"""Of a filter's JSON, once its chains are trees. What is deeper cannot be written in an answer."""
 
 Make = Callable[..., BooleanExpression]
 
@@ -70,8 +70,30 @@ class Filter:
 NO_FILTER = Filter(None, AlwaysTrue(), True, frozenset())
 
 
+def balanced(json: Any) -> Any:
+    """A filter that says the same, with long chains of one operator as trees of little depth.
+
+    Raises:
+        InvalidInputError: it is still too deep.
+    """
+    made = _balanced(json, 0)
+    if depth(made) > MAX_DEPTH:
+        raise _too_deep()
+    return made
+
+
+def depth(json: Any) -> int:
+    """How many levels of objects and lists there are."""
+    levels, level = -1, [json]
+    while level:
+        levels += 1
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = [part for parts in inner for part in parts]
+    return levels
+
+
 def parse(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
-    """A filter out of a request, where null is none.
+    """A filter out of a request, balanced, where null is none.
 
     Raises:
         InvalidInputError: it is no expression, or names a column that the table has not.
@@ -79,7 +101,7 @@ def parse(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
     if json is None or json is True:
         return NO_FILTER
     parser = _Parser(schema, case_sensitive)
-    superset = parser.expression(json, negated=False, depth=0)
+    superset = parser.expression(json, negated=False)
     return Filter(parser.readable(json), superset, parser.is_exact, frozenset(parser.fields))
 
 
@@ -95,13 +117,13 @@ class _Parser:
     def __init__(self, schema: Schema, case_sensitive: bool) -> None:
         self._schema = schema
         self._case_sensitive = case_sensitive
-        self._unreadable: list[Any] = []
+        self._unreadable: dict[int, Any] = {}
         self.is_exact = True
         self.fields: set[int] = set()
 
     def readable(self, json: Any) -> Any:
         """The filter as a client reads it back. pyiceberg writes infinity as null, which it does not read."""
-        if any(json is each for each in self._unreadable):
+        if id(json) in self._unreadable:
             term = json["term"]
             return {
                 "type": "or",
@@ -112,22 +134,20 @@ class _Parser:
             return json
         return {key: self.readable(value) if isinstance(value, dict) else value for key, value in json.items()}
 
-    def expression(self, json: Any, *, negated: bool, depth: int) -> BooleanExpression:
-        if depth > MAX_DEPTH:
-            raise InvalidInputError(f"the filter is nested more than {MAX_DEPTH} levels deep: simplify it")
+    def expression(self, json: Any, *, negated: bool) -> BooleanExpression:
         if isinstance(json, bool):
             return AlwaysTrue() if json != negated else AlwaysFalse()
         node = mapping(json, "filter")
-        kind = str(node.get("type")).lower().replace("_", "-")
+        kind = _kind(node)
         if kind == "not":
-            return self.expression(node.get("child"), negated=not negated, depth=depth + 1)
+            return self.expression(node.get("child"), negated=not negated)
         if kind == "literal":
-            return self.expression(bool(node.get("value")), negated=negated, depth=depth)
+            return self.expression(bool(node.get("value")), negated=negated)
         operation = _OPPOSITE.get(kind, "") if negated else kind
         if operation in ("true", "false"):
             return AlwaysTrue() if operation == "true" else AlwaysFalse()
         if kind in ("and", "or"):
-            parts = [self.expression(part, negated=negated, depth=depth + 1) for part in _chain(node, kind)]
+            parts = [self.expression(part, negated=negated) for part in _chain(node, kind)]
             return ice.And(*parts) if operation == "and" else ice.Or(*parts)
         if operation not in {**_UNARY, **_LITERAL, **_SET}:
             raise InvalidInputError(f"filter: {shown(node.get('type'))} is no operation that this server knows")
@@ -166,7 +186,7 @@ class _Parser:
         if isinstance(value, (dict, list)):
             raise InvalidInputError(f"filter: a value must be a number, a text or a boolean, got {shown(value)}")
         if value is None:
-            self._unreadable.append(node)
+            self._unreadable[id(node)] = node
             return None
         if isinstance(dtype, (BinaryType, FixedType)) or not isinstance(dtype, PrimitiveType):
             return None
@@ -194,12 +214,38 @@ def unknown_column(where: str, name: str, schema: Schema) -> InvalidInputError:
     return InvalidInputError(f"{where}: the table has no column {shown(name)}; it has {there}{more}")
 
 
+def _kind(node: dict[str, Any]) -> str:
+    return str(node.get("type")).lower().replace("_", "-")
+
+
+def _balanced(json: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise _too_deep()
+    kind = _kind(json) if isinstance(json, dict) else None
+    if kind in ("and", "or"):
+        return _tree(json["type"], [_balanced(part, depth + 1) for part in _chain(json, kind)])
+    if kind == "not":
+        return {"type": json["type"], "child": _balanced(json.get("child"), depth + 1)}
+    return json
+
+
+def _tree(operator: str, parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    middle = (len(parts) + 1) // 2
+    return {"type": operator, "left": _tree(operator, parts[:middle]), "right": _tree(operator, parts[middle:])}
+
+
+def _too_deep() -> InvalidInputError:
+    return InvalidInputError(f"the filter is nested more than {MAX_DEPTH} levels deep: simplify it")
+
+
 def _chain(node: Any, kind: str) -> Iterator[Any]:
     """The parts of a chain of one operator, however it is nested."""
     waiting = [node]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, dict) and str(part.get("type")).lower() == kind:
+        if isinstance(part, dict) and _kind(part) == kind:
             waiting += [part.get("right"), part.get("left")]
         else:
             yield part

@@ -25,8 +25,8 @@ from lancehouse.lake.parquet import Fragment, Version
 from lancehouse.store.rows import EntryRow, ExportRow
 
 COPIED_BYTES = 64 << 20
-COPIED_FRAGMENTS = 32
-"""What one answer copies at most, of Lance's data; what is more is left to plan tasks."""
+COPIES = 32
+"""What one answer copies at most, of Lance's data; what is more is left to plan tasks. One copy is no larger."""
 
 PRUNED_S = 3.0
 """How long a plan may look for fragments that hold no matching row."""
@@ -53,7 +53,14 @@ class LanceScans:
         for snapshot_id, version, fragments in table.scanned(request):
             columns = _present(ids, version.columns)
             kept = _pruned(version, fragments, rows, table.schema, case_sensitive=request.case_sensitive)
-            self._add(answer, warehouse, entry, snapshot_id, version, [Wanted(each, columns) for each in kept])
+            self._add(
+                answer,
+                warehouse,
+                entry,
+                snapshot_id,
+                version,
+                [Wanted(each, columns, range(each.rows)) for each in kept],
+            )
         return answer.json()
 
     def tasks(self, warehouse: Warehouse, entry: EntryRow, content: Json) -> Json:
@@ -64,17 +71,17 @@ class LanceScans:
         """
         table = self._table(warehouse, entry)
         match content:
-            case {"snapshot": int(snapshot_id), "fragments": list(numbers), "columns": list(ids), "filter": residual}:
+            case {"snapshot": int(snapshot_id), "rows": list(parts), "columns": list(ids), "filter": residual}:
                 pass
             case _:
                 raise _no_task()
-        if snapshot_id not in table.snapshots or not all(isinstance(number, int) for number in (*numbers, *ids)):
+        if snapshot_id not in table.snapshots or not all(isinstance(key, int) for key in ids):
             raise _no_task()
         version = table.version(snapshot_id)
-        fragments = {fragment.id: fragment for fragment in version.fragments}
-        if not ids or not all(number in fragments for number in numbers) or not set(ids) <= set(version.columns):
+        if not ids or not set(ids) <= set(version.columns):
             raise _no_task()
-        wanted = [Wanted(fragments[number], frozenset(ids)) for number in numbers]
+        fragments = {fragment.id: fragment for fragment in version.fragments}
+        wanted = [_wanted(part, fragments, frozenset(ids)) for part in parts]
         answer = _Answer(residual)
         self._add(answer, warehouse, entry, snapshot_id, version, wanted)
         return answer.json()
@@ -88,23 +95,31 @@ class LanceScans:
         version: Version,
         wanted: Sequence[Wanted],
     ) -> None:
-        rows = self._exports.find(warehouse, entry.uuid, wanted)
-        missing = [place for place in range(len(wanted)) if place not in rows]
-        now = [place for place in missing if answer.has_room(wanted[place].fragment)]
-        made = self._exports.make(warehouse, entry.uuid, version, [wanted[place] for place in now])
-        rows |= dict(zip(now, made, strict=True))
-        answer.files += [rows[place] for place in sorted(rows)]
-        left = [wanted[place] for place in missing if place not in rows]
+        parts: list[ExportRow | Wanted] = []
+        for part in self._exports.find(warehouse, entry.uuid, wanted):
+            parts += [part] if isinstance(part, ExportRow) else _split(part, _size(version, part))
+        now = [
+            place
+            for place, part in enumerate(parts)
+            if isinstance(part, Wanted) and answer.has_room(_size(version, part))
+        ]
+        making = [part for place in now if isinstance(part := parts[place], Wanted)]
+        made = self._exports.make(warehouse, entry.uuid, version, making)
+        for place, row in zip(now, made, strict=True):
+            parts[place] = row
+        answer.files += [part for part in parts if isinstance(part, ExportRow)]
+        left = [part for part in parts if isinstance(part, Wanted)]
+        left += [part.of(rest) for part, row in zip(making, made, strict=True) if (rest := part.rows[row.rows :])]
         answer.later += [
             token(
                 {
                     "snapshot": snapshot_id,
-                    "fragments": [each.fragment.id for each in group],
+                    "rows": [[each.fragment.id, each.rows.start, each.rows.stop] for each in group],
                     "columns": sorted(group[0].columns),
                     "filter": answer.residual,
                 }
             )
-            for group in _grouped(left)
+            for group in _grouped(left, version)
         ]
 
     def _table(self, warehouse: Warehouse, entry: EntryRow) -> _Table:
@@ -195,14 +210,14 @@ class _Answer:
         self.files: list[ExportRow] = []
         self.later: list[str] = []
         self._bytes = 0
-        self._fragments = 0
+        self._copies = 0
 
-    def has_room(self, fragment: Fragment) -> bool:
-        """Whether a fragment is copied for this answer; the first one always is."""
-        is_first = not self._fragments
-        self._bytes += fragment.bytes
-        self._fragments += 1
-        return is_first or (self._bytes <= COPIED_BYTES and self._fragments <= COPIED_FRAGMENTS)
+    def has_room(self, size: int) -> bool:
+        """Whether something of a size is copied for this answer; the first one always is."""
+        is_first = not self._copies
+        self._bytes += size
+        self._copies += 1
+        return is_first or (self._bytes <= COPIED_BYTES and self._copies <= COPIES)
 
     def json(self) -> Json:
         return scan_tasks([self._task(row) for row in self.files if row.rows], plan_tasks=self.later)
@@ -222,14 +237,35 @@ class _Answer:
         return task if self.residual is None else task | {"residual-filter": self.residual}
 
 
-def _grouped(wanted: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+def _wanted(part: object, fragments: Mapping[int, Fragment], columns: frozenset[int]) -> Wanted:
+    match part:
+        case [int(number), int(start), int(stop)] if number in fragments:
+            if 0 <= start < stop <= fragments[number].rows:
+                return Wanted(fragments[number], columns, range(start, stop))
+    raise _no_task()
+
+
+def _size(version: Version, wanted: Wanted) -> int:
+    return int(version.row_bytes(wanted.fragment, wanted.columns) * len(wanted.rows))
+
+
+def _split(wanted: Wanted, size: int) -> Iterator[Wanted]:
+    """Parts of about the same size, each small enough for one answer."""
+    count = -(-len(wanted.rows) // max(1, -(-size // COPIED_BYTES)))
+    for start in range(0, len(wanted.rows), count):
+        yield wanted.of(wanted.rows[start : start + count])
+
+
+def _grouped(wanted: Iterable[Wanted], version: Version) -> Iterator[list[Wanted]]:
     group: list[Wanted] = []
+    held = 0
     for each in wanted:
-        size = sum(one.fragment.bytes for one in group) + each.fragment.bytes
-        if group and (size > COPIED_BYTES or len(group) == COPIED_FRAGMENTS):
+        size = _size(version, each)
+        if group and (held + size > COPIED_BYTES or len(group) == COPIES):
             yield group
-            group = []
+            group, held = [], 0
         group.append(each)
+        held += size
     if group:
         yield group
 

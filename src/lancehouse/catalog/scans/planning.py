@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from lance_namespace.errors import InvalidTableStateError
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
 from pyiceberg.expressions.visitors import (
@@ -36,11 +36,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
+from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError, PlanTaskNotFoundError
+from lancehouse.catalog.iceberg import manifests
 from lancehouse.catalog.scans.content_files import content_file, content_offset, first_row_id, partition_json
 from lancehouse.catalog.scans.delete_files import DeleteFiles
 from lancehouse.catalog.scans.expressions import Filter
 from lancehouse.catalog.scans.requests import Json, ScanRequest, scan_tasks, token
+
+logger = logging.getLogger(__name__)
 
 FILES = 10_000
 """Data files of one answer, about; the others are plan tasks."""
@@ -59,8 +62,9 @@ def plan(metadata: TableMetadata, io: FileIO, request: ScanRequest, *, has_nulls
         has_nulls: whether the client reads nulls among partition values; pyiceberg 0.12 does not.
 
     Raises:
-        InvalidInputError: the request names a snapshot or a column that the table has not.
-        InvalidTableStateError: a manifest cannot be read.
+        InvalidInputError: the request names a snapshot or a column that the table has not, or a snapshot that is
+            scanned names a manifest outside of the table.
+        MetadataNotFoundError: a manifest cannot be read.
     """
     scan = _Scan(metadata, io, request, has_nulls)
     groups = list(_grouped(scan.manifests))
@@ -258,7 +262,9 @@ class _Scan:
         return DeleteFiles(entries, self.metadata.specs())
 
     def _spec(self, spec_id: int) -> PartitionSpec:
-        return self.metadata.specs()[spec_id]
+        if (found := self.metadata.specs().get(spec_id)) is None:
+            raise IllegalArgumentError(f"Cannot find partition spec with ID {spec_id}, which a manifest names")
+        return found
 
     @cached_property
     def _metrics(self) -> Callable[[DataFile], bool]:
@@ -278,7 +284,13 @@ class _Scan:
             )
         return self._prunings[spec_id]
 
+    @cached_property
+    def _roots(self) -> tuple[str, ...]:
+        return manifests.roots(self.metadata.location, self.metadata.properties)
+
     def _manifest_list(self, snapshot: Snapshot) -> Iterator[ManifestFile]:
+        if not manifests.is_below(self._roots, snapshot.manifest_list):
+            raise manifests.outside(snapshot.snapshot_id, "manifest list")
         yield from self._read(
             snapshot.manifest_list,
             MANIFEST_LIST_FILE_SCHEMAS[_VERSION],
@@ -287,6 +299,8 @@ class _Scan:
         )
 
     def _entries(self, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+        if not manifests.is_below(self._roots, manifest.manifest_path):
+            raise manifests.outside(manifest.added_snapshot_id, "manifest")
         read = self._read(
             manifest.manifest_path,
             MANIFEST_ENTRY_SCHEMAS[_VERSION],
@@ -300,8 +314,9 @@ class _Scan:
         try:
             with AvroFile[Any](self.io.new_input(path), schema, read_types=dict(types), read_enums=dict(enums)) as file:
                 yield from file
-        except (OSError, ValueError, EOFError) as error:
-            raise InvalidTableStateError(f"the table's manifest {path} cannot be read: {error}") from error
+        except manifests.UNREADABLE as error:
+            logger.warning("manifest %s cannot be read: %s", path, error)
+            raise MetadataNotFoundError(f"Failed to open input stream for file: {path}") from error
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import PlanTaskNotFoundError
 from lancehouse.catalog.iceberg.shapes import flag, mapping, optional_integer, texts
-from lancehouse.catalog.scans.expressions import Filter, find, parse, unknown_column
+from lancehouse.catalog.scans.expressions import MAX_DEPTH, Filter, balanced, depth, find, parse, unknown_column
 
 Json = dict[str, Any]
 
@@ -30,6 +30,10 @@ TOKEN_BYTES = 16 << 20
 """Of an unpacked token; ours are far smaller."""
 
 _WHERE = "scan"
+_KEYS = (
+    *("snapshot-id", "start-snapshot-id", "end-snapshot-id", "select", "stats-fields", "filter"),
+    *("case-sensitive", "use-snapshot-schema", "min-rows-requested"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class ScanRequest:
     """A request, checked as far as it can be without the table."""
 
     json: Json
+    """What is known of it, with a filter that is not too deep to be written again."""
     snapshot_id: int | None
     start_id: int | None
     end_id: int | None
@@ -50,9 +55,12 @@ class ScanRequest:
         """A request as it came.
 
         Raises:
-            InvalidInputError: a value of the wrong type, or two ways of naming snapshots at once.
+            InvalidInputError: a value of the wrong type, two ways of naming snapshots at once, or too deep a filter.
         """
-        given = mapping(json, _WHERE)
+        asked = mapping(json, _WHERE)
+        given = {key: asked[key] for key in _KEYS if key in asked}
+        if "filter" in given:
+            given["filter"] = balanced(given["filter"])
         made = cls(
             given,
             optional_integer(given, "snapshot-id", _WHERE, bits=64),
@@ -142,6 +150,6 @@ def from_token(text: object) -> Json:
         content = orjson.loads(raw)
     except (ValueError, binascii.Error, zlib.error) as error:
         raise missing from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or depth(content) > MAX_DEPTH + 2:
         raise missing
     return content
