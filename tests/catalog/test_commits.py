@@ -92,6 +92,19 @@ def test_versions_one_after_the_other(catalog: Catalog, caller: Caller) -> None:
     assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2, 5]
 
 
+def test_the_answer_to_a_commit_does_not_grow_for_ever(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(catalog, caller, "t")
+    commit(catalog, caller, "t", version(None, 1))
+    monkeypatch.setattr("lancehouse.catalog.commits.WHOLE_BYTES", 100)
+    made = commit(catalog, caller, "t", version(1, 2))
+    assert not made.is_whole
+    assert [snapshot["snapshot-id"] for snapshot in orjson.loads(made.metadata)["snapshots"]] == [2]
+    assert made.metadata == catalog.tables.load(caller, main, LEVELS, "t", "refs").metadata
+    assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2]
+
+
 def test_of_two_who_read_the_same_version_one_wins(catalog: Catalog, caller: Caller) -> None:
     create(catalog, caller, "t")
     commit(catalog, caller, "t", version(None, 1))

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -9,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lance.blob import blob_array, blob_field
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.lake import parquet, windows
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet import Version
 from tests.lake.icebergs import sample, scan, seen
@@ -115,11 +121,104 @@ def test_values_that_iceberg_cannot_hold_are_named(tmp_path: Path, dtype: pa.Dat
     assert export(tmp_path, dataset, {1})[1]
 
 
-def test_memory_is_bounded_by_the_row_group(tmp_path: Path) -> None:
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(768 * 40_000, np.float32)), 768)
-    dataset = lance.write_dataset(pa.table({"v": vectors}), tmp_path / "t")
+@pytest.mark.parametrize("storage", ["legacy", "2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("window", [1, 1000, 1 << 30])
+def test_rows_in_windows_are_those_of_one_scan(
+    tmp_path: Path, storage: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "WINDOW_BYTES", window)
+    rows = pa.table({"id": range(60), "s": ["x" * (i % 7 * 20) for i in range(60)]})
+    dataset = lance.write_dataset(rows, tmp_path / "t", data_storage_version=storage)
+    dataset.delete("id % 5 = 0 or (id > 20 and id < 40)")
+    version, _ = export(tmp_path, dataset)
+    (fragment,) = version.fragments
+    own = dataset.to_table()["id"].to_pylist()
+    assert fragment.rows == len(own)
+    for part in (range(fragment.rows), range(3, 17), range(fragment.rows - 1, fragment.rows)):
+        assert part_of(version, part)["id"].to_pylist() == own[part.start : part.stop]
+
+
+def part_of(version: Version, rows: range) -> pa.Table:
+    sink = BytesIO()
+    assert version.write(version.fragments[0], {1, 2}, rows, sink) == len(rows)
+    return pq.read_table(BytesIO(sink.getvalue()))
+
+
+@pytest.mark.parametrize("shape", ["plain", "nested", "legacy"])
+def test_blobs_are_read_a_few_at_a_time(tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "WINDOW_BYTES", 250)
+    scans: list[range] = []
+    scan = windows.scan
+
+    def counted(fragment: Any, names: list[str], rows: range, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        scans.append(rows)
+        return scan(fragment, names, rows, batch_rows)
+
+    monkeypatch.setattr(windows, "scan", counted)
+    values = [bytes([i]) * size for i, size in enumerate([100, 100, 100, 900, 0, 100])]
+    blobs: Any = pa.array(values, pa.large_binary()) if shape == "legacy" else blob_array(values)
+    field: Any = LEGACY_BLOB if shape == "legacy" else blob_field("b")
+    if shape == "nested":
+        blobs, field = pa.StructArray.from_arrays([blobs], fields=[field]), pa.field("n", pa.struct([field]))
+    table = pa.Table.from_arrays([pa.array(range(6)), blobs], schema=pa.schema([pa.field("id", pa.int64()), field]))
+    dataset = lance.write_dataset(
+        table, tmp_path / "t", data_storage_version="2.1" if shape == "legacy" else "2.2", max_rows_per_file=6
+    )
+    monkeypatch.setattr(Version, "row_bytes", lambda *_: 1)
+    dataset.delete("id = 1")
     _, (path,) = export(tmp_path, dataset)
-    groups = pq.ParquetFile(unquote(path.removeprefix("file://"))).metadata
-    assert groups.num_rows == 40_000
-    assert groups.num_row_groups > 2
-    assert all(groups.row_group(group).num_rows * 768 * 4 < 64 << 20 for group in range(groups.num_row_groups))
+    read = pq.read_table(unquote(path.removeprefix("file://")))[field.name].to_pylist()
+    assert [row["b"] if shape == "nested" else row for row in read] == values[:1] + values[2:]
+    assert scans == [range(2), range(2, 3), range(3, 5)]
+
+
+def test_a_file_ends_early_where_there_is_much_in_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr(parquet, "FILE_BYTES", 5000)
+    monkeypatch.setattr(windows, "BATCH_ROWS", 10)
+    dataset = lance.write_dataset(pa.table({"id": range(2000)}), tmp_path / "t")
+    version = Version.open(TableRef(dataset.uri))
+    sink = BytesIO()
+    written = version.write(version.fragments[0], {1}, range(100, 2000), sink)
+    assert 5000 / 8 <= written < 1900
+    assert pq.read_table(BytesIO(sink.getvalue()))["id"].to_pylist() == [*range(100, 100 + written)]
+
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.parquet import Version
+
+def used(which):
+    return int(re.search(which + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+def copy(location):
+    version = Version.open(TableRef(location))
+    (fragment,) = version.fragments
+    with open("/dev/null", "wb") as sink:
+        assert version.write(fragment, set(version.columns), range(fragment.rows), sink)
+
+small, *large = sys.argv[1:]
+copy(small)
+for location in large:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = used("VmRSS")
+    copy(location)
+    print(used("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell peaks of memory")
+def test_memory_is_bounded_whatever_a_fragment_holds(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(noise.random(96 << 18, "f4")), 1 << 10)
+    values = [noise.bytes(2 << 20) for _ in range(48)]
+    columns: list[Any] = [[1], vectors, blob_array(values), pa.array(values, pa.large_binary())]
+    places = [str(tmp_path / str(number)) for number in range(4)]
+    for place, column in zip(places, columns, strict=True):
+        lance.write_dataset(pa.table({"x": column}), place, data_storage_version="2.2")
+    ran = subprocess.run([sys.executable, "-c", MEASURE, *places], capture_output=True, text=True, check=True)
+    peaks = [float(line) for line in ran.stdout.split()]
+    assert len(peaks) == 3
+    assert max(peaks) < 100, peaks

@@ -23,7 +23,7 @@ from lancehouse.catalog.errors import ViewAlreadyExistsError
 from lancehouse.catalog.files import Files
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, Change, decide
-from lancehouse.catalog.loading import SERVER_PLANS, Loaded, Loader
+from lancehouse.catalog.loading import Loaded, Loader
 from lancehouse.catalog.metadata import LanceTables
 from lancehouse.catalog.names import Levels, checked_name, no_table
 from lancehouse.catalog.transactions import now_ms, write
@@ -37,6 +37,11 @@ ATTEMPTS = 8
 """How often a commit is decided anew because another one came between; its requirements hold each time."""
 
 LONGEST_PAUSE_S = 0.05
+
+
+WHOLE_BYTES = 256 * 1024
+"""Up to here, which is a thousand versions, the answer to a commit of a Lance table names all of them; a longer history
+would cost more than the commit, and is left to LoadTable: only the snapshots that refs name are told."""
 
 
 class _OvertakenError(Exception):
@@ -91,8 +96,9 @@ class Commits:
         if entry.kind != "lance":
             return self._loader.load(caller, warehouse, levels, entry)
         table = self._loader.lance.committed(warehouse, entry)
-        config, credentials = self._loader.access(caller, warehouse, levels, entry.location, entry)
-        return Loaded(table.all, table.etag, table.manifest, {**config, **SERVER_PLANS}, credentials)
+        whole = len(table.all) <= WHOLE_BYTES
+        body = table.all if whole else table.refs
+        return Loaded(body, table.etag, table.manifest, is_whole=whole)
 
     def transaction(self, caller: Caller, warehouse: Warehouse, changes: Sequence[Json]) -> None:
         """Change several tables, all or none. Lance and Iceberg tables may be mixed.

@@ -29,6 +29,8 @@ class Loaded:
     metadata_location: str | None = None
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: Sequence[Json] = field(default=(), repr=False)
+    is_whole: bool = True
+    """Whether all snapshots are in it, though fewer were not asked for."""
 
 
 class Loader:

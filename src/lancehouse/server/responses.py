@@ -68,7 +68,7 @@ def loaded_table(loaded: Loaded, snapshots: str = "all") -> Response:
 def committed_table(loaded: Loaded) -> Response:
     """CommitTableResponse, which always says where the metadata are."""
     body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
-    return Response(200, body, [(b"etag", etag(loaded, "all"))])
+    return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.is_whole else "refs"))])
 
 
 def is_known(tags: str | None, tag: bytes) -> bool:

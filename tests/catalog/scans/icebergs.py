@@ -41,6 +41,7 @@ _NUMBERS = itertools.count(1)
 
 def sql_catalog(folder: Path) -> SqlCatalog:
     """pyiceberg's own catalog, to make tables with."""
+    folder.mkdir(exist_ok=True)
     made = SqlCatalog("local", uri=f"sqlite:///{folder / 'tables.db'}", warehouse=f"file://{folder}")
     made.create_namespace("db")
     return made

@@ -48,7 +48,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Version, pa.Table]:
     paths: list[Path] = [folder / f"{fragment.id}.parquet" for fragment in version.fragments]
     for fragment, path in zip(version.fragments, paths, strict=True):
         with path.open("wb") as sink:
-            version.write(fragment.id, set(version.columns), sink)
+            version.write(fragment, set(version.columns), range(fragment.rows), sink)
     return version, scan(version.schema, [path.as_uri() for path in paths]).sort_by("n")
 
 

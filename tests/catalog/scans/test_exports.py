@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,31 @@ def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Expo
     more = wanted(version, frozenset({2, 3}))
     assert exports.find(main, TABLE, more) == more
     assert exports.find(main, "another table", wanted(version)) == wanted(version)
+
+
+def test_copies_of_some_rows_are_put_together(main: Warehouse, exports: Exports, version: Version) -> None:
+    whole = wanted(version)[0]
+    (middle,) = exports.make(main, TABLE, version, [whole.of(range(3, 6))])
+    assert pq.read_table(local(middle))["a"].to_pylist() == [3, 4, 5]
+    expected = [whole.of(range(3)), middle, whole.of(range(6, 10))]
+    assert exports.find(main, TABLE, [whole]) == expected
+    assert exports.find(main, TABLE, [whole.of(range(4, 6))]) == [whole.of(range(4, 6))]
+    few = Wanted(whole.fragment, frozenset({1}), whole.rows)
+    (start,) = exports.make(main, TABLE, version, [few.of(range(3))])
+    assert exports.find(main, TABLE, [whole]) == expected
+    assert exports.find(main, TABLE, [few]) == [start, middle, few.of(range(6, 10))]
+    (all_rows,) = exports.make(main, TABLE, version, [whole])
+    assert exports.find(main, TABLE, [whole]) == [all_rows]
+
+
+def test_a_copy_of_an_earlier_program_has_the_whole_fragment(
+    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+) -> None:
+    (made,) = exports.make(main, TABLE, version, wanted(version)[:1])
+    values = {**asdict(made), "version": version.fragments[0].digest, "bytes": made.bytes - 1}
+    values.pop("id")
+    early = catalog.database.write(lambda tx: repository.insert_export(tx, **values))
+    assert exports.find(main, TABLE, wanted(version)[:1]) == [early]
 
 
 def test_threads_that_want_the_same_share_one_copy(

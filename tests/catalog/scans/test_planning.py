@@ -24,9 +24,12 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, DecimalType, LongType, NestedField, StringType, TimestampType
 
+from lancehouse.catalog.callers import Caller
+from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import MetadataNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.scans import planning
 from lancehouse.catalog.scans.requests import ScanRequest, from_token, token
+from lancehouse.catalog.warehouses import Warehouse
 from tests.catalog.scans.icebergs import (
     IO,
     append,
@@ -343,6 +346,31 @@ def test_manifest_lists_that_are_not_the_tables_own_stay_closed(tables: SqlCatal
     assert "passwd" not in str(caught.value)
 
 
+def test_another_tables_manifests_are_reached_by_no_commit_and_no_registration(
+    catalog: Catalog, main: Warehouse, caller: Caller
+) -> None:
+    made = {name: sql_catalog(Path(main.location) / name) for name in ("mine", "theirs")}
+    for name, tables in made.items():
+        table = tables.create_table("db.t", SCHEMA)
+        table.append(rows(0, 3))
+        catalog.namespaces.create(caller, main, (name,), {})
+        request_ = {"name": "t", "metadata-location": table.metadata_location}
+        catalog.tables.register(caller, main, (name,), request_)
+        assert len(catalog.scans.plan(caller, main, (name,), "t", {})["file-scan-tasks"]) == 1
+        tables.engine.dispose()
+    mine, theirs = (orjson.loads(catalog.tables.load(caller, main, (name,), "t").metadata) for name in made)
+    snapshot = {**mine["snapshots"][0], "manifest-list": theirs["snapshots"][0]["manifest-list"]}
+    update = {"action": "add-snapshot", "snapshot": {**snapshot, "snapshot-id": 7, "sequence-number": 2}}
+    with pytest.raises(InvalidInputError, match=r"^snapshot 7: its manifest list lies neither"):
+        catalog.commits.commit(caller, main, ("mine",), "t", {"requirements": [], "updates": [update]})
+    forged = Path(main.location) / "mine" / "forged.metadata.json"
+    forged.write_bytes(orjson.dumps({**mine, "snapshots": [snapshot]}))
+    catalog.tables.drop(caller, main, ("mine",), "t")
+    catalog.tables.register(caller, main, ("mine",), {"name": "t", "metadata-location": str(forged)})
+    with pytest.raises(InvalidInputError, match=f"^snapshot {snapshot['snapshot-id']}: its manifest list lies neither"):
+        catalog.scans.plan(caller, main, ("mine",), "t", {})
+
+
 def test_manifests_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, tmp_path: Path) -> None:
     table = made(tables, SPECS["unpartitioned"])
     metadata = with_deletes(table, [position_deletes(tmp_path, "x", [0])], folder=f"file://{tmp_path}")
@@ -413,6 +441,7 @@ def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest
         rest = planning.tasks(table.metadata, IO, from_token(*answer["plan-tasks"]))
         assert len(answer["file-scan-tasks"]) == len(rest["file-scan-tasks"]) == 4
         parsed = ScanTasks.model_validate_json(orjson.dumps(answer)).file_scan_tasks[0].residual_filter
+        assert parsed is not None
         ids = pa.table({"id": pa.array(range(-5, 2010), pa.int64())})
         bound = bind(table.schema(), parsed, case_sensitive=True)
         assert ids.filter(expression_to_pyarrow(bound))["id"].to_pylist() == [*range(1, 2000)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from itertools import chain
@@ -26,6 +27,7 @@ from lancehouse.catalog.scans.copies import Copies
 from lancehouse.catalog.scans.requests import token
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg
+from lancehouse.lake import parquet, windows
 from tests.catalog.scans.clients import Client
 from tests.catalog.scans.predicates import (
     And,
@@ -75,21 +77,44 @@ def numbers(first: int, last: int) -> pa.Table:
     )
 
 
-@pytest.fixture
-def table(client: Client, main: Warehouse, caller: Caller) -> lance.LanceDataset:
+def add_table(client: Client) -> lance.LanceDataset:
     """Four fragments of ten rows, of which two are deleted."""
-    location = f"{main.location}/db/t"
+    location = f"{client.warehouse.location}/db/t"
     lance.write_dataset(numbers(0, 20), location, max_rows_per_file=10)
     lance.write_dataset(numbers(20, 40), location, max_rows_per_file=10, mode="append")
     dataset = lance.dataset(location)
     dataset.delete("id in (5, 25)")
-    client.served.tables.create(
-        caller,
-        main,
-        LEVELS,
-        {"name": "t", "location": location, "schema": EMPTY, "properties": {"table_type": "lance"}},
-    )
+    request = {"name": "t", "location": location, "schema": EMPTY, "properties": {"table_type": "lance"}}
+    client.served.tables.create(client.caller, client.warehouse, LEVELS, request)
     return lance.dataset(location)
+
+
+@pytest.fixture
+def table(client: Client) -> lance.LanceDataset:
+    """The table `db.t`, in a catalog of the test's own."""
+    return add_table(client)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A catalog with the table `db.t`, for tests that only read."""
+    folder = tmp_path_factory.mktemp("shared")
+    database = open_database(f"sqlite:///{folder / 'catalog.db'}")
+    given = Warehouse(0, "main", str(folder / "main"))
+    Path(given.location).mkdir()
+    catalog = Catalog(database, record(database, [given], given))
+    client = Client(catalog, catalog.warehouse("main"))
+    catalog.namespaces.create(client.caller, client.warehouse, LEVELS, {})
+    add_table(client)
+    yield client
+    catalog.scans.exports.close()
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def whole(shared: Client) -> pa.Table:
+    """All rows, as pyiceberg reads them."""
+    return shared.table("db", "t").scan().to_arrow()
 
 
 EMPTY: dict[str, Any] = {"type": "struct", "schema-id": 0, "fields": []}
@@ -138,14 +163,13 @@ FILTERS: list[tuple[BooleanExpression, int]] = [
 
 @pytest.mark.parametrize(("where", "left"), FILTERS, ids=lambda case: str(case)[:60])
 def test_rows_are_those_that_pyiceberg_finds_in_the_whole_table(
-    client: Client, table: lance.LanceDataset, where: BooleanExpression, left: int
+    shared: Client, whole: pa.Table, where: BooleanExpression, left: int
 ) -> None:
-    whole = client.table("db", "t").scan().to_arrow()
     assert whole.num_rows == 38
-    expected = filtered(client, whole, where)
-    scan = client.table("db", "t").scan(row_filter=where)
+    expected = filtered(shared, whole, where)
+    scan = shared.table("db", "t").scan(row_filter=where)
     assert repr(scan.to_arrow().sort_by("id").to_pylist()) == repr(expected)
-    assert len(files(client.answers[-1:])) == left
+    assert len(files(shared.answers[-1:])) == left
     assert scan.count() == len(expected)
 
 
@@ -177,8 +201,8 @@ def test_copies_are_used_again_for_fewer_columns_and_in_later_versions(
 
 
 @pytest.mark.parametrize(("snapshot", "count"), [(1, 20), (2, 40), (3, 38), (None, 38)])
-def test_time_travel(client: Client, table: lance.LanceDataset, snapshot: int | None, count: int) -> None:
-    assert client.table("db", "t").scan(snapshot_id=snapshot).to_arrow().num_rows == count
+def test_time_travel(shared: Client, snapshot: int | None, count: int) -> None:
+    assert shared.table("db", "t").scan(snapshot_id=snapshot).to_arrow().num_rows == count
 
 
 def test_tags_and_branches(client: Client, table: lance.LanceDataset) -> None:
@@ -234,6 +258,30 @@ def test_what_takes_long_is_left_to_plan_tasks(
     assert scan.count() == 44
 
 
+def test_a_large_fragment_comes_in_several_files(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = f"{client.warehouse.location}/db/large"
+    lance.write_dataset(numbers(0, 200), location).delete("id % 10 = 3")
+    request = {"name": "large", "location": location, "schema": EMPTY, "properties": {"table_type": "lance"}}
+    client.served.tables.create(client.caller, client.warehouse, LEVELS, request)
+    expected = [i for i in range(200) if i % 10 != 3]
+    monkeypatch.setattr(lance_scans, "COPIED_BYTES", 400)
+    few = client.table("db", "large").scan(selected_fields=("id",))
+    assert few.to_arrow()["id"].to_pylist() == expected
+    assert [len(answer["file-scan-tasks"]) for answer in client.answers] == [1, 1, 1, 1]
+    client.answers.clear()
+    again = few.to_arrow()
+    assert again["id"].to_pylist() == expected
+    assert [len(answer["file-scan-tasks"]) for answer in client.answers] == [4]
+    monkeypatch.setattr(lance_scans, "COPIED_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "FILE_BYTES", 1)
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(windows, "BATCH_ROWS", 50)
+    client.answers.clear()
+    more = client.table("db", "large").scan(selected_fields=("id", "name"))
+    assert more.to_arrow()["id"].to_pylist() == expected
+    assert len(client.answers) == len(files(client.answers)) == 4
+
+
 @pytest.mark.parametrize(
     ("start", "end", "expected"), [(1, 2, [*range(20, 40)]), (2, 3, []), (1, 4, [*range(20, 43)]), (3, 4, [40, 41, 42])]
 )
@@ -270,11 +318,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("request_", "text"), BAD, ids=lambda case: str(case)[:50])
-def test_requests_that_make_no_sense(
-    client: Client, main: Warehouse, table: lance.LanceDataset, request_: dict[str, Any], text: str
-) -> None:
+def test_requests_that_make_no_sense(shared: Client, request_: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        client.served.scans.plan(client.caller, main, LEVELS, "t", request_)
+        shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "t", request_)
 
 
 JAVA: list[tuple[dict[str, Any], list[int]]] = [
@@ -306,10 +352,8 @@ JAVA: list[tuple[dict[str, Any], list[int]]] = [
 
 
 @pytest.mark.parametrize(("request_", "expected"), JAVA, ids=lambda case: str(case)[:50])
-def test_requests_as_java_writes_them(
-    client: Client, main: Warehouse, table: lance.LanceDataset, request_: dict[str, Any], expected: list[int]
-) -> None:
-    answer = client.served.scans.plan(client.caller, main, LEVELS, "t", request_)
+def test_requests_as_java_writes_them(shared: Client, request_: dict[str, Any], expected: list[int]) -> None:
+    answer = shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "t", request_)
     found = [pq.read_table(path.removeprefix("file://")) for path in files([answer])]
     if "id" in (request_.get("select") or ["id"]):
         ids = chain(*(each["id"].to_pylist() for each in found))
@@ -336,21 +380,21 @@ def test_long_and_deep_filters(client: Client, main: Warehouse, table: lance.Lan
 
 
 def test_long_filters_of_pyiceberg(client: Client, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lance_scans, "COPIED_FRAGMENTS", 1)
+    monkeypatch.setattr(lance_scans, "COPIES", 1)
     where = Or(*(EqualTo("id", number) for number in range(8, 2008)))
     scan = client.table("db", "t").scan(row_filter=where, selected_fields=("id",))
     assert scan.to_arrow().sort_by("id")["id"].to_pylist() == [i for i in range(8, 40) if i != 25]
     assert len(client.answers) == 4
 
 
-def test_infinity_which_pyiceberg_writes_as_null(client: Client, table: lance.LanceDataset) -> None:
-    scan = client.table("db", "t").scan(row_filter=LessThan("d", float("inf")))
+def test_infinity_which_pyiceberg_writes_as_null(shared: Client) -> None:
+    scan = shared.table("db", "t").scan(row_filter=LessThan("d", float("inf")))
     assert scan.to_arrow().num_rows == 38
     assert scan.count() == 38
 
 
-def test_plans_and_tasks_that_nobody_gave_out(client: Client, main: Warehouse, table: lance.LanceDataset) -> None:
-    scans, caller = client.served.scans, client.caller
+def test_plans_and_tasks_that_nobody_gave_out(shared: Client) -> None:
+    scans, caller, main = shared.served.scans, shared.caller, shared.warehouse
     forged = [
         "",
         "x",
@@ -361,6 +405,9 @@ def test_plans_and_tasks_that_nobody_gave_out(client: Client, main: Warehouse, t
         token({"snapshot": 1, "rows": [[0, 0, "5"]], "columns": [1], "filter": None}),
         token({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [999], "filter": None}),
         token({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [], "filter": None}),
+        token({"snapshot": 1, "rows": [[0, 5, 5]], "columns": [1], "filter": None}),
+        token({"snapshot": 1, "rows": [[0, 0, 11]], "columns": [1], "filter": None}),
+        token({"snapshot": 1, "rows": [[0, -1, 5]], "columns": [1], "filter": None}),
         token({"request": {}, "manifests": ["/etc/passwd"]}),
     ]
     for text in forged:
@@ -376,14 +423,14 @@ def test_plans_and_tasks_that_nobody_gave_out(client: Client, main: Warehouse, t
             call()
 
 
-def test_who_may_plan(client: Client, main: Warehouse, table: lance.LanceDataset) -> None:
+def test_who_may_plan(shared: Client) -> None:
     stranger = Caller(Identity("stranger", (Grant(Role.READER, "other"),)))
     with pytest.raises(PermissionDeniedError):
-        client.served.scans.plan(stranger, main, LEVELS, "t", {})
+        shared.served.scans.plan(stranger, shared.warehouse, LEVELS, "t", {})
     with pytest.raises(PermissionDeniedError):
-        client.served.scans.tasks(stranger, main, LEVELS, "t", "x")
+        shared.served.scans.tasks(stranger, shared.warehouse, LEVELS, "t", "x")
     with pytest.raises(TableNotFoundError, match=r"Table does not exist: db\.nope"):
-        client.served.scans.plan(client.caller, main, LEVELS, "nope", {})
+        shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "nope", {})
 
 
 def test_copies_lie_in_the_object_store_of_the_warehouse(tmp_path: Path, caller: Caller, s3: Bucket) -> None:

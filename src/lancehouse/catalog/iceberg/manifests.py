@@ -16,7 +16,16 @@ METADATA_PATH = "write.metadata.path"
 
 UNREADABLE = (
     *(OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError),
-    *(NotImplementedError, RecursionError, MemoryError, ImportError, ResolveError, struct.error, zlib.error),
+    *(
+        NotImplementedError,
+        RecursionError,
+        MemoryError,
+        ImportError,
+        SystemError,
+        ResolveError,
+        struct.error,
+        zlib.error,
+    ),
 )
 """What reading a manifest that is gone or broken may raise."""
 

@@ -185,7 +185,8 @@ def _digest(row: ExportRow) -> str:
 
 
 def _start(row: ExportRow) -> int:
-    return int(row.version.partition(AT)[2])
+    # A row without it is of an earlier program, which copied whole fragments.
+    return int(row.version.partition(AT)[2] or 0)
 
 
 def _covered(wanted: Wanted, rows: Iterable[ExportRow]) -> Iterator[ExportRow | Wanted]:
