@@ -148,6 +148,20 @@ def test_versions_of_a_lance_table(catalog: RestCatalog, served: Served, level: 
     assert [field.field_id for field in table.schema().fields][:3] == [1, 2, 3]
 
 
+def test_a_lance_table_that_was_written_over(catalog: RestCatalog, served: Served, level: str) -> None:
+    """Lance counts the columns of an overwrite from 0 again: an old column is not taken for a new one."""
+    location = str(served.location / level / "docs")
+    lance.write_dataset(pa.table({"price": [10, 20], "kept": ["a", "b"]}), location)
+    lance.dataset(location).alter_columns({"path": "price", "name": "cost"})
+    lance.write_dataset(pa.table({"id": [1, 2, 3], "kept": ["c", "d", "e"]}), location, mode="overwrite")
+    table = catalog.register_table((level, "docs"), location)
+    assert table.scan().to_arrow().to_pydict() == {"id": [1, 2, 3], "kept": ["c", "d", "e"]}
+    for version in (1, 2):
+        assert table.scan(snapshot_id=version).to_arrow().to_pydict() == {"id": [None, None], "kept": ["a", "b"]}
+    assert table.scan(snapshot_id=1, selected_fields=("id",)).to_arrow().to_pydict() == {"id": [None, None]}
+    assert table.scan(snapshot_id=1, row_filter="id = 10").to_arrow().num_rows == 0
+
+
 def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, served: Served, level: str) -> None:
     schema = ROWS.select(["id", "word"]).schema
     table = catalog.create_table((level, "docs"), schema=schema, properties={"table_type": "LANCE"})

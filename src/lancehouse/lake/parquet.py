@@ -29,6 +29,10 @@ ROW_GROUP_BYTES = 8 << 20
 FILE_BYTES = 128 << 20
 """Of Lance's data in one file: a file that would hold more ends early."""
 
+APART = 1_000_000_000
+"""Added to the ids of columns that a table has no more, where they would be taken for others."""
+
+_IDS = frozenset({"id", "element-id", "key-id", "value-id"})
 _GUESSED_ROW_BYTES = 64
 
 
@@ -51,21 +55,33 @@ class Version:
 
     table: TableRef
     _dataset: lance.LanceDataset = field(repr=False)
+    _like: Json | None = field(default=None, repr=False)
 
     @classmethod
-    def open(cls, table: TableRef) -> Self:
+    def open(cls, table: TableRef, *, like: Json | None = None) -> Self:
         """The version that an address names.
+
+        Args:
+            table: the address.
+            like: the table's schema now, if that was written over since: Lance then counts columns from 0 again, so
+                here one that is not the same in both has an id of its own.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such thing.
         """
-        return cls(table, table.open())
+        return cls(table, table.open(), like)
 
     @cached_property
     def schema(self) -> Json:
         """In Iceberg's terms, as it is in this version; ids are the same in all versions."""
         with translated(self.table, self.table.storage_options):
-            return to_iceberg(self._dataset.schema, field_ids(self._dataset.lance_schema.fields()), schema_id=SCHEMA_ID)
+            ids = field_ids(self._dataset.lance_schema.fields())
+            schema = to_iceberg(self._dataset.schema, ids, schema_id=SCHEMA_ID)
+        if self._like is None:
+            return schema
+        same = [_meant(column) for column in self._like["fields"]]
+        columns = [column if _meant(column) in same else _apart(column) for column in schema["fields"]]
+        return {**schema, "fields": columns}
 
     @cached_property
     def columns(self) -> Mapping[int, pa.Field[Any]]:
@@ -137,6 +153,19 @@ class Version:
         if found is None:
             raise ValueError(f"there is no fragment {fragment}")
         return found
+
+
+def _meant(column: Json) -> tuple[Any, ...]:
+    return column["id"], column["name"], column["type"]
+
+
+def _apart(json: Any) -> Any:
+    """The same field or type with ids that no column has."""
+    if isinstance(json, list):
+        return [_apart(each) for each in json]
+    if not isinstance(json, dict):
+        return json
+    return {key: value + APART if key in _IDS else _apart(value) for key, value in json.items()}
 
 
 def _fragment(fragment: lance.LanceFragment) -> Fragment:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from lance_namespace.errors import LanceNamespaceError
+from lance_namespace.errors import LanceNamespaceError, TableNotFoundError, TableVersionNotFoundError
 from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
@@ -27,6 +27,12 @@ from lancehouse.store.rows import EntryRow, ExportRow
 COPIED_BYTES = 64 << 20
 COPIES = 32
 """What one answer copies at most, of Lance's data; what is more is left to plan tasks. One copy is no larger."""
+
+REPLACING = frozenset({"Overwrite", "Restore"})
+"""Operations of Lance after which a column's id may be another column's."""
+
+FIRST = 1
+"""The version that made the table."""
 
 PRUNED_S = 3.0
 """How long a plan may look for fragments that hold no matching row."""
@@ -137,10 +143,13 @@ class _Table:
 
     @cached_property
     def schema(self) -> Schema:
+        return Schema.model_validate(self._schema)
+
+    @property
+    def _schema(self) -> Json:
         current = self.metadata["current-schema-id"]
-        return Schema.model_validate(
-            next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == current)
-        )
+        found: Json = next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == current)
+        return found
 
     @cached_property
     def snapshots(self) -> dict[int, Json]:
@@ -157,7 +166,22 @@ class _Table:
         refs = self.metadata.get("refs") or {}
         branches = [name for name, ref in refs.items() if ref["type"] == "branch"]
         branch, version = from_snapshot_id(snapshot_id, branches)
-        return Version.open(TableRef(self.location, self.storage, version=version, branch=branch))
+        like = self._schema if self._is_replaced_since(snapshot_id) else None
+        try:
+            return Version.open(TableRef(self.location, self.storage, version=version, branch=branch), like=like)
+        except (TableNotFoundError, TableVersionNotFoundError) as error:
+            raise IllegalArgumentError(
+                f"version {version} cannot be read: its manifest is not in place yet, or not any more; try again"
+            ) from error
+
+    def _is_replaced_since(self, snapshot_id: int) -> bool:
+        """Whether the schema may have been written over between a snapshot and now, in any branch but its own past."""
+        on_branch = snapshot_id >> 32
+        return any(
+            other != FIRST and (on_branch or other > snapshot_id)
+            for other, snapshot in self.snapshots.items()
+            if snapshot["summary"].get("lance.operation") in REPLACING
+        )
 
     def scanned(self, request: ScanRequest) -> Iterator[tuple[int, Version, Sequence[Fragment]]]:
         """Versions, each with the fragments of it that a scan is about."""
