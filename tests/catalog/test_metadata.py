@@ -140,10 +140,9 @@ def checked(table: LanceTable) -> Json:
     assert all(each <= metadata["last-updated-ms"] for each in times)
     few = orjson.loads(table.refs)
     named = {ref["snapshot-id"] for ref in metadata["refs"].values()}
-    assert [each["snapshot-id"] for each in few.pop("snapshots")] == [
-        each["snapshot-id"] for each in metadata["snapshots"] if each["snapshot-id"] in named
-    ]
-    assert few == {key: value for key, value in metadata.items() if key != "snapshots"}
+    for key in ("snapshots", "snapshot-log"):
+        assert few.pop(key) == [each for each in metadata[key] if each["snapshot-id"] in named]
+    assert few == {key: value for key, value in metadata.items() if key not in ("snapshots", "snapshot-log")}
     return metadata
 
 

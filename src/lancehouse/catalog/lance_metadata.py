@@ -43,19 +43,22 @@ class LanceTable:
     """Of `all`: the same wherever and whenever it is computed from the same state."""
     manifest: str
     """Where the current version is."""
-    snapshots: slice = field(repr=False)
-    """Where `all` has them."""
-    named: Sequence[slice] | None = field(repr=False)
-    """Where it has those that a branch or tag names; None if that are all."""
+    places: Sequence[slice] = field(repr=False)
+    """Where `all` has the snapshots, and the log of them."""
+    named: Sequence[Sequence[slice]] | None = field(repr=False)
+    """Where it has those that a branch or tag names, and the log of them; None if that are all."""
 
     @cached_property
     def refs(self) -> bytes:
         """Made when it is first asked for."""
         if self.named is None:
             return self.all
-        view = memoryview(self.all)
-        named = b",".join([view[each] for each in self.named])
-        return b"".join((view[: self.snapshots.start], named, view[self.snapshots.stop :]))
+        view, at = memoryview(self.all), 0
+        parts: list[bytes | memoryview] = []
+        for place, named in zip(self.places, self.named, strict=True):
+            parts += [view[at : place.start], b",".join([view[each] for each in named])]
+            at = place.stop
+        return b"".join((*parts, view[at:]))
 
     @property
     def refs_etag(self) -> str:
@@ -73,8 +76,8 @@ class LanceTable:
         """What the JSON takes, with that of `refs`, which may be asked for."""
         if self.named is None:
             return len(self.all)
-        named = sum(each.stop - each.start + 1 for each in self.named)
-        return int(2 * len(self.all) - (self.snapshots.stop - self.snapshots.start) + named)
+        named = sum(each.stop - each.start + 1 for part in self.named for each in part)
+        return int(2 * len(self.all) - sum(place.stop - place.start for place in self.places) + named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +223,17 @@ def _built(
     between = b"," if main and side else b""
     whole = b"".join((head, *main.json, between, *side.json, b'],"snapshot-log":[', *main.log, b"]}"))
     side_start = len(head) + main.end.end + len(between)
-    snapshots = slice(len(head), side_start + side.end.end)
-    named = _named(main, side, {ref["snapshot-id"] for ref in refs.values()}, len(head), side_start)
+    log_start = len(whole) - len(b"]}") - main.end.log_end
+    starts = (len(head), side_start, log_start)
+    named = _named(main, side, {ref["snapshot-id"] for ref in refs.values()}, starts)
     table = LanceTable(
         all=whole,
         etag=blake2b(head + main.digest + side.digest, digest_size=DIGEST).hexdigest(),
         manifest=more[-1].manifest if more else f"{entry.location.rstrip('/')}/_versions",
-        snapshots=snapshots,
-        named=None if len(named) == len(main) + len(side) else named,
+        places=(slice(len(head), side_start + side.end.end), slice(log_start, log_start + main.end.log_end)),
+        named=None if len(named[0]) == len(main) + len(side) else named,
     )
-    view, log_start = memoryview(whole), len(whole) - len(b"]}") - main.end.log_end
+    view = memoryview(whole)
     main, side = main.placed(view, len(head), log_start), side.placed(view, side_start, log_start)
     return Built(table, entry.location, history, main, side, inherited, last)
 
@@ -308,11 +312,13 @@ def _refs(main: Line, side: Line, history: History | None, rows: Iterable[RefRow
     }
 
 
-def _named(main: Line, side: Line, ids: Collection[int], start: int, side_start: int) -> list[slice]:
-    """Where the JSON of these snapshots is, in the order of the table's."""
+def _named(main: Line, side: Line, ids: Collection[int], starts: tuple[int, int, int]) -> list[list[slice]]:
+    """Where the JSON of these snapshots is, and that of their log, in the order of the table's."""
+    start, side_start, log_start = starts
     found = sorted(index for index in map(main.find, ids) if index is not None)
-    on_side = [index for index, each in enumerate(side.ids) if each in ids]
-    return [*(main.place(index, start) for index in found), *(side.place(index, side_start) for index in on_side)]
+    on_side = [side.place(index, side_start) for index, each in enumerate(side.ids) if each in ids]
+    logged = [main.log_place(index, log_start) for index in found]
+    return [[*(main.place(index, start) for index in found), *on_side], logged]
 
 
 def _of_versions(entry: EntryRow, history: History | None, versions: Sequence[Version], skip: int) -> list[Snapshot]:

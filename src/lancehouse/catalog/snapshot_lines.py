@@ -104,6 +104,11 @@ class Line:
         before = self.mark(index).end
         return slice(start + before + (index > 0), start + self.mark(index + 1).end)
 
+    def log_place(self, index: int, start: int) -> slice:
+        """Where the log of one is, if that of the line is at `start`."""
+        before = self.mark(index).log_end
+        return slice(start + before + (before > 0), start + self.mark(index + 1).log_end)
+
     def extended(self, keep: int, more: Sequence[Snapshot]) -> Line:
         """The first ones of a line that is placed, and then others."""
         at = self.mark(keep)
