@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.servers.lancehouse import Served
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -23,6 +25,16 @@ def test_the_readme_example(reference: str, tmp_path: Path) -> None:
     found: dict[str, object] = {"table": pa.table({"a": [1, 2, 3]})}
     exec(code, found)
     assert found["docs"].count_rows() == 3  # type: ignore[attr-defined]
+
+
+def test_the_example_of_the_server(served: Served) -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "server.md").read_text(), re.S)
+    assert block
+    code = block[1].replace("http://127.0.0.1:8181/iceberg", served.iceberg).replace("db", "example")
+    *lines, last = code.strip().splitlines()
+    found: dict[str, object] = {}
+    exec("\n".join([*lines, f"rows = {last}"]), found)
+    assert found["rows"] == pa.table({"id": [2, 3]})
 
 
 def test_the_readme_is_short() -> None:

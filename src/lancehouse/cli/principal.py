@@ -65,7 +65,7 @@ def opened(url: str | None) -> Iterator[Principals]:
 def principal() -> None:
     """Say who may call the server, and what they may do.
 
-    As soon as there is a principal, a server on this database asks every caller who they are. Changes hold within five
+    As soon as there is a principal, a server on this database asks every caller who they are. Changes hold within 3
     seconds on every server.
     """
 
@@ -115,7 +115,7 @@ def list_all(app: App, db: str | None) -> None:
             "client_id": each.client_id or "",
             "external": each.external,
             "grants": list(map(described, each.grants)),
-            "roles": "; ".join(map(str, each.grants)) or "nobody",
+            "roles": "; ".join(map(str, each.grants)) or "nothing",
             "created": moment(each.created_ms),
         }
         for each in found
