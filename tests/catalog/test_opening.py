@@ -44,6 +44,57 @@ def test_warehouses_are_remembered(database: Database, tmp_path: Path) -> None:
     assert places(record(database, [], default)) == {"one": f"{tmp_path}/3", "two": f"{tmp_path}/2"}
 
 
+def test_what_is_new_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    url = f"sqlite:///{tmp_path / 'c.db'}"
+    one, two = at("one", tmp_path / "1"), at("two", tmp_path / "2")
+    for wanted, news in [
+        ([one], [f"new database {url}", f"new warehouse one={tmp_path}/1"]),
+        ([one, two], [f"new warehouse two={tmp_path}/2"]),
+        ([], []),
+    ]:
+        said.clear()
+        database = open_database(url, said.append)
+        record(database, wanted, one, say=said.append)
+        database.close()
+        assert said == news
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("{0}/a", "warehouse new: location .*/a is the location of warehouse old at .*/a: give it a place of its own"),
+        ("file://{0}/a/", "is the location of warehouse old"),
+        ("{0}/link", "is the location of warehouse old"),
+        ("{0}/a/b", "lies in warehouse old"),
+        ("{0}", "holds warehouse old"),
+        ("s3://bucket/x/y", "lies in warehouse far at s3://bucket/x"),
+        ("{0}/ab", None),
+        ("s3://bucket/xy", None),
+    ],
+)
+def test_warehouses_lie_apart(database: Database, tmp_path: Path, location: str, words: str | None) -> None:
+    (tmp_path / "link").symlink_to("a")
+    known = record(database, [at("old", tmp_path / "a"), at("far", "s3://bucket/x")], at("main", ""))
+    record(database, [at("moves", tmp_path / "m")], at("main", ""))
+    place = location.format(tmp_path)
+    if words is None:
+        record(database, [at("new", place)], at("main", ""))
+        return
+    with pytest.raises(InvalidInputError, match=words):
+        record(database, [at("new", place)], at("main", ""))
+    with pytest.raises(InvalidInputError, match=words.replace("new", "moves")):
+        record(database, [at("moves", place)], at("main", ""))
+    assert database.read(repository.warehouses)[2].location == f"{tmp_path}/m"
+    assert record(database, [at("old", tmp_path / "a"), at("far", "s3://bucket/x")], at("main", "")) == known
+
+
+def test_warehouses_of_before_stay_where_they_are(database: Database, tmp_path: Path) -> None:
+    database.write(lambda tx: repository.insert_warehouse(tx, "outer", f"{tmp_path}/a"))
+    database.write(lambda tx: repository.insert_warehouse(tx, "inner", f"{tmp_path}/a/b"))
+    assert places(record(database, [], at("main", ""))) == {"outer": f"{tmp_path}/a", "inner": f"{tmp_path}/a/b"}
+
+
 def test_without_any_the_default_is_served(database: Database, tmp_path: Path) -> None:
     assert places(record(database, [], at("main", tmp_path / "w"))) == {"main": f"{tmp_path}/w"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
+import pytest
 import trustme
 from click import Option
 from click.testing import CliRunner
@@ -33,6 +35,8 @@ EMPTY = {"type": "struct", "fields": []}
 class Running:
     process: subprocess.Popen[str]
     line: str
+    before: list[str]
+    """Lines before the one that says `ready`."""
     client: Client
     log: Path
 
@@ -51,14 +55,17 @@ def serve(folder: Path, *options: str) -> Iterator[Running]:
             stderr=errors,
             text=True,
             env={**os.environ, "XDG_DATA_HOME": str(folder / "data")},
+            process_group=0,
         )
     assert process.stdout is not None
     try:
-        line = process.stdout.readline()
-        assert line.startswith("ready"), log.read_text()
+        before = []
+        while (line := process.stdout.readline()) and not line.startswith("ready"):
+            before.append(line.rstrip("\n"))
+        assert line, log.read_text()
         port = re.search(r"iceberg https?://\S+:(\d+)/iceberg", line)
         assert port
-        yield Running(process, line, Client(int(port[1])), log)
+        yield Running(process, line, before, Client(int(port[1])), log)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -69,7 +76,8 @@ def serve(folder: Path, *options: str) -> Iterator[Running]:
 def refused(folder: Path, *options: str) -> str:
     environment = {"XDG_DATA_HOME": str(folder / "data")}
     done = CliRunner().invoke(main, ["serve", "--port", "0", *options], env=environment)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.exit_code == 1
+    assert all(line.startswith("new database ") for line in done.stdout.splitlines())
     (sentence,) = done.stderr.splitlines()
     return sentence
 
@@ -90,6 +98,11 @@ def test_without_options(tmp_path: Path) -> None:
     with serve(tmp_path) as running:
         warehouse = tmp_path / "data" / "lancehouse" / "warehouse"
         assert running.line.endswith(f"warehouses main={warehouse}\n")
+        assert running.before == [
+            f"new database sqlite:///{tmp_path}/data/lancehouse/catalog.db",
+            f"new warehouse main={warehouse}",
+            "anybody may do everything: no principal exists",
+        ]
         assert running.client.iceberg("GET", "config").json["defaults"]["root"] == str(warehouse)
         assert running.client.send("GET", "/health/ready").status == 200
         assert (tmp_path / "data" / "lancehouse" / "catalog.db").exists()
@@ -111,8 +124,18 @@ def test_beyond_this_machine_if_told_so(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(20) == 0
     with serve(tmp_path, "--host", "0.0.0.0", "--auth") as running:  # the warehouses are remembered
+        assert running.before == []
         assert running.line.endswith(f"warehouses {one} {two}\n")
         assert running.client.iceberg("GET", "config").error[0] == 401
+
+
+def test_the_default_warehouse_is_beside_the_database(tmp_path: Path) -> None:
+    with serve(tmp_path, "--db", f"sqlite:///{tmp_path}/mine/c.db") as running:
+        assert running.before[:2] == [
+            f"new database sqlite:///{tmp_path}/mine/c.db",
+            f"new warehouse main={tmp_path}/mine/warehouse",
+        ]
+    assert not (tmp_path / "data").exists()
 
 
 def test_what_cannot_be_served(tmp_path: Path) -> None:
@@ -125,6 +148,8 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
         (["--tls-cert", str(pem), "--tls-key", str(pem)], "are no certificate with its key"),
         (["--warehouse", f"w={pem}/below"], "warehouse w: location"),
         (["--warehouse", "w=ftp://x"], "no lance table can lie there"),
+        (["--warehouse", f"a={tmp_path}/a", "--warehouse", f"b={tmp_path}/a/b"], "lies in warehouse a at"),
+        (["--tls-cert", str(pem)], "--tls-key is missing: --tls-cert and --tls-key are given together"),
         (["--root", "nope=/x"], "--root names warehouse nope, which is not served; there are main"),
         (["--root", "main=s3a://x/y"], "warehouse main: location 's3a://x/y' is not allowed"),
         (["--host", "0.0.0.0"], "lancehouse principal create"),
@@ -176,12 +201,46 @@ def test_workers(tmp_path: Path) -> None:
         wait_until(lambda: gone(workers))
 
 
-def test_workers_stop_in_order(tmp_path: Path) -> None:
-    with serve(tmp_path, "--workers", "2") as running:
-        workers = running.workers()
-        running.process.terminate()
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)])
+def test_a_stop_finishes_what_was_begun_and_is_silent(
+    tmp_path: Path, workers: int, number: signal.Signals, to_all: bool
+) -> None:
+    """Also where the signal goes to the whole group, as Ctrl-C does, and the workers get it from both sides."""
+    body = b'{"namespace": ["n"]}'
+    head = f"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    with serve(tmp_path, "--workers", str(workers)) as running:
+        pids = running.workers()
+        assert running.client.iceberg("GET", "config").status == 200
+        with socket.create_connection(("127.0.0.1", running.client.port), timeout=START_TIMEOUT_S) as connection:
+            connection.sendall(head.encode() + body[:5])
+            time.sleep(0.3)
+            (os.killpg if to_all else os.kill)(running.process.pid, number)
+            time.sleep(0.7)
+            connection.sendall(body[5:])
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert running.process.wait(30) == 0
-        assert gone(workers)
+        assert gone(pids)
+    lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+    assert {line["route"]: line["status"] for line in lines} == {"getConfig": 200, "createNamespace": 200}
+    assert "error" not in {line["level"] for line in lines}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_signal_stops_at_once(tmp_path: Path, workers: int) -> None:
+    with serve(tmp_path, "--workers", str(workers)) as running:
+        pids = running.workers()
+        assert running.client.iceberg("GET", "config").status == 200
+        head = b"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", running.client.port), timeout=START_TIMEOUT_S) as connection:
+            connection.sendall(head)
+            time.sleep(0.3)
+            running.process.terminate()
+            time.sleep(0.3)
+            running.process.terminate()
+            assert running.process.wait(10) == 0
+        assert gone(pids)
+    assert "lifespan" not in running.log.read_text()
 
 
 def test_every_setting_is_an_option_and_a_variable(tmp_path: Path) -> None:

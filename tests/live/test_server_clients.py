@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -9,14 +11,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import (
-    CreateNamespaceRequest,
-    DeclareTableRequest,
-    DeregisterTableRequest,
-    DescribeTableRequest,
-    ListTablesRequest,
-    connect,
-)
+from lance_namespace import connect
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -176,18 +171,29 @@ def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, served: Serv
     assert registered.scan().to_arrow().num_rows == 10
 
 
-def test_the_peer(served: Served, level: str, tmp_path: Path) -> None:
-    """lance-namespace-impls: what it does at all, it does here."""
-    peer = connect(
-        "lance_namespace_impls.iceberg.IcebergNamespace", {"endpoint": served.iceberg, "root": str(served.location)}
-    )
-    home = [served.warehouse, f"peer_{uuid4().hex[:8]}"]
-    peer.create_namespace(CreateNamespaceRequest(id=home))
-    declared = peer.declare_table(DeclareTableRequest(id=[*home, "docs"]))
-    assert declared.location
-    lance.write_dataset(ROWS, declared.location)
-    assert peer.list_tables(ListTablesRequest(id=home)).tables == ["docs"]
-    assert peer.describe_table(DescribeTableRequest(id=[*home, "docs"])).location == declared.location
-    assert lance.dataset(declared.location).count_rows() == 10
-    peer.deregister_table(DeregisterTableRequest(id=[*home, "docs"]))
-    assert not peer.list_tables(ListTablesRequest(id=home)).tables
+PEER = """
+import sys
+import lance, pyarrow as pa
+from lance_namespace import (
+    CreateNamespaceRequest, DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest, ListTablesRequest, connect
+)
+endpoint, root, warehouse, level = sys.argv[1:]
+peer = connect("lance_namespace_impls.iceberg.IcebergNamespace", {"endpoint": endpoint, "root": root})
+home = [warehouse, level]
+peer.create_namespace(CreateNamespaceRequest(id=home))
+location = peer.declare_table(DeclareTableRequest(id=[*home, "docs"])).location
+lance.write_dataset(pa.table({"id": [1, 2, 3]}), location)
+assert peer.list_tables(ListTablesRequest(id=home)).tables == ["docs"]
+assert peer.describe_table(DescribeTableRequest(id=[*home, "docs"])).location == location
+assert lance.dataset(location).count_rows() == 3
+peer.deregister_table(DeregisterTableRequest(id=[*home, "docs"]))
+assert not peer.list_tables(ListTablesRequest(id=home)).tables
+print("done")
+"""
+
+
+def test_the_peer(served: Served) -> None:
+    """lance-namespace-impls: what it does at all, it does here. It takes our aliases, so it has a process of its own."""
+    arguments = [served.iceberg, str(served.location), served.warehouse, f"peer_{uuid4().hex[:8]}"]
+    run = subprocess.run([sys.executable, "-c", PEER, *arguments], capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["done"], run.stderr

@@ -297,7 +297,40 @@ def test_one_line_a_request(tmp_path: Path, level: str) -> None:
             "principal": "anonymous",
             "client": "tester/1",
             "warehouse": "main",
+            "error": "NoSuchNamespaceException",
+            "message": "Namespace does not exist: nope/x",
         }
+
+
+def test_the_log_has_the_reason_of_a_refusal(tmp_path: Path) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    secret = b"grant_type=client_credentials&client_id=me&client_secret=s3cr3t"
+    with serving(tmp_path, more=ROUTES) as client:
+        long = client.iceberg("GET", f"main/namespaces/{'n' * 400}").message
+        client.send("HEAD", "/refuse")
+        client.send("GET", "/fail", headers={"X-Request-Id": "r2"})
+        client.send("POST", "/iceberg/v1/oauth/tokens", raw=secret, headers=form)
+        client.send("GET", "/iceberg/v1/config")
+        time.sleep(0.2)
+    assert "s3cr3t" not in (tmp_path / "log").read_text()
+    assert [(line["status"], line.get("error"), line.get("message")) for line in client.lines()] == [
+        (404, "NoSuchNamespaceException", long[:300]),
+        (409, "CommitFailedException", "somebody was faster"),
+        (500, "InternalServerError", "the server failed; its log has the reason under the request id r2"),
+        (401, "invalid_client", "the client id or the client secret is wrong"),
+        (200, None, None),
+    ]
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_what_machines_ask_for_is_logged_at_debug_level(tmp_path: Path, level: str) -> None:
+    paths = ["/health/live", "/health/ready", "/metrics"]
+    with serving(tmp_path, level=level) as client:
+        for path in [*paths, "/"]:
+            assert client.send("GET", path).status == 200
+        time.sleep(0.2)
+    quiet = [(path, "debug") for path in paths] if level == "debug" else []
+    assert [(line["path"], line["level"]) for line in client.lines()] == [*quiet, ("/", "info")]
 
 
 def test_metrics(tmp_path: Path) -> None:

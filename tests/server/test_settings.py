@@ -164,7 +164,12 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
     ("file", "words"),
     [
         ("[1]", "must hold keys and values"),
-        ("a: [", "no YAML in line"),
+        ("a: [", "c.yaml is no YAML in line 1, column 5: while parsing a flow node, expected the node content"),
+        ("port: 1\n  host: x", "c.yaml is no YAML in line 2, column 7: mapping values are not allowed here$"),
+        ("db: *hunter2", "c.yaml is no YAML in line 1, column 5: found undefined alias$"),
+        ("db: !hunter2 x", "c.yaml is no YAML in line 1, column 5: could not determine a constructor for the tag$"),
+        ("db: \x07", "c.yaml is no YAML: special characters are not allowed, at character 4$"),
+        ("db: 2026-13-01", "c.yaml is no YAML: month must be in"),
         ("prot: 1", "unknown key 'prot'; did you mean 'port'"),
         ("port: x", "key 'port' must be a whole number"),
         ("port: [1]", "key 'port' must be a single value"),
@@ -172,7 +177,10 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
         ("warehouses: {w: {storage: {k: '${NOT_THERE_AT_ALL}'}}}", "key 'warehouses.w.storage.k' needs"),
         ("warehouses: [a]", "key 'warehouses' must hold keys and values"),
         ("warehouses: {w: {}}", "key 'warehouses.w.location' is missing"),
-        ("warehouses: {w: {location: /x, root: [/y]}}", "unknown key 'root'; did you mean 'roots'"),
+        (
+            "warehouses: {w: {location: /x, root: [/y]}}",
+            "c.yaml: warehouses.w has an unknown key 'root'; did you",
+        ),
         ("warehouses: {w: {location: /x, roots: /y}}", "key 'warehouses.w.roots' must be a list"),
         ("warehouses: {w: {location: /x, vend: all}}", "key 'warehouses.w.vend' must be one of"),
         ("issuers: x", "key 'issuers' must be a list"),
@@ -191,8 +199,10 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_certificate_and_key_go_together(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("x")
-    with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
+    with pytest.raises(InvalidInputError, match=r"^--tls-key is missing: --tls-cert and --tls-key"):
         parse({"tls_cert": str(tmp_path / "c.pem")})
+    with pytest.raises(InvalidInputError, match=r"^--tls-cert is missing"):
+        parse({"tls_key": str(tmp_path / "c.pem")})
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,7 @@ def test_full_disk(tmp_path: Path) -> None:
     assert names.split() == ["before", *(f"w{each}" for each in range(int(number))), "after"]
 
 
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # the child does nothing with it
 def test_fork(place: Place) -> None:
     """A forked process works with connections of its own, and leaves its parent's alone."""
     place.made("parent")

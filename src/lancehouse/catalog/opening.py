@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,17 +10,23 @@ from types import MappingProxyType
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog import vending
-from lancehouse.catalog.locations import warehouse_location
+from lancehouse.catalog.locations import key, warehouse_location
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database, Tx
+from lancehouse.store.rows import WarehouseRow
 
 NO_ROOTS: Mapping[str, Sequence[str]] = MappingProxyType({})
+Say = Callable[[str], None]
 
 
-def open_database(url: str) -> Database:
-    """A database that is ready for use; an empty one is set up.
+def _silent(line: str) -> None:
+    pass
+
+
+def open_database(url: str, say: Say = _silent) -> Database:
+    """A database that is ready for use; an empty one is set up, and `say` told so.
 
     Raises:
         InvalidTableStateError: its schema is older, which `lancehouse db upgrade` changes, or newer.
@@ -30,9 +36,15 @@ def open_database(url: str) -> Database:
     database = Database(url)
     if database.file is not None:
         _make(database.file.parent)
-    migrate.create_if_empty(database)
+    if migrate.create_if_empty(database):
+        say(f"new database {database.name}")
     migrate.check(database)
     return database
+
+
+def default_location(database: Database) -> str | None:
+    """Where the warehouse lies that nobody has named: beside SQLite's file."""
+    return str(database.file.parent / "warehouse") if database.file is not None else None
 
 
 def check(database: Database) -> None:
@@ -52,6 +64,7 @@ def record(
     wanted: Sequence[Warehouse],
     default: Warehouse,
     roots: Mapping[str, Sequence[str]] = NO_ROOTS,
+    say: Say = _silent,
 ) -> list[Warehouse]:
     """The warehouses to serve, as the database knows them. New ones are written down, and their folders made.
 
@@ -60,10 +73,11 @@ def record(
         wanted: what was asked for; if nothing was, those that are known are served.
         default: what is served where nothing is known either.
         roots: more places where tables may lie, by the name of the warehouse.
+        say: is told of each warehouse that is new.
 
     Raises:
         InvalidInputError: nothing can be kept at a location; or one is known with another location, and has tables
-            there; or `roots` names one that is not served.
+            there; or a new one lies in another or holds it; or `roots` names one that is not served.
     """
     known = database.read(repository.warehouses)
     asked = wanted or [Warehouse(row.id, row.name, row.location) for row in known] or [default]
@@ -72,7 +86,11 @@ def record(
         if name not in names:
             raise InvalidInputError(f"--root names warehouse {name}, which is not served; there are {', '.join(names)}")
     placed = [_placed(warehouse, roots.get(warehouse.name, ())) for warehouse in asked]
-    return database.write(lambda tx: [_recorded(tx, warehouse) for warehouse in placed])
+    recorded = database.write(lambda tx: [_recorded(tx, warehouse) for warehouse in placed])
+    for warehouse in recorded:
+        if warehouse.id not in {row.id for row in known}:
+            say(f"new warehouse {warehouse.name}={warehouse.location}")
+    return recorded
 
 
 def _placed(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
@@ -91,7 +109,8 @@ def _placed(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
 
 
 def _recorded(tx: Tx, warehouse: Warehouse) -> Warehouse:
-    for row in repository.warehouses(tx):
+    known = repository.warehouses(tx)
+    for row in known:
         if row.name != warehouse.name:
             continue
         if not is_same(row.location, warehouse.location):
@@ -100,9 +119,25 @@ def _recorded(tx: Tx, warehouse: Warehouse) -> Warehouse:
                     f"warehouse {row.name} is at {row.location} and has tables there; "
                     f"it cannot be served at {warehouse.location}: give its location, or another name"
                 )
+            _check_apart(warehouse, known)
             repository.move_warehouse(tx, row.id, warehouse.location)
         return replace(warehouse, id=row.id)
+    _check_apart(warehouse, known)
     made = repository.insert_warehouse(tx, warehouse.name, warehouse.location)
     if made is None:  # another server was faster
         return _recorded(tx, warehouse)
     return replace(warehouse, id=made.id)
+
+
+def _check_apart(warehouse: Warehouse, known: Sequence[WarehouseRow]) -> None:
+    """Refuse a place that another warehouse has: what one of them dropped or listed could be the other's."""
+    here = key(warehouse.location)
+    for row in known:
+        there = key(row.location)
+        if row.name == warehouse.name or not (here.startswith(there) or there.startswith(here)):
+            continue
+        how = "is the location of" if here == there else "lies in" if here.startswith(there) else "holds"
+        raise InvalidInputError(
+            f"warehouse {warehouse.name}: location {warehouse.location} {how} warehouse {row.name} "
+            f"at {row.location}: give it a place of its own"
+        )

@@ -32,7 +32,8 @@ def _options(command: F) -> F:
     multiple=True,
     metavar="NAME=LOCATION",
     envvar="LANCEHOUSE_WAREHOUSE",
-    help="a warehouse to serve; by default those that the database knows, else main in the data folder",
+    help="a warehouse to serve; by default those that the database knows, "
+    "else main beside SQLite's file or, with Postgres, in the data folder",
 )
 @click.option(
     "--root",
@@ -53,7 +54,7 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
     from lancehouse.server.workers import Workers
 
     with run.listen(settings) as listener:
-        served = run.prepare(settings)
+        served = run.prepare(settings, click.echo)
 
         def ready() -> None:
             click.echo(run.ready_line(settings, listener, served))

@@ -41,6 +41,8 @@ _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _NO_MATCH = Match("")
 READS = frozenset({"GET", "HEAD"})
 LONGEST_CLIENT = 200
+LONGEST_MESSAGE = 300
+"""Characters of the text of an error that are logged."""
 FORGET_EVERY_S = 3600.0
 MEASURE_EVERY_S = 1.0
 
@@ -141,7 +143,7 @@ class App:
         try:
             response = await self._answer(exchange, receive)
         except bodies.GoneError:
-            response = Response(499)  # nobody will read it
+            response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # nobody will read it
         except FORESEEN as error:
             response = refusal(error)
         except Exception as error:  # whatever it is, the client gets an answer and the log the reason
@@ -225,8 +227,11 @@ class App:
         route = exchange.route.name if exchange.route else "none"
         self._metrics.count(route, exchange.method, response.status, seconds)
         level = logging.ERROR if response.status >= 500 else logging.INFO
+        if exchange.route is not None and exchange.route.quiet:
+            level = logging.DEBUG
         if level < self._log.level:
             return
+        error, message = response.why or ("", "")
         self._log.line(
             level,
             {
@@ -240,6 +245,7 @@ class App:
                 "principal": exchange.principal,
                 "client": exchange.headers.get("user-agent", "")[:LONGEST_CLIENT],
                 "warehouse": exchange.match.prefix,
+                **({"error": error, "message": message[:LONGEST_MESSAGE]} if response.why else {}),
             },
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,8 @@ class Door:
         self._made.add_done_callback(self._finish)
         maker.shutdown(wait=False)
         await send({"type": "lifespan.startup.complete"})
-        await receive()
+        with contextlib.suppress(asyncio.CancelledError):  # a stop at once does not ask, it cancels
+            await receive()
         if self._app is not None:
             self._app.close()
         await send({"type": "lifespan.shutdown.complete"})

@@ -137,9 +137,16 @@ def to_wire(error: BaseException) -> tuple[int, str]:
 
 def envelope(status: int, type_: str, message: str) -> bytes:
     """Iceberg's form of an error."""
-    # a name that is no text (a lone surrogate) may be repeated in a message
-    words = message.encode("utf-8", "backslashreplace").decode()
-    return orjson.dumps({"error": {"message": words, "type": type_, "code": status}})
+    return orjson.dumps({"error": {"message": _unicode(message), "type": type_, "code": status}})
+
+
+def _unicode(message: str) -> str:
+    """A name that is no text (a lone surrogate) may be repeated in a message."""
+    return message.encode("utf-8", "backslashreplace").decode()
+
+
+def _error(status: int, type_: str, message: str, headers: list[Header] | None = None) -> Response:
+    return Response(status, envelope(status, type_, message), headers or [], why=(type_, _unicode(message)))
 
 
 def refusal(error: BaseException) -> Response:
@@ -154,7 +161,7 @@ def refusal(error: BaseException) -> Response:
         headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
     if isinstance(error, (TooLargeError, TooSlowError)):
         headers.append((b"connection", b"close"))
-    return Response(status, envelope(status, type_, WORDS.get(type(error)) or str(error)), headers)
+    return _error(status, type_, WORDS.get(type(error)) or str(error), headers)
 
 
 def failure(request_id: str, *, commits: bool) -> Response:
@@ -162,4 +169,4 @@ def failure(request_id: str, *, commits: bool) -> Response:
     status, type_ = STATE_UNKNOWN if commits else INTERNAL
     unknown = "; whether the commit was made is not known" if commits else ""
     message = f"the server failed{unknown}; its log has the reason under the request id {request_id}"
-    return Response(status, envelope(status, type_, message))
+    return _error(status, type_, message)

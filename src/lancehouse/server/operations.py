@@ -31,6 +31,8 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
         form = dict(parse_qsl(call.body.decode("utf-8", "replace"), keep_blank_values=True))
         status, body = authentication.token(form, call.headers)
         response = responses.json(body, status)
+        if "error" in body:
+            response.why = body["error"], body["error_description"]
         response.headers += ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
         return response
 
@@ -47,7 +49,7 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
     return [
         Route("getToken", "POST", "/v1/oauth/tokens", token, open=True),
         *(
-            Route(name, method, path, handler, fast=fast, open=True)
+            Route(name, method, path, handler, fast=fast, open=True, quiet=path != "/")
             for name, path, handler, fast in reads
             for method in ("GET", "HEAD")
         ),
@@ -69,5 +71,7 @@ def ready(call: Call) -> Response:
     try:
         opening.check(call.catalog.database)
     except LanceNamespaceError as error:
-        return responses.json({"status": "not ready", "reason": str(error)}, 503)
+        response = responses.json({"status": "not ready", "reason": str(error)}, 503)
+        response.why = "ServiceUnavailableException", str(error)
+        return response
     return responses.json({"status": "ready"})

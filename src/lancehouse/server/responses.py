@@ -31,6 +31,8 @@ class Response:
     content_type: bytes = b"application/json"
     variant: bytes | None = None
     """Names the body among all, so that its compressed form can be kept."""
+    why: tuple[str, str] | None = None
+    """Type and text of the error that it is, for the log."""
 
 
 NO_CONTENT = 204

@@ -43,6 +43,8 @@ class Route:
     pool: Literal["requests", "scans"] = "requests"
     open: bool = False
     """Whether it needs no authentication."""
+    quiet: bool = False
+    """Whether it is called so often, by machines, that only a log of level debug has it."""
 
     @property
     def endpoint(self) -> str:

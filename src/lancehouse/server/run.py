@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -29,23 +30,33 @@ if TYPE_CHECKING:
 BACKLOG = 2048
 
 
-def prepare(settings: ServerSettings) -> list[Warehouse]:
+def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Warehouse]:
     """Look whether the server can run as asked for; the warehouses that it will serve.
+
+    Args:
+        say: is told what whoever started it should know: what is made, and that nobody is asked who they are.
 
     Raises:
         LanceNamespaceError: it cannot; the text says what to do.
     """
     tls_context(settings)
-    database = opening.open_database(settings.db)
+    database = opening.open_database(settings.db, say)
     try:
-        _check_exposure(settings, Principals(database))
-        return opening.record(database, settings.warehouses, settings.default, settings.roots)
+        is_open = not (settings.auth or settings.issuers or Principals(database).any())
+        if is_open:
+            _check_exposure(settings)
+        place = opening.default_location(database)
+        default = replace(settings.default, location=place) if place else settings.default
+        served = opening.record(database, settings.warehouses, default, settings.roots, say)
     finally:
         database.close()
+    if is_open:
+        say("anybody may do everything: no principal exists")
+    return served
 
 
-def _check_exposure(settings: ServerSettings, principals: Principals) -> None:
-    if settings.is_loopback or settings.insecure or settings.auth or settings.issuers or principals.any():
+def _check_exposure(settings: ServerSettings) -> None:
+    if settings.is_loopback or settings.insecure:
         return
     raise InvalidInputError(
         f"on {settings.host} other machines could change everything, for nobody is asked who they are. "
@@ -126,9 +137,11 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
 class Server(uvicorn.Server):
     """Says when it is ready; stops by a signal, with success."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], *, is_worker: bool = False) -> None:
+        """Of a worker, the parent decides when it ends at once."""
         super().__init__(config)
         self._on_ready = on_ready
+        self._is_worker = is_worker
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
@@ -137,7 +150,10 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A signal stops the server when its requests are done; a second one at once."""
+        """A signal stops the server when its requests are done; a second one at once.
+
+        A worker may get one signal twice, as a member of a group and from its parent: that is not two.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
             loop.add_signal_handler(number, self.stop)
@@ -145,12 +161,17 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         """Finish what was begun, and end."""
-        self.force_exit = self.should_exit
+        self.force_exit = self.should_exit and not self._is_worker
         self.should_exit = True
 
 
 def run(
-    settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse], ready: Callable[[], None]
+    settings: ServerSettings,
+    listener: socket.socket,
+    warehouses: list[Warehouse],
+    ready: Callable[[], None],
+    *,
+    is_worker: bool = False,
 ) -> None:
     """Serve in this process until a signal comes."""
     from lancehouse.server.protocol import protocol
@@ -180,7 +201,7 @@ def run(
     )
     config.load()
     config.ssl = tls_context(settings)
-    server = Server(config, ready)
+    server = Server(config, ready, is_worker=is_worker)
     try:
         server.run([listener])
     finally:
@@ -191,11 +212,11 @@ def run(
         raise InternalError("the server could not load what it stands on; the log has the reason")
 
 
-def die_with(parent: Callable[[], bytes]) -> None:
-    """End when whoever holds the other end of a pipe is gone."""
+def die_with(parent_ends: Callable[[], None]) -> None:
+    """End when `parent_ends` returns: whoever holds the other end of a pipe is gone."""
 
     def wait() -> None:
-        parent()
+        parent_ends()
         signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()

@@ -197,7 +197,8 @@ class ServerSettings:
         values = {setting.name: _value(setting, given, read) for setting in SERVER_SETTINGS}
         limits = Limits(**{s.limit: values.pop(s.name) for s in SERVER_SETTINGS if s.limit})
         if bool(values["tls_cert"]) != bool(values["tls_key"]):
-            raise InvalidInputError("tls_cert and tls_key are given together")
+            missing = "--tls-key" if values["tls_cert"] else "--tls-cert"
+            raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
         issuers = _issuers(values.pop("issuer"), values.pop("issuer_audience"), read.get("issuers"))
         return cls(
@@ -270,17 +271,32 @@ def _read_file(file: str) -> dict[str, Any]:
         read = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInputError(f"the file {file} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        place = f" in line {where.line + 1}" if where else ""
-        raise InvalidInputError(f"the file {file} is no YAML{place}") from None
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"the file {file} is no YAML: it is not UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidInputError(f"the file {file} is no YAML{place}: {_reason(error.context, error.problem)}") from None
+    except yaml.reader.ReaderError as error:
+        raise InvalidInputError(f"the file {file} is no YAML: {error.reason}, at character {error.position}") from None
+    except ValueError as error:  # a date or a number that is none
+        raise InvalidInputError(f"the file {file} is no YAML: {error}") from None
     if read is None:
         return {}
     if not isinstance(read, dict):
         raise InvalidInputError(f"the file {file} must hold keys and values")
     named = {str(key).replace("-", "_"): _substituted(str(key), value) for key, value in read.items()}
     _check_keys(named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers"], f"the file {file}")
+    for name, described in _mapping("warehouses", named.get("warehouses")).items():
+        if isinstance(described, dict):
+            _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
     return named
+
+
+def _reason(*parts: str | None) -> str:
+    """YAML's own words, without the names that it repeats: one may be a secret that begins with * or !."""
+    words = ", ".join(filter(None, parts))
+    return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
 
 
 def _substituted(place: str, value: Any) -> Any:
@@ -338,10 +354,7 @@ def _named(option: str, value: str) -> tuple[str, str]:
 
 
 def _described(name: str, described: Any) -> dict[str, Any]:
-    place = f"warehouses.{name}"
-    fields = {"location": described} if isinstance(described, str) else dict(_mapping(place, described))
-    _check_keys(fields, WAREHOUSE_KEYS, place)
-    return fields
+    return {"location": described} if isinstance(described, str) else dict(_mapping(f"warehouses.{name}", described))
 
 
 def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:

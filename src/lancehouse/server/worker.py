@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 
@@ -17,14 +16,17 @@ def _ready() -> None:
     os.write(1, b"ready\n")
 
 
+def _parent_ends() -> None:
+    os.read(0, 1)  # not of `sys.stdin`: its lock would be held when the interpreter ends
+
+
 def main() -> None:
-    """Serve on the socket that the parent has bound."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the server runs, the parent decides
+    """Serve on the socket that the parent has bound. The parent has blocked SIGINT: it alone says when to stop."""
     told = json.loads(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=told["socket"])
     warehouses = [Warehouse(**{**each, "roots": tuple(each["roots"])}) for each in told["warehouses"]]
-    die_with(sys.stdin.buffer.read)
-    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready)
+    die_with(_parent_ends)
+    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready, is_worker=True)
 
 
 if __name__ == "__main__":

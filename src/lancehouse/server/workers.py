@@ -68,13 +68,14 @@ class Workers:
                 shutil.rmtree(self._metrics, ignore_errors=True)
 
     def _start(self) -> None:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "lancehouse.server.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[self._listener.fileno()],
-            env={**os.environ, MULTIPROCESS: self._metrics},
-        )
+        with _interrupts_blocked():
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "lancehouse.server.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._listener.fileno()],
+                env={**os.environ, MULTIPROCESS: self._metrics},
+            )
         assert worker.stdin is not None
         worker.stdin.write(self._told)
         worker.stdin.flush()
@@ -128,14 +129,17 @@ class Workers:
         mark_process_dead(worker.pid, self._metrics)  # type: ignore[no-untyped-call]
 
     def _stop(self) -> None:
+        """Let the workers finish what was begun; asked for again, end them."""
+        end = subprocess.Popen.kill if self._is_stopping else subprocess.Popen.terminate
         self._is_stopping = True
         for worker in self._running:
             if worker.poll() is None:
-                worker.terminate()
+                end(worker)
 
     def _end(self) -> None:
         self._listener.close()
-        self._stop()
+        if not self._is_stopping:
+            self._stop()
         deadline = time.monotonic() + self._settings.limits.stop_s + GRACE_S
         for worker in list(self._running):
             try:
@@ -144,6 +148,16 @@ class Workers:
                 worker.kill()
                 worker.wait()
             self._forget(worker)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process that is started here never gets the Ctrl-C that its parent gets too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

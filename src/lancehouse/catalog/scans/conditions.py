@@ -190,7 +190,8 @@ def _fits(dtype: pa.DataType, value: int) -> bool:
 
 
 def _around(kind: type[np.floating[Any]], value: float) -> tuple[str, str] | None:
-    below, above = (np.nextafter(kind(value), kind(side)) for side in (-np.inf, np.inf))
+    with np.errstate(over="ignore"):
+        below, above = (np.nextafter(kind(value), kind(side)) for side in (-np.inf, np.inf))
     if not (np.isfinite(below) and np.isfinite(above)):
         return None
     return f"{float(below)!r}", f"{float(above)!r}"
