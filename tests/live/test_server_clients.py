@@ -174,9 +174,8 @@ def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, served: Serv
 PEER = """
 import sys
 import lance, pyarrow as pa
-from lance_namespace import (
-    CreateNamespaceRequest, DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest, ListTablesRequest, connect
-)
+from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DeregisterTableRequest
+from lance_namespace import DescribeTableRequest, ListTablesRequest, connect
 endpoint, root, warehouse, level = sys.argv[1:]
 peer = connect("lance_namespace_impls.iceberg.IcebergNamespace", {"endpoint": endpoint, "root": root})
 home = [warehouse, level]
@@ -193,7 +192,7 @@ print("done")
 
 
 def test_the_peer(served: Served) -> None:
-    """lance-namespace-impls: what it does at all, it does here. It takes our aliases, so it has a process of its own."""
+    """lance-namespace-impls: what it does at all, it does here. It takes our aliases: it has a process of its own."""
     arguments = [served.iceberg, str(served.location), served.warehouse, f"peer_{uuid4().hex[:8]}"]
     run = subprocess.run([sys.executable, "-c", PEER, *arguments], capture_output=True, text=True, timeout=120)
     assert run.stdout.split() == ["done"], run.stderr
