@@ -189,7 +189,7 @@ def test_answers_are_as_promised(served: Served, name: str, mode: str, soak: boo
     session = requests.Session()
 
     @settings(
-        max_examples=400 if soak else 15,
+        max_examples=400 if soak else 6,
         deadline=None,
         derandomize=not soak,
         database=None,
