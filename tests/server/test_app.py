@@ -359,3 +359,11 @@ def test_authentication(tmp_path: Path) -> None:
         token = client.send("POST", "/iceberg/v1/oauth/tokens", raw=b"grant_type=client_credentials", headers=form)
         assert (token.status, token.json["error"]) == (401, "invalid_client")
         assert token.headers["cache-control"] == "no-store"
+
+
+def test_a_broken_query_is_not_repeated(client: Client) -> None:
+    for query in ("token=s3cr3t%zz", "token=s3cr3t%ff", "token=s3cr3t%00"):
+        answer = client.iceberg("GET", f"main/namespaces?{query}")
+        assert answer.error == (400, "BadRequestException")
+        assert "'token' in the query" in answer.message
+        assert "s3cr3t" not in answer.message

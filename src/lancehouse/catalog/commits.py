@@ -22,6 +22,7 @@ from lancehouse.catalog.entries import TableName, insert, record, require_free
 from lancehouse.catalog.errors import ViewAlreadyExistsError
 from lancehouse.catalog.files import Files
 from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.requirements import is_create
 from lancehouse.catalog.lance_commits import MAIN, Change, decide
 from lancehouse.catalog.loading import Loaded, Loader
 from lancehouse.catalog.metadata import LanceTables
@@ -144,7 +145,7 @@ class Commits:
     def _prepared(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> Prepared:
         requirements, updates = request["requirements"], request["updates"]
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
-        if any(requirement.get("type") == "assert-create" for requirement in requirements):
+        if is_create(requirements):
             return self._creation(caller, warehouse, name, requirements, updates)
         if entry is None or entry.kind == "view":
             raise no_table(name.levels, name.name)

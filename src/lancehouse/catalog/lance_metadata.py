@@ -61,11 +61,6 @@ class LanceTable:
         return b"".join((*parts, view[at:]))
 
     @property
-    def refs_etag(self) -> str:
-        """Of `refs`."""
-        return f"{self.etag}-refs"
-
-    @property
     def metadata(self) -> Json:
         """All of it, parsed anew each time: do not ask for it on the way of every request."""
         parsed: Json = orjson.loads(self.all)

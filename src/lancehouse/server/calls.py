@@ -6,14 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
 
 import orjson
 from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.catalog.callers import Caller
-from lancehouse.server.routes import SEPARATOR, Match, levels
+from lancehouse.server.routes import SEPARATOR, Match, decoded, levels
 from lancehouse.wire.iceberg_requests import complaint
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ Json = dict[str, Any]
 
 DEFAULT_PAGE = 1000
 LARGEST_PAGE = 10_000
-_BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 
 
@@ -94,7 +92,7 @@ class Call:
         once = self.query.get("parent", "")
         if not once:
             return [()]
-        twice = decoded(once.encode()) if _ENCODED.search(once) else once
+        twice = decoded(once.encode(), "'parent' in the query") if _ENCODED.search(once) else once
         if SEPARATOR not in once and SEPARATOR in twice:
             return [levels(twice)]
         return list(dict.fromkeys((levels(once), levels(twice))))
@@ -154,29 +152,12 @@ def parsed_query(raw: bytes) -> dict[str, str]:
     """The parameters of a query; of one that is there twice, the first.
 
     Raises:
-        InvalidInputError: it is not UTF-8 in percent-encoding.
+        InvalidInputError: it is not UTF-8 in percent-encoding. It is named, its value is not: that may be a secret.
     """
     found: dict[str, str] = {}
     for part in raw.split(b"&"):
-        name, _, value = part.partition(b"=")
+        raw_name, _, value = part.partition(b"=")
         if part:
-            found.setdefault(decoded(name), decoded(value.replace(b"+", b" ")))
+            name = decoded(raw_name, "a name in the query")
+            found.setdefault(name, decoded(value.replace(b"+", b" "), f"{name[:80]!r} in the query"))
     return found
-
-
-def decoded(raw: bytes) -> str:
-    """Percent-encoding undone, once.
-
-    Raises:
-        InvalidInputError: it is not UTF-8 in percent-encoding.
-    """
-    shown = raw[:80].decode("latin-1")
-    if b"%" in raw and _BROKEN.search(raw):
-        raise InvalidInputError(f"{shown!r} in the query has a % that is no percent-encoding; send it as %25")
-    try:
-        text = unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{shown!r} in the query is not UTF-8 in percent-encoding") from None
-    if "\0" in text:
-        raise InvalidInputError(f"{shown!r} in the query has a NUL character")
-    return text

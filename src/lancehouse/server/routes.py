@@ -165,16 +165,23 @@ def levels(namespace: str) -> tuple[str, ...]:
 
 
 def _text(segment: bytes) -> str:
-    if b"%" not in segment:
-        return segment.decode("ascii")
-    if _BROKEN.search(segment):
-        raise InvalidInputError(f"{_shown(segment)} in the path has a % that is no percent-encoding; send it as %25")
+    return segment.decode("ascii") if b"%" not in segment else decoded(segment, f"{_shown(segment)} in the path")
+
+
+def decoded(raw: bytes, what: str) -> str:
+    """Percent-encoding undone, once; `what` it is, for the error.
+
+    Raises:
+        InvalidInputError: it is not UTF-8 in percent-encoding.
+    """
+    if _BROKEN.search(raw):
+        raise InvalidInputError(f"{what} has a % that is no percent-encoding; send it as %25")
     try:
-        text = unquote_to_bytes(segment).decode()
+        text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        raise InvalidInputError(f"{_shown(segment)} in the path is not UTF-8 in percent-encoding") from None
+        raise InvalidInputError(f"{what} is not UTF-8 in percent-encoding") from None
     if "\0" in text:
-        raise InvalidInputError(f"{_shown(segment)} in the path has a NUL character, which no name can have")
+        raise InvalidInputError(f"{what} has a NUL character")
     return text
 
 
