@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from lancehouse.credentials import SECRETS, canonical, from_config, layered, to_iceberg
+from lancehouse.credentials import SECRETS, canonical, expires_soon, from_config, layered, to_iceberg
 
 S3 = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
 
@@ -99,3 +101,28 @@ def test_there_and_back(options: dict[str, str]) -> None:
 
 def test_every_secret_has_the_name_that_others_are_brought_to() -> None:
     assert canonical(dict.fromkeys(SECRETS, "x")).keys() == SECRETS
+
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "soon"),
+    [
+        ({}, False),  # what never expires
+        (S3, False),
+        ({**S3, "expires_at_millis": str(NOW_MS - 1)}, True),
+        ({**S3, "expires_at_millis": str(NOW_MS)}, True),
+        ({**S3, "expires_at_millis": str(NOW_MS + 59_999)}, True),
+        ({**S3, "expires_at_millis": str(NOW_MS + 60_000)}, False),
+        ({**S3, "expires_at_millis": "0"}, True),
+        ({**S3, "expires_at_millis": ""}, False),
+        ({**S3, "expires_at_millis": "never"}, False),
+        ({**S3, "expires_at_millis": "-5"}, False),
+    ],
+)
+def test_credentials_that_are_over_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], soon: bool
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW_MS / 1000)
+    assert expires_soon(options) is soon

@@ -7,10 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from lancehouse.cli.main import main
+from lancehouse.clients import snapshots
 from tests.servers.lancehouse import Served
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +40,43 @@ def test_the_example_of_the_server(served: Served) -> None:
     found: dict[str, object] = {}
     exec("\n".join([*lines, f"rows = {last}"]), found)
     assert found["rows"] == pa.table({"id": [2, 3]})
+
+
+@pytest.mark.parametrize("server", ["served", "reference"])
+def test_the_examples_of_commits(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = request.getfixturevalue(server)
+    endpoint, warehouse = (started.iceberg, started.warehouse) if server == "served" else (started, "wh")
+    page = (ROOT / "docs" / "commits.md").read_text()
+    page = page.replace("http://127.0.0.1:8181/iceberg", endpoint).replace('["main", ', f'["{warehouse}", ')
+    monkeypatch.chdir(tmp_path)  # where tables lie on a server that says nothing of it
+    found: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(block, found)
+
+    def rows(name: str) -> list[object]:
+        table = lance.dataset(namespace_client=found["ns"], table_id=found[name]).to_table()
+        return sorted(table.column(0).to_pylist())
+
+    assert (rows("orders"), rows("stock")) == ([1, 2, 3, 4, 5], ["ink", "pen"])
+    assert (found["made"], found["attempt"], found["trial"].version) == ([2], 0, 5)
+    commands = re.findall(r"^lancehouse (table .*)$", page, re.M)
+    assert len(commands) == 3
+    for command in commands:
+        done = CliRunner().invoke(main, command.replace(" main.", f" {warehouse}.").split())
+        assert done.exit_code == 0, done.output
+    lance.write_dataset(pa.table({"id": [6]}), str(Path(found["table"].location())), mode="append")
+    refused = CliRunner().invoke(main, command.replace(" main.", f" {warehouse}.").split())
+    assert refused.stderr.replace(f"table {warehouse}.", "table main.") in page
+    assert refused.exit_code == 1
+
+
+def test_every_key_of_a_snapshot_is_documented() -> None:
+    page = (ROOT / "docs" / "commits.md").read_text()
+    keys = [value for value in vars(snapshots).values() if isinstance(value, str) and value.startswith("lance.")]
+    assert len(keys) >= 9
+    assert [key for key in keys if f"`{key}`" not in page.replace(".*", ".")] == []
 
 
 def test_the_readme_is_short() -> None:

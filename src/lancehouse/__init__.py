@@ -15,16 +15,18 @@ from lance_namespace import register_namespace_impl
 if TYPE_CHECKING:
     from lancehouse.clients.iceberg import IcebergNamespace
     from lancehouse.clients.polaris import PolarisNamespace
+    from lancehouse.clients.transactions import transaction
     from lancehouse.clients.unity import UnityNamespace
     from lancehouse.errors import CommitStateUnknownError
 
-__all__ = ["CommitStateUnknownError", "IcebergNamespace", "PolarisNamespace", "UnityNamespace"]
+__all__ = ["CommitStateUnknownError", "IcebergNamespace", "PolarisNamespace", "UnityNamespace", "transaction"]
 
 _HOMES = {
     "CommitStateUnknownError": "lancehouse.errors",
     "IcebergNamespace": "lancehouse.clients.iceberg",
     "PolarisNamespace": "lancehouse.clients.polaris",
     "UnityNamespace": "lancehouse.clients.unity",
+    "transaction": "lancehouse.clients.transactions",
 }
 
 register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -66,6 +67,8 @@ SAS_TOKEN = "adls.sas-token"  # noqa: S105
 SAS_EXPIRES = "adls.sas-token-expires-at-ms"
 AZURE_HOST = "dfs.core.windows.net"
 
+SOON_MS = 60_000
+
 _NEEDS: Mapping[str, str] = MappingProxyType(
     {
         "s3.session-token-expires-at-ms": "aws_session_token",
@@ -124,3 +127,9 @@ def to_iceberg(options: Mapping[str, str]) -> dict[str, str]:
 
 def _spellings(key: str) -> tuple[str, ...]:
     return next((names for names in SPELLINGS if key.lower() in names), (key.lower(),))
+
+
+def expires_soon(options: Mapping[str, str]) -> bool:
+    """Whether credentials among storage options are over within a minute."""
+    at = options.get(EXPIRES, "")
+    return at.isdecimal() and int(at) < time.time() * 1000 + SOON_MS

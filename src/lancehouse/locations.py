@@ -28,6 +28,11 @@ def uri(location: str) -> str:
     return re.sub(r"^file:/(?!/)", "file:///", location)
 
 
+def unreadable(location: str) -> str:
+    """A location under a scheme that no Iceberg reader takes for one of its own files, so that it says so."""
+    return "lance://" + uri(location.rstrip("/")).partition("://")[2]
+
+
 def is_same(one: str, other: str) -> bool:
     """Whether two locations are one place: a plain path and its `file://` form are, with or without a last slash."""
     return _plain(one) == _plain(other)

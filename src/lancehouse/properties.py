@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from lance_namespace.errors import InvalidInputError
 
@@ -12,6 +13,10 @@ MANAGED_BY = "managed_by"
 STORAGE = "storage"
 IMPL = "impl"
 GC_ENABLED = "gc.enabled"
+FEW_METADATA_FILES: Mapping[str, str] = MappingProxyType(
+    {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10"}
+)
+"""Asks a server that writes a metadata file at each commit not to keep them all."""
 DOC = "doc"
 STORAGE_PREFIX = "storage."
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.properties import STORAGE_PREFIX
+from lancehouse.properties import IMPL, STORAGE, STORAGE_PREFIX
 
 HEADER_PREFIX = "header."
 MILLIS_SUFFIX = "_millis"
@@ -86,6 +86,12 @@ def _file(value: str) -> str:
     return value
 
 
+def _manager(value: str) -> str:
+    if value.lower() not in (STORAGE, IMPL):
+        raise ValueError(f"must be {STORAGE} or {IMPL}")
+    return value.lower()
+
+
 def _path(value: str) -> str:
     return "/" + value.strip("/")
 
@@ -133,6 +139,12 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
         {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0},
     ),
     Setting("max_retries", _count, "how often a call that is safe to repeat is repeated", 3),
+    Setting(
+        "managed_by",
+        _manager,
+        "who decides which version of a new table is the current one, where its properties do not say: storage or impl",
+        STORAGE,
+    ),
     Setting("root", _text, "where tables that are declared without a location lie"),
     Setting("ca_bundle", _file, "PEM file with the certificates of the authorities to trust"),
     Setting("client_cert", _file, "PEM file with the client's certificate, and its key unless `client_key` is given"),
@@ -154,6 +166,7 @@ class ClientSettings:
     connect_timeout_s: float
     read_timeout_s: float
     max_retries: int
+    managed_by: str
     scope: str
     catalog: str = ""
     api_path: str = ""

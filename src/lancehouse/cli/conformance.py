@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
-from lance_namespace.errors import InvalidInputError
 
+from lancehouse.cli.catalogs import levels, with_properties
 from lancehouse.cli.output import FAILED, INTERRUPTED, OK, Column
 from lancehouse.conformance.checks import AREAS
 from lancehouse.conformance.results import Outcome, Report, Result
-from lancehouse.conformance.target import Target, parse_parent, parse_property
+from lancehouse.conformance.target import Target
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import App
@@ -32,27 +32,9 @@ COLUMNS = (
 )
 
 
-def levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """A namespace id as people write it, taken apart."""
-    try:
-        return parse_parent(value)
-    except InvalidInputError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
-def pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """Properties taken apart; what is wrong with one is said without repeating it, for it may hold a secret."""
-    try:
-        return dict(map(parse_property, values))
-    except InvalidInputError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
 @click.command()
 @click.option("--impl", required=True, metavar="NAME", help="Alias (iceberg, dir, …) or full class path.")
-@click.option(
-    "--property", "properties", metavar="KEY=VALUE", multiple=True, callback=pairs, help="Repeat for each one."
-)
+@with_properties
 @click.option(
     "--parent", metavar="ID", default="", callback=levels, help="Where to work: a.b or a.`b.c`; else the root."
 )

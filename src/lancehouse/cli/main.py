@@ -15,6 +15,7 @@ from lancehouse.cli.db import db
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
 from lancehouse.cli.principal import principal
 from lancehouse.cli.serve import serve
+from lancehouse.cli.table import table
 
 
 @dataclass(frozen=True)
@@ -58,5 +59,5 @@ def version(app: App) -> None:
     app.output.record("", {**packages, "python": platform.python_version()})
 
 
-for command in (conformance, db, principal, serve):
+for command in (conformance, db, principal, serve, table):
     main.add_command(command)

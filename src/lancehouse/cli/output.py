@@ -84,7 +84,8 @@ class Text(Output):
             self._out.print(f"[bold]{escape(title)}[/bold]")
         width = max(map(len, fields), default=0)
         for key, value in fields.items():
-            self._out.print(f"{key:{width}}  {value}", soft_wrap=True, markup=False)
+            said = "none" if value is None else value
+            self._out.print(f"{key:{width}}  {said}", soft_wrap=True, markup=False)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))

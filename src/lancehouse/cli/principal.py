@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.catalog.callers import Grant, Role
-from lancehouse.cli.conformance import levels
+from lancehouse.cli.catalogs import levels
 from lancehouse.cli.output import Column
 from lancehouse.settings import default_db
 

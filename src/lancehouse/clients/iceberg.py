@@ -20,10 +20,13 @@ from lance_namespace.errors import (
 
 from lancehouse import locations
 from lancehouse.clients import credentials
+from lancehouse.clients.management import ManagedTables
 from lancehouse.clients.namespace import Entry, if_found
+from lancehouse.clients.recent import Recent
 from lancehouse.clients.rest import parse
 from lancehouse.clients.transport import Reply
-from lancehouse.clients.warehouses import MANY, VEND, Warehouse, WarehouseNamespace
+from lancehouse.clients.versions import LEAST
+from lancehouse.clients.warehouses import MANY, VEND, Warehouse
 from lancehouse.errors import ErrorMap, is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import GC_ENABLED, is_lance, require_lance
@@ -38,15 +41,15 @@ DUMMY_SCHEMA: Mapping[str, Any] = MappingProxyType(
 )
 """What an Iceberg table must have; Lance's own schema is in the dataset."""
 
-LEAST = "snapshots=refs"
-"""Asks a server to leave out the snapshots that no branch or tag needs."""
-
 RENAME = "POST /v1/{prefix}/tables/rename"
 REMEMBERED_TABLES = 20_000
 """How many tables' entity tags are kept for the next listing."""
 
+Known = tuple[str, Entry | None]
+"""The entity tag of a table, and what it was when it had it; None if no Lance table."""
 
-class IcebergNamespace(WarehouseNamespace):
+
+class IcebergNamespace(ManagedTables):
     """The Lance namespace of an Iceberg REST server. The first level of an id is the warehouse."""
 
     client: ClassVar[str] = "iceberg"
@@ -55,7 +58,7 @@ class IcebergNamespace(WarehouseNamespace):
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
-        self._tags: dict[str, tuple[str, Entry | None]] = {}
+        self._tags: Recent[str, Known] = Recent(REMEMBERED_TABLES)
 
     def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         def listed(at: Warehouse) -> list[str]:
@@ -71,8 +74,10 @@ class IcebergNamespace(WarehouseNamespace):
         def peek(at: Warehouse) -> Entry | None:
             path = at.table(table)
             on: ErrorMap = {404: InternalError, "NotFoundException": InternalError}
-            headers = self._unless_known(path, vend=vend)
-            return self._peeked(table, path, self._rest.ask(path, query=LEAST, about=table, headers=headers, on=on))
+            known = None if vend else self._tags.get(path)
+            headers = VEND if vend else _unless(known)
+            reply = self._rest.ask(path, query=LEAST, about=table, headers=headers, on=on)
+            return self._peeked(table, path, reply, known)
 
         return if_found(lambda: self._at(table.namespace.catalog, peek))
 
@@ -80,28 +85,23 @@ class IcebergNamespace(WarehouseNamespace):
         if len(tables) < MANY:
             return super()._peek_many(tables, vend=vend)
         paths = [self._warehouses[table.namespace.catalog].table(table) for table in tables]
-        replies = self._rest.ask_many([(path, self._unless_known(path, vend=vend)) for path in paths], query=LEAST)
-        asked = list(zip(tables, paths, replies, strict=True))
-        again = [table for table, _, reply in asked if reply is None]
-        others = iter(super()._peek_many(again, vend=vend))
-        return [next(others) if reply is None else self._peeked(table, path, reply) for table, path, reply in asked]
+        known = [None if vend else self._tags.get(path) for path in paths]
+        headers = [VEND if vend else _unless(each) for each in known]
+        replies = self._rest.ask_many(list(zip(paths, headers, strict=True)), query=LEAST)
+        asked = list(zip(tables, paths, replies, known, strict=True))
+        others = iter(super()._peek_many([table for table, _, reply, _ in asked if reply is None], vend=vend))
+        return [
+            next(others) if reply is None else self._peeked(table, path, reply, was)
+            for table, path, reply, was in asked
+        ]
 
-    def _unless_known(self, path: str, *, vend: bool) -> Mapping[str, str]:
-        """Asks for a table only if it changed since the last listing; with credentials always, as they expire."""
-        if vend:
-            return VEND
-        tag, _ = self._tags.get(path, ("", None))
-        return {"If-None-Match": tag} if tag else {}
-
-    def _peeked(self, table: TableId, path: str, reply: Reply) -> Entry | None:
-        if reply.status == 304:
-            return self._tags[path][1]
+    def _peeked(self, table: TableId, path: str, reply: Reply, known: Known | None) -> Entry | None:
+        if reply.status == 304 and known is not None:
+            return known[1]
         loaded = parse(reply, LoadedTable, table)
         entry = _entry(loaded) if is_lance(loaded.metadata.properties) else None
         if (tag := reply.headers.get("ETag", "")) and not (entry and entry.vended):
-            self._tags[path] = (tag, entry)
-            while len(self._tags) > REMEMBERED_TABLES:
-                self._tags.pop(next(iter(self._tags)), None)
+            self._tags.put(path, (tag, entry))
         return entry
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
@@ -195,6 +195,11 @@ class IcebergNamespace(WarehouseNamespace):
     def _was_renamed(self, source: TableId, target: TableId) -> bool:
         there = if_found(lambda: self._load_table(target, vend=False))
         return there is not None and if_found(lambda: self._load_table(source, vend=False)) is None
+
+
+def _unless(known: Known | None) -> Mapping[str, str]:
+    """Asks for a table only if it changed since the last listing; with credentials always, as they expire."""
+    return {} if known is None else {"If-None-Match": known[0]}
 
 
 def _entry(loaded: LoadedTable) -> Entry:

@@ -59,7 +59,15 @@ from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.removal import drop
 from lancehouse.modes import one_of
 from lancehouse.paging import page, remaining, token_after
-from lancehouse.properties import LANCE, TABLE_TYPE, storage_options
+from lancehouse.properties import (
+    FEW_METADATA_FILES,
+    IMPL,
+    LANCE,
+    MANAGED_BY,
+    TABLE_TYPE,
+    managed_by,
+    storage_options,
+)
 from lancehouse.settings import ClientSettings
 
 logger = logging.getLogger(__name__)
@@ -91,6 +99,8 @@ class CatalogNamespace(TableOperations):
     cascades: ClassVar[bool] = False
     vends_freely: ClassVar[bool] = False
     """Whether asking for credentials costs no request of its own, so that a look at the data asks for them unbidden."""
+    way_out: ClassVar[str] = "use an Iceberg table of an Iceberg REST server, with the `iceberg` client"
+    """What to do where the catalog should manage versions and cannot."""
     drops_missing: ClassVar[bool] = False
     """Whether dropping a namespace that does not exist succeeds where the request does not say."""
 
@@ -267,14 +277,17 @@ class CatalogNamespace(TableOperations):
         return at_once(lambda each: each[1] is not None and self._has_data(each[0], each[1]), found)
 
     def _has_data(self, table: TableId, entry: Entry) -> bool:
-        return dataset.exists(_place(table, entry), self._options(entry))
+        return dataset.exists(place(table, entry), self._options(entry))
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Make the entry of a table that has no data yet."""
         table = self._table(request.id)
         entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
         return DeclareTableResponse(
-            location=entry.location, storage_options=self._options(entry), properties=dict(entry.properties)
+            location=entry.location,
+            storage_options=self._options(entry),
+            properties=dict(entry.properties),
+            managed_versioning=self._manages(table, entry.properties) or None,
         )
 
     def _declare(
@@ -283,6 +296,10 @@ class CatalogNamespace(TableOperations):
         wanted = dict(properties or {})
         if (kind := wanted.setdefault(TABLE_TYPE, LANCE)).lower() != LANCE:
             raise InvalidInputError(f"{table}: property {TABLE_TYPE} must be {LANCE!r}, got {kind!r}")
+        if self._settings.managed_by == IMPL:
+            wanted.setdefault(MANAGED_BY, IMPL)
+        if self._manages(table, wanted):
+            wanted = {**FEW_METADATA_FILES, **wanted}
         if not is_plain(table.name):
             self._check_name(table)
         if location:
@@ -295,6 +312,19 @@ class CatalogNamespace(TableOperations):
                 f"{error}; the location was the default one, {default}: if the server does not allow it, "
                 "set the property `root` or give a location"
             ) from error
+
+    def _manages(self, table: TableId, properties: Mapping[str, str]) -> bool:
+        """Whether the catalog, and not storage, decides which version of a table is the current one.
+
+        Raises:
+            UnsupportedOperationError: it should, and cannot.
+        """
+        if managed_by(properties) == IMPL:
+            raise UnsupportedOperationError(
+                f"{table}: {MANAGED_BY}={IMPL} is not possible with {self.client}, whose tables have no ref that a "
+                f"commit could move; {self.way_out}"
+            )
+        return False
 
     def _check_name(self, table: TableId) -> None:
         """Some servers take a name that they cannot find again: ask for it before it is made.
@@ -351,8 +381,9 @@ class CatalogNamespace(TableOperations):
         looks = bool(request.check_declared or request.load_detailed_metadata)
         unasked = looks and self.vends_freely and request.vend_credentials is None
         entry = self._load_table(table, vend=bool(request.vend_credentials) or unasked)
-        location, options = _place(table, entry), self._options(entry)
+        location, options = place(table, entry), self._options(entry)
         response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
+        response.managed_versioning = self._manages(table, entry.properties) or None
         if looks:
             response.is_only_declared = not self._has_data(table, entry)
         if request.load_detailed_metadata:
@@ -389,7 +420,7 @@ class CatalogNamespace(TableOperations):
         entry = self._load_table(table, vend=False)
         if request.version is not None:
             ref = dataset.TableRef(
-                location=_place(table, entry), storage_options=self._options(entry), version=request.version
+                location=place(table, entry), storage_options=self._options(entry), version=request.version
             )
             ref.open()
         return TableExistsResponse()
@@ -426,7 +457,8 @@ class CatalogNamespace(TableOperations):
         return layered(storage_options(entry.properties), self._settings.storage, entry.vended)
 
 
-def _place(table: TableId, entry: Entry) -> str:
+def place(table: TableId, entry: Entry) -> str:
+    """Where a table lies."""
     if not entry.location:
         raise InternalError(f"{table}: the catalog has no location for it")
     return entry.location

@@ -34,6 +34,9 @@ class PolarisNamespace(WarehouseNamespace):
     """The Lance namespace of a Polaris server. The first level of an id is the catalog."""
 
     client: ClassVar[str] = "polaris"
+    way_out: ClassVar[str] = (
+        "Polaris' own Iceberg tables have one: use the `iceberg` client with the endpoint of Polaris and /api/catalog"
+    )
 
     def _base(self) -> str:
         return self._settings.endpoint.removesuffix(API) + API

@@ -16,12 +16,19 @@ from types import MappingProxyType
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from lance_namespace.errors import InternalError, LanceNamespaceError, UnauthenticatedError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InternalError,
+    LanceNamespaceError,
+    ServiceUnavailableError,
+    ThrottlingError,
+    UnauthenticatedError,
+)
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.clients.auth import Headers, authentication
 from lancehouse.clients.transport import USER_AGENT, LostError, Reply, Transport, UnreachableError, UnreadableError
-from lancehouse.errors import FOREIGN_PAGE, NOTHING, ErrorMap, from_wire
+from lancehouse.errors import FOREIGN_PAGE, NOTHING, CommitStateUnknownError, ErrorMap, from_wire
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 from lancehouse.wire.model import Paged
@@ -35,6 +42,9 @@ LOST = frozenset({502, 504})
 """A gateway gave up: what it passed on may have been handled."""
 NOT_HANDLED = frozenset({429, 503})
 """The server says that it did nothing, for now."""
+UNKNOWN_COMMIT = frozenset({500, *LOST})
+"""What Iceberg REST answers where it does not know itself what became of a commit."""
+CONFLICT = 409
 REFUSED = frozenset({401, 419})
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
@@ -206,6 +216,50 @@ class Rest:
                 return outcome.result()
         raise AssertionError("count() does not end")
 
+    def commit(
+        self, path: str, body: BaseModel, *, about: object, landed: Callable[[], bool | None], on: ErrorMap = NOTHING
+    ) -> None:
+        """Send a change that the server makes only if nobody else was faster.
+
+        Where nothing is known of it, `landed` looks: True if it was made, False if it never will be, None if neither
+        is sure yet. Then it is sent again: the server makes it once, however often it arrives. A refusal is looked
+        into as well, for the change may have been made by the same request, sent before.
+
+        Raises:
+            ConcurrentModificationError: somebody else was faster.
+            CommitStateUnknownError: the server could not be asked what became of it.
+        """
+        in_doubt = False
+        for attempt in count():
+            outcome = self._attempt("POST", path, "", body, None, about, on)
+            if outcome.state is State.DONE:
+                return
+            lost = outcome.state is State.UNKNOWN or outcome.status in UNKNOWN_COMMIT or outcome.is_unreadable
+            in_doubt = in_doubt or lost
+            if in_doubt or outcome.status == CONFLICT:
+                made = self._looked(landed)
+                if made is True:
+                    return
+                if made is False or not in_doubt:
+                    raise _overtaken(about, outcome)
+            elif outcome.state is State.REFUSED:
+                outcome.result()
+            if not self._wait(attempt, outcome):
+                break
+        if in_doubt:
+            raise CommitStateUnknownError(
+                f"{about}: whether the commit was made is not known; read the table again before repeating it: "
+                f"{outcome.error}"
+            ) from outcome.error
+        outcome.result()
+
+    def _looked(self, landed: Callable[[], bool | None]) -> bool | None:
+        try:
+            return landed()
+        except (ServiceUnavailableError, InternalError, ThrottlingError) as error:
+            logger.debug("what became of a commit cannot be seen: %s", error)
+            return None
+
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NOTHING) -> None:
         """Delete one object. If an answer was lost and the object is gone on the next try, it was this call's doing."""
         in_doubt = False
@@ -306,6 +360,12 @@ def parse(reply: Reply, model: type[M], about: object) -> M:
         raise InternalError(
             f"{about}: the answer of the server cannot be read: {words} (HTTP {reply.status})"
         ) from None
+
+
+def _overtaken(about: object, outcome: Outcome) -> LanceNamespaceError:
+    if isinstance(outcome.error, ConcurrentModificationError):
+        return outcome.error
+    return ConcurrentModificationError(f"{about}: another commit was faster ({outcome.error})")
 
 
 def _named(about: object, error: LanceNamespaceError) -> LanceNamespaceError:

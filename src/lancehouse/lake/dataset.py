@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from lance_namespace.errors import InvalidInputError, TableNotFoundError
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
+from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.errors import translated
 from lancehouse.schema.jsonarrow import to_jsonarrow
 
@@ -23,6 +25,8 @@ MAIN = "main"
 """Lance's name for the branch that has none."""
 
 StorageOptions = Mapping[str, str]
+
+_UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class TableRef:
     def opened(self) -> Iterator[lance.LanceDataset]:
         """The table, for calls of pylance whose failures become Lance errors."""
         dataset = self.open()
-        with translated(self, self.storage_options):
+        with committing(self.namespace, self.id), translated(self, self.storage_options):
             yield dataset
 
     def _options(self) -> dict[str, str] | None:
@@ -99,6 +103,23 @@ class TableRef:
         at = (("version", self.version), ("branch", self.branch), ("tag", self.tag))
         named = self.location if self.location is not None else f"table {'.'.join(self.id)}"
         return named + "".join(f" {name} {value}" for name, value in at if value is not None)
+
+
+@contextmanager
+def committing(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[None]:
+    """Turn a commit of which pylance only knows that it failed into the reason why the namespace refused it.
+
+    pylance says of every refusal, be it a missing permission, that the result is unknown.
+    """
+    try:
+        yield
+    except CommitStateUnknownError as error:
+        refusal = getattr(namespace, "commit_refusal", None)
+        version = _UNKNOWN.search(str(error))
+        refused = refusal(id, int(version[1])) if refusal and version else None
+        if refused is None:
+            raise
+        raise refused from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from lance_namespace import LanceNamespace
 from lance_namespace.errors import TableAlreadyExistsError, TableVersionNotFoundError
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.dataset import StorageOptions, delete_file
+from lancehouse.lake.dataset import StorageOptions, committing, delete_file
 from lancehouse.lake.errors import translated
 
 
@@ -58,7 +58,7 @@ def create(
             table_id=id,
         )
     try:
-        with translated(about, storage_options):
+        with committing(namespace, id), translated(about, storage_options):
             committed = lance.LanceDataset.commit(
                 location,
                 written,

@@ -40,6 +40,14 @@ FEW = 8
 READERS = 16
 ATTEMPTS = 5
 
+ICEBERG_WORDS: Mapping[str | None, str] = {
+    "Append": "append",
+    "Delete": "delete",
+    **dict.fromkeys(("Overwrite", "Update", "Merge", "Restore", "DataReplacement"), "overwrite"),
+    None: "overwrite",
+}
+"""Iceberg's word for Lance's operations; what is not here changes no row, which Iceberg calls `replace`."""
+
 BRANCH_BITS = 31
 VERSION_BITS = 32
 
@@ -119,6 +127,13 @@ def snapshot_id(branch: str | None, version: int) -> int:
     return version if branch in (None, MAIN) else _branch_number(str(branch)) << VERSION_BITS | version
 
 
+def version_of_snapshot(branch: str | None, snapshot_id: int) -> int | None:
+    """The version of a branch that a snapshot id stands for; None if it is one of another branch."""
+    number, version = divmod(snapshot_id, 1 << VERSION_BITS)
+    expected = 0 if branch in (None, MAIN) else _branch_number(str(branch))
+    return version if number == expected else None
+
+
 def from_snapshot_id(snapshot_id: int, branches: Iterable[str]) -> tuple[str | None, int]:
     """The branch, None for the main one, and the version that a snapshot id stands for."""
     number, version = divmod(snapshot_id, 1 << VERSION_BITS)
@@ -165,12 +180,13 @@ def schema(table: TableRef) -> Json:
     """
     try:
         with table.opened() as dataset:
-            return _schema(dataset)
+            return schema_of(dataset)
     except InternalError as error:
         raise InvalidTableStateError(f"the dataset cannot be read: {error}") from error.__cause__
 
 
-def _schema(dataset: lance.LanceDataset) -> Json:
+def schema_of(dataset: lance.LanceDataset) -> Json:
+    """The Iceberg schema of a dataset that is open."""
     return to_iceberg(dataset.schema, field_ids(dataset.lance_schema.fields()), schema_id=SCHEMA_ID)
 
 
@@ -196,7 +212,7 @@ class _Reading:
             for name in told:
                 of_branch = manifests(replace(self.table, branch=name))
                 versions += self._versions(name, of_branch, is_known=self._is_known(name, told[name]))
-            schema_now = _schema(self.dataset)
+            schema_now = schema_of(self.dataset)
         return History(
             version=self.dataset.version,
             schema=schema_now,

@@ -16,7 +16,7 @@ from lancehouse.lake.errors import translated
 _DELETES_AT_ONCE = 16
 
 _TABLE = re.compile(
-    r"(_versions|_transactions|_deletions|_indices)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob",
+    r"(_versions|_staging|_transactions|_deletions|_indices)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob",
 )
 """Files of a version, on the main branch or below the folder of another."""
 

@@ -39,7 +39,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.dataset import MAIN, TableRef, exists
+from lancehouse.lake.dataset import MAIN, TableRef, committing, exists
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import OvertakenError, create
 from lancehouse.lake.removal import drop
@@ -90,11 +90,7 @@ class Rows(LanceNamespace):
         """Append rows or put them in the place of all others. A table that is only declared is created by them."""
         mode = one_of("mode", request.mode, "Append", "Overwrite")
         rows = read_stream(request_data, request.id)
-        table = TableRef.of(self, request.id, branch=request.branch)
-        try:
-            version = _add(table, rows, mode)
-        except TableNotFoundError:
-            version = self._create_first(table, rows, mode)
+        version = self._insert(TableRef.of(self, request.id, branch=request.branch), rows, mode)
         return InsertIntoTableResponse(num_inserted_rows=rows.num_rows, version=version)
 
     def merge_insert_into_table(
@@ -140,6 +136,13 @@ class Rows(LanceNamespace):
         with TableRef.of(self, request.id, version=request.version, branch=request.branch).opened() as dataset:
             return CountTableRowsResponse(count=dataset.count_rows(request.predicate))
 
+    def _insert(self, table: TableRef, rows: pa.Table, mode: str) -> int:
+        """Add rows to a table, or create it with them if it is only declared; the version that this made."""
+        try:
+            return _add(table, rows, mode)
+        except TableNotFoundError:
+            return self._create_first(table, rows, mode)
+
     def _known_entry(self, request: CreateTableRequest) -> DescribeTableResponse | None:
         """The table's entry, if there is one: asked for first, an older one never passes for what this call made."""
         try:
@@ -174,7 +177,7 @@ class Rows(LanceNamespace):
             return create(rows, location, options, namespace=client, id=table_id, managed=managed)
         if mode != "Overwrite":
             raise TableAlreadyExistsError(f"{about}: there is a Lance table at {location}")
-        with translated(about, options):
+        with committing(client, table_id), translated(about, options):
             return int(lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode="overwrite").version)
 
     def _create_first(self, table: TableRef, rows: pa.Table, mode: str) -> int:

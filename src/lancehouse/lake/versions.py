@@ -105,8 +105,8 @@ def manifests(table: TableRef) -> dict[int, str]:
     """Where each version's manifest is, below the location; one listing, nothing is read."""
     folder = "_versions" if table.branch in (None, MAIN) else f"tree/{table.branch}/_versions"
     with translated(table, table.storage_options):
-        names = ((name, _MANIFEST.fullmatch(name)) for name in _files(table, folder))
-        return dict(sorted((_version(digits[1]), f"{folder}/{name}") for name, digits in names if digits))
+        named = ((version_of(name), f"{folder}/{name}") for name in _files(table, folder))
+        return dict(sorted((version, file) for version, file in named if version is not None))
 
 
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
@@ -127,6 +127,24 @@ def millis(local: datetime) -> int:
     return int(local.timestamp() * 1000)
 
 
+def root_path(location: str) -> str:
+    """A table's location, as Lance writes it in the paths of manifests: without the store's name."""
+    folder = local_folder(location)
+    return (str(folder) if folder else unquote(urlsplit(location).path)).strip("/")
+
+
+def tags(table: TableRef) -> dict[str, tuple[str | None, int]]:
+    """The branch, None for the main one, and the version that each tag names."""
+    with table.opened() as dataset:
+        return {name: (tag["branch"], tag["version"]) for name, tag in dataset.tags.list().items()}
+
+
+def branches(table: TableRef) -> list[str]:
+    """The names of all but the main one."""
+    with table.opened() as dataset:
+        return sorted(dataset.branches.list())
+
+
 def _files(table: TableRef, folder: str) -> Iterator[str]:
     if root := local_folder(str(table.location)):
         with suppress(FileNotFoundError), os.scandir(root / folder) as files:
@@ -136,14 +154,17 @@ def _files(table: TableRef, folder: str) -> Iterator[str]:
     yield from (file.rpartition("/")[2] for file in session.list_with_delimiter(folder).objects)
 
 
-def _version(digits: str) -> int:
+def version_of(manifest: str) -> int | None:
+    """The version that a manifest of this name holds; None if it is no such name."""
+    match = _MANIFEST.fullmatch(manifest)
+    if match is None:
+        return None
+    digits = match[1]
     return _LAST - int(digits) if len(digits) == len(str(_LAST)) else int(digits)
 
 
 def _described(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int, str]) -> list[TableVersion]:
-    root = str(table.location)
-    folder = local_folder(root)
-    above = (str(folder) if folder else unquote(urlsplit(root).path)).strip("/")
+    folder, above = local_folder(str(table.location)), root_path(str(table.location))
     branch = table.branch or MAIN
     return [
         TableVersion(

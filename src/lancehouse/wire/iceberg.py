@@ -65,6 +65,57 @@ class LoadedTable(KebabModel):
     storage_credentials: list[StorageCredential] | None = None
 
 
+class Snapshot(KebabModel):
+    """A version of a table."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None = None
+    sequence_number: int = 0
+    timestamp_ms: int
+    manifest_list: str = ""
+    summary: dict[str, str] = Field(default_factory=dict)
+
+
+class SnapshotRef(KebabModel):
+    """What a branch or tag names."""
+
+    snapshot_id: int
+    type: str
+
+
+class VersionedMetadata(TableMetadata):
+    """Table metadata with what it says of versions."""
+
+    table_uuid: str
+    last_sequence_number: int = 0
+    current_snapshot_id: int | None = None
+    current_schema_id: int = 0
+    schemas: list[dict[str, Any]] = Field(default_factory=list)
+    snapshots: list[Snapshot] = Field(default_factory=list)
+    refs: dict[str, SnapshotRef] = Field(default_factory=dict)
+
+
+class VersionedTable(LoadedTable):
+    """Answer of LoadTable, with versions."""
+
+    metadata: VersionedMetadata
+    metadata_location: str | None = None
+
+
+class TableChange(KebabModel):
+    """Request of UpdateTable; with an identifier, one of the changes of a transaction."""
+
+    identifier: TableIdentifier | None = None
+    requirements: list[dict[str, Any]]
+    updates: list[dict[str, Any]]
+
+
+class CommitTransaction(KebabModel):
+    """Request of CommitTransaction."""
+
+    table_changes: list[TableChange]
+
+
 class CreateTable(KebabModel):
     """Request of CreateTable."""
 

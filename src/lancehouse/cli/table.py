@@ -1,0 +1,68 @@
+"""`lancehouse table`: tables in any catalog that the clients reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from lance_namespace import LanceNamespace
+from lance_namespace.errors import UnsupportedOperationError
+
+from lancehouse.cli.catalogs import with_namespace, with_table, written
+from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
+
+if TYPE_CHECKING:
+    from lancehouse.cli.main import App
+    from lancehouse.clients.management import ManagedTables
+
+
+@click.group()
+def table() -> None:
+    """Look after tables in a catalog."""
+
+
+@table.command()
+@click.option(
+    "--by",
+    type=click.Choice([IMPL, STORAGE]),
+    required=True,
+    help="impl: what the catalog accepted; storage: the newest there.",
+)
+@click.option("--adopt", is_flag=True, help="With impl: take in versions that were written past the catalog.")
+@with_namespace
+@with_table
+@click.pass_obj
+def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, namespace: LanceNamespace) -> None:
+    """Say who decides which version of the table ID is its current one.
+
+    ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
+
+    Stop the table's writers before: one that has it open goes on as it was told when it opened it. As long as catalog
+    and storage disagree on the version nothing changes, and the error says what to do.
+    """
+    if adopt and by != IMPL:
+        raise click.UsageError(f"--adopt goes with --by {IMPL}")
+    version = managing(namespace).manage_table(table, by, adopt=adopt)
+    app.output.record("", {"table": written(table), MANAGED_BY: by, "version": version})
+
+
+def managing(namespace: LanceNamespace) -> ManagedTables:
+    """A client whose catalog can manage the versions of tables.
+
+    Raises:
+        UnsupportedOperationError: it cannot; the text says what to do.
+    """
+    from lancehouse.clients.management import ManagedTables
+    from lancehouse.clients.namespace import CatalogNamespace
+
+    if isinstance(namespace, ManagedTables):
+        return namespace
+    client, way_out = (
+        (namespace.client, namespace.way_out)
+        if isinstance(namespace, CatalogNamespace)
+        else (type(namespace).__name__, CatalogNamespace.way_out)
+    )
+    raise UnsupportedOperationError(
+        f"{MANAGED_BY}={IMPL} is not possible with {client}, whose tables have no ref that a commit could move; "
+        f"{way_out}"
+    )

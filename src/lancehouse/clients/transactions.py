@@ -1,0 +1,195 @@
+"""Several tables, one commit: everything becomes visible together, or nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+import pyarrow as pa
+from lance_namespace import (
+    CreateTableVersionRequest,
+    CreateTableVersionResponse,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DescribeTableVersionRequest,
+    DescribeTableVersionResponse,
+    LanceNamespace,
+    ListTableVersionsRequest,
+    ListTableVersionsResponse,
+    TableVersion,
+)
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, UnsupportedOperationError
+
+from lancehouse.clients.snapshots import Staged
+from lancehouse.clients.versions import ManagedVersions, branch_of
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.identifiers import TableId
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.manifests import STAGING, Manifest
+from lancehouse.lake.operations import TableOperations
+from lancehouse.lake.versions import manifests
+
+Line = tuple[TableId, str | None]
+"""A branch of a table, None for the main one."""
+
+
+class Transaction(TableOperations):
+    """A namespace in which every commit is staged, until all of them are made at once.
+
+    It reads its own writes: what was staged is what the next operation on that table sees. Any operation of the
+    interface works, and so does pylance: `lance.dataset(namespace_client=tx, table_id=…)`.
+    """
+
+    def __init__(self, namespace: LanceNamespace) -> None:
+        if not isinstance(namespace, ManagedVersions):
+            raise UnsupportedOperationError(
+                f"{type(namespace).__name__} has no transactions over several tables; the `iceberg` client has"
+            )
+        self._catalog = namespace
+        self._id = str(uuid4())
+        self._lines: dict[Line, list[Staged]] = {}
+        self._is_open = True
+
+    def namespace_id(self) -> str:
+        """A name for this transaction."""
+        return f"transaction {self._id} of {self._catalog.namespace_id()}"
+
+    # What it is for
+
+    def append(self, id: Sequence[str], rows: pa.Table) -> None:
+        """Stage more rows of a table, or its first."""
+        self._insert(TableRef.of(self, id), rows, "Append")
+
+    def overwrite(self, id: Sequence[str], rows: pa.Table) -> None:
+        """Stage rows in the place of all others of a table."""
+        self._insert(TableRef.of(self, id), rows, "Overwrite")
+
+    def delete(self, id: Sequence[str], where: str) -> None:
+        """Stage the removal of the rows that an SQL expression names."""
+        with TableRef.of(self, id).opened() as dataset:
+            dataset.delete(where)
+
+    def commit(self) -> None:
+        """Make everything visible.
+
+        Raises:
+            ConcurrentModificationError: a table has moved on since it was read here; nothing was changed, and nothing
+                is left of what was staged. Begin again.
+            CommitStateUnknownError: the catalog could not be asked what became of it; what was staged stays.
+        """
+        self._require_open()
+        staged = [each for line in self._lines.values() for each in line]
+        self._is_open = False
+        if not staged:
+            return
+        try:
+            self._catalog.accept(staged)
+        except CommitStateUnknownError:
+            raise
+        except LanceNamespaceError:
+            self._clear()
+            raise
+
+    def rollback(self) -> None:
+        """Leave every table as it was, and remove what was staged."""
+        self._require_open()
+        self._is_open = False
+        self._clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not self._is_open:
+            return
+        if kind is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except LanceNamespaceError as left:
+            assert error is not None
+            error.add_note(f"and what the transaction had staged could not be removed: {left}")
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise InvalidInputError("the transaction is over: begin another one")
+
+    # What Lance asks of a namespace
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        """As the catalog has it.
+
+        Raises:
+            InvalidInputError: its versions are not managed by the catalog.
+            UnsupportedOperationError: the server has no transactions.
+        """
+        self._require_open()
+        table = self._catalog.table_id(request.id)
+        self._catalog.require_transactions(table)
+        return self._catalog.describe_table(request)
+
+    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
+        """As the catalog has them, but for what is staged."""
+        found = self._catalog.list_table_versions(request)
+        staged = [self._described(each) for each in self._staged(request.id, request.branch)]
+        if not staged:
+            return found
+        versions = [*reversed(staged), *found.versions] if request.descending else [*found.versions, *staged]
+        return ListTableVersionsResponse(versions=versions[: request.limit], page_token=found.page_token)
+
+    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
+        """As the catalog has it, or as it is staged."""
+        for each in reversed(self._staged(request.id, request.branch)):
+            if request.version in (None, each.manifest.version):
+                return DescribeTableVersionResponse(version=self._described(each))
+        return self._catalog.describe_table_version(request)
+
+    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
+        """Keep a version aside."""
+        self._require_open()
+        staged = self._catalog.staged(request, keep_in=f"{STAGING}/{self._id}")
+        self._lines.setdefault((staged.table, staged.branch), []).append(staged)
+        return CreateTableVersionResponse(version=self._described(staged), transaction_id=staged.manifest.transaction)
+
+    def _staged(self, id: Sequence[str] | None, branch: str | None) -> list[Staged]:
+        return self._lines.get((self._catalog.table_id(id), branch_of(branch)), [])
+
+    @staticmethod
+    def _described(staged: Staged) -> TableVersion:
+        version = staged.described()
+        version.manifest_path = f"{staged.root}/{staged.staged}"
+        return version
+
+    def _clear(self) -> None:
+        """Remove the files that only what was staged needs."""
+        for (table, branch), line in self._lines.items():
+            files = self._catalog.files(table)
+            place, options, first = files.location, files.storage_options, line[0].manifest.version
+            before = manifests(TableRef(place, options, branch=branch)).get(first - 1)
+            kept = Manifest.parse(files.read(before)).files(place, options) if before else set()
+            for each in line:
+                if before or first == 1:  # else it is not known what older versions need
+                    for file in each.manifest.files(place, options) - kept:
+                        files.discard(file)
+                files.discard(each.staged)
+
+
+@contextmanager
+def transaction(namespace: LanceNamespace) -> Iterator[Transaction]:
+    """Change several tables whose versions an Iceberg catalog manages, all or none.
+
+    Leaving the block commits; an exception rolls everything back.
+
+        with lancehouse.transaction(ns) as tx:
+            tx.append(["wh", "db", "documents"], rows)
+            tx.delete(["wh", "db", "queue"], "id < 100")
+
+    Raises:
+        UnsupportedOperationError: the client or its server has no such thing; nothing was written.
+    """
+    with Transaction(namespace) as begun:
+        yield begun
