@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import DescribeTableRequest, DropTableRequest, LanceNamespace, connect
+from lance_namespace import DeclareTableRequest, DescribeTableRequest, DropTableRequest, LanceNamespace, connect
 from pyiceberg.catalog.rest import RestCatalog
 
+import lancehouse
+from lancehouse.lake.manifests import Manifests
 from tests.live.catalogs import ICEBERG
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
@@ -98,6 +101,46 @@ def test_a_lance_table(ours: LanceNamespace, bucket: Bucket, warehouse: str, db:
     assert bucket.keys(f"{path}/_versions/")
     ours.drop_table(DropTableRequest(id=docs))
     assert bucket.keys(f"{path}/") == []
+
+
+def test_a_managed_table(ours: LanceNamespace, bucket: Bucket, warehouse: str, db: str) -> None:
+    one, two = [warehouse, db, "one"], [warehouse, db, "two"]
+    for table in (one, two):
+        ours.declare_table(DeclareTableRequest(id=table, properties={"managed_by": "impl"}))
+    with lancehouse.transaction(ours) as both:
+        both.append(one, ROWS)
+        both.append(two, ROWS)
+        both.delete(two, "id < 10")
+    lance.write_dataset(ROWS, namespace_client=ours, table_id=one, mode="append").delete("id >= 50")
+    counts = [lance.dataset(namespace_client=ours, table_id=each).count_rows() for each in (one, two)]
+    assert counts == [100, 90]
+    location = str(ours.describe_table(DescribeTableRequest(id=one)).location)
+    assert lance.dataset(location, storage_options=dict(bucket.options)).version == 3
+    path = location.removeprefix(f"{bucket.uri}/")
+    files = [key.rpartition("/")[2] for key in bucket.keys(f"{path}/_versions/")]
+    assert sum(file.endswith(".manifest") for file in files) == 3
+    assert not any(".manifest-" in file for file in files)
+    before = bucket.keys(f"{path}/")
+    with pytest.raises(KeyError), lancehouse.transaction(ours) as broken:
+        broken.overwrite(one, ROWS)
+        raise KeyError
+    assert [key for key in bucket.keys(f"{path}/") if key not in before] == []
+    ours.drop_table(DropTableRequest(id=one))
+    assert bucket.keys(f"{path}/") == []
+
+
+def test_a_manifest_that_its_writer_left_staged(
+    ours: LanceNamespace, bucket: Bucket, warehouse: str, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = [warehouse, db, "docs"]
+    ours.declare_table(DeclareTableRequest(id=docs, properties={"managed_by": "impl"}))
+    lance.write_dataset(ROWS, namespace_client=ours, table_id=docs, mode="append")
+    with monkeypatch.context() as dying:
+        dying.setattr(Manifests, "finish", lambda *_: pytest.fail("the writer died"))
+        with pytest.raises(BaseException, match=r"died|unknown"):
+            lance.write_dataset(ROWS, namespace_client=ours, table_id=docs, mode="append")
+    another = pickle.loads(pickle.dumps(ours))
+    assert lance.dataset(namespace_client=another, table_id=docs).count_rows() == 200
 
 
 def test_an_iceberg_table(theirs: RestCatalog, bucket: Bucket, warehouse: str, db: str) -> None:
