@@ -23,6 +23,7 @@ from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.loading import Loaded
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake.history import snapshot_id
 from lancehouse.store import repository
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
@@ -43,24 +44,45 @@ def create(catalog: Catalog, caller: Caller, name: str, managed_by: str | None =
     return str(orjson.loads(made.metadata)["location"])
 
 
-def version(before: int | None, after: int, **summary: str) -> dict[str, Any]:
+def version(before: int | None, after: int, branch: str = "main", **summary: str) -> dict[str, Any]:
     """What FACTS calls a commit of a Lance version."""
+    made, parent = snapshot_id(branch, after), None if before is None else snapshot_id(branch, before)
+    folder = "_versions" if branch == "main" else f"tree/{branch}/_versions"
     snapshot = {
-        "snapshot-id": after,
+        "snapshot-id": made,
         "sequence-number": after,
         "timestamp-ms": 1_700_000_000_000 + after,
-        "manifest-list": f"lance:///db/t/_versions/{after}.manifest",
+        "manifest-list": f"lance:///db/t/{folder}/{after}.manifest",
         "summary": {"operation": "append", **summary},
     }
-    if before is not None:
-        snapshot["parent-snapshot-id"] = before
+    if parent is not None:
+        snapshot["parent-snapshot-id"] = parent
     return {
-        "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": before}],
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": parent}],
         "updates": [
             {"action": "add-snapshot", "snapshot": snapshot},
-            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": after},
+            {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": made},
         ],
     }
+
+
+def together(*requests: dict[str, Any]) -> dict[str, Any]:
+    return {key: [each for request in requests for each in request[key]] for key in ("requirements", "updates")}
+
+
+def update(action: str, **more: Any) -> dict[str, Any]:
+    """Without requirements."""
+    return {"requirements": [], "updates": [{"action": action, **more}]}
+
+
+def dev(version: int) -> int:
+    return snapshot_id("dev", version)
+
+
+def shown(metadata: dict[str, Any]) -> tuple[list[int], dict[str, int]]:
+    """Snapshots and refs."""
+    refs = {name: ref["snapshot-id"] for name, ref in metadata["refs"].items()}
+    return [snapshot["snapshot-id"] for snapshot in metadata["snapshots"]], refs
 
 
 def property_change(**updates: str) -> dict[str, Any]:
@@ -191,6 +213,177 @@ def test_a_dataset_made_again_while_storage_managed_it(catalog: Catalog, caller:
     commit(catalog, caller, "t", property_change(managed_by="impl"))
     commit(catalog, caller, "t", version(1, 2))
     assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2]
+
+
+def test_versions_of_a_branch_one_after_the_other(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    """Storage has nothing of it, nor of the table."""
+    create(catalog, caller, "t")
+    accepted: list[int] = []
+    for before, after in [(None, 3), (3, 4), (4, 9)]:
+        accepted.append(dev(after))
+        made = commit(catalog, caller, "t", version(before, after, "dev", key="value"))
+        assert shown(orjson.loads(made.metadata)) == (accepted, {"dev": dev(after)})
+        assert shown(load(catalog, caller, "t")) == (accepted, {"dev": dev(after)})
+    last = load(catalog, caller, "t")["snapshots"][-1]
+    assert (last["parent-snapshot-id"], last["sequence-number"]) == (dev(4), 9)
+    assert (last["summary"]["key"], last["summary"]["lancehouse.committed-by"]) == ("value", "anonymous")
+    entry = catalog.tables.find(caller, main, LEVELS, "t")
+    rows = catalog.database.read(lambda tx: repository.list_commits(tx, entry.id))
+    assert [(row.operation, row.snapshot_id) for row in rows[:2]] == [("append", dev(9)), ("append", dev(4))]
+    assert entry.version is None
+
+
+def test_of_two_who_read_the_same_version_of_a_branch_one_wins(catalog: Catalog, caller: Caller) -> None:
+    """Writers of other branches do not disturb."""
+    create(catalog, caller, "t")
+    for branch in ("main", "dev", "other"):
+        commit(catalog, caller, "t", version(None, 1, branch))
+    with ThreadPoolExecutor(6) as pool:
+        tries = [
+            pool.submit(commit, catalog, caller, "t", version(1, 2, branch))
+            for branch in ("dev", "main", "dev", "other", "dev", "dev")
+        ]
+    failures = [error for attempt in tries if (error := attempt.exception()) is not None]
+    assert [type(error) for error in failures] == [ConcurrentModificationError] * 3
+    assert all(f"branch dev has changed: expected id {dev(1)} != {dev(2)}" in str(error) for error in failures)
+    other = snapshot_id("other", 2)
+    assert shown(load(catalog, caller, "t"))[1] == {"main": 2, "dev": dev(2), "other": other}
+
+
+def test_main_and_a_branch_in_one_commit(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    for name in ("t", "u"):
+        create(catalog, caller, name)
+    both = together(version(None, 1), version(None, 1, "dev"))
+    assert shown(orjson.loads(commit(catalog, caller, "t", both).metadata)) == ([1, dev(1)], {"main": 1, "dev": dev(1)})
+    changes = [change("t", together(version(1, 2), version(1, 2, "dev"))), change("u", version(None, 1, "dev"))]
+    catalog.commits.transaction(caller, main, changes)
+    assert shown(load(catalog, caller, "t")) == ([1, 2, dev(1), dev(2)], {"main": 2, "dev": dev(2)})
+    assert shown(load(catalog, caller, "u")) == ([dev(1)], {"dev": dev(1)})
+    with pytest.raises(ConcurrentModificationError):
+        commit(catalog, caller, "t", together(version(2, 3), version(1, 3, "dev")))
+    assert shown(load(catalog, caller, "t"))[1] == {"main": 2, "dev": dev(2)}
+
+
+def adopted(catalog: Catalog, caller: Caller) -> str:
+    """A table at version 1 whose storage has the version 1 of dev."""
+    location = create(catalog, caller, "t")
+    commit(catalog, caller, "t", version(None, 1))
+    lance.write_dataset(ROWS, location).create_branch("dev", 1)
+    assert shown(load(catalog, caller, "t")) == ([1, dev(1)], {"main": 1, "dev": dev(1)})
+    return location
+
+
+def append_to_dev(location: str) -> None:
+    lance.write_dataset(ROWS, lance.dataset(location).checkout_version(("dev", None)), mode="append")
+
+
+def test_a_branch_goes_on_from_what_storage_has(catalog: Catalog, caller: Caller) -> None:
+    location = adopted(catalog, caller)
+    for before in (None, 2):
+        with pytest.raises(ConcurrentModificationError):
+            commit(catalog, caller, "t", version(before, 3, "dev"))
+    commit(catalog, caller, "t", version(1, 2, "dev"))
+    assert shown(load(catalog, caller, "t")) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})
+    for _ in range(2):
+        append_to_dev(location)
+    metadata = load(catalog, caller, "t")
+    assert shown(metadata) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})  # 3 was not accepted
+    assert metadata["snapshots"][-1]["summary"]["total-records"] == "6"
+    commit(catalog, caller, "t", version(2, 3, "dev"))
+    assert shown(load(catalog, caller, "t")) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
+
+
+def test_a_branch_is_removed_and_made_again(catalog: Catalog, caller: Caller) -> None:
+    location = create(catalog, caller, "t")
+    for before, after in [(None, 1), (1, 2)]:
+        commit(catalog, caller, "t", version(before, after, "dev"))
+    removal = update("remove-snapshot-ref", **{"ref-name": "dev"})
+    commit(catalog, caller, "t", removal)
+    assert shown(load(catalog, caller, "t")) == ([], {})
+    with pytest.raises(ConcurrentModificationError, match="missing"):
+        commit(catalog, caller, "t", version(2, 3, "dev"))
+    commit(catalog, caller, "t", version(None, 2, "dev", life="second"))
+    (only,) = load(catalog, caller, "t")["snapshots"]
+    assert (only["snapshot-id"], only["summary"]["life"]) == (dev(2), "second")
+    asserted = {"requirements": version(2, 3, "dev")["requirements"], "updates": []}
+    commit(
+        catalog,
+        caller,
+        "t",
+        together(asserted, removal, update("remove-snapshots", **{"snapshot-ids": [dev(2)]})),
+    )
+    assert shown(load(catalog, caller, "t")) == ([], {})
+    commit(catalog, caller, "t", version(None, 1))
+    lance.write_dataset(ROWS, location).create_branch("dev", 1)
+    commit(catalog, caller, "t", version(1, 2, "dev"))
+    commit(catalog, caller, "t", removal)
+    assert shown(load(catalog, caller, "t")) == ([1, dev(1)], {"main": 1, "dev": dev(1)})  # as storage still has it
+
+
+def test_the_other_branch_stays(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, "t")
+    names = ["dev", "other"]
+    for name in names:
+        commit(catalog, caller, "t", version(None, 1, name))
+    for name, left in (names, names[::-1]):
+        commit(catalog, caller, "t", update("remove-snapshot-ref", **{"ref-name": name}))
+        metadata = load(catalog, caller, "t")
+        assert shown(metadata) == ([snapshot_id(left, 1)], {left: snapshot_id(left, 1)})
+        assert "lancehouse.committed-by" in metadata["snapshots"][0]["summary"]
+        commit(catalog, caller, "t", version(None, 1, name))
+
+
+def test_a_branch_goes_back_and_on_again(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, "t")
+    for before, after in [(None, 1), (1, 2), (2, 3)]:
+        commit(catalog, caller, "t", version(before, after, "dev"))
+    back = {"ref-name": "dev", "type": "branch", "snapshot-id": dev(1)}
+    commit(catalog, caller, "t", update("set-snapshot-ref", **back))
+    assert shown(load(catalog, caller, "t")) == ([dev(1)], {"dev": dev(1)})
+    commit(catalog, caller, "t", version(1, 2, "dev", life="second"))
+    metadata = load(catalog, caller, "t")
+    assert shown(metadata) == ([dev(1), dev(2)], {"dev": dev(2)})
+    assert metadata["snapshots"][-1]["summary"]["life"] == "second"
+
+
+def test_branches_to_storage_and_back(catalog: Catalog, caller: Caller) -> None:
+    location = adopted(catalog, caller)
+    commit(catalog, caller, "t", version(1, 2, "dev", key="value"))
+    with pytest.raises(InvalidInputError, match="at version 2 of branch dev, storage at 1"):
+        commit(catalog, caller, "t", property_change(managed_by="storage"))
+    append_to_dev(location)
+    commit(catalog, caller, "t", property_change(managed_by="storage"))
+    append_to_dev(location)
+    metadata = load(catalog, caller, "t")
+    assert shown(metadata) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
+    assert not any("key" in snapshot["summary"] for snapshot in metadata["snapshots"])
+    with pytest.raises(InvalidInputError, match="managed by its storage"):
+        commit(catalog, caller, "t", version(3, 4, "dev"))
+    commit(catalog, caller, "t", property_change(managed_by="impl"))
+    assert shown(load(catalog, caller, "t")) == shown(metadata)
+    append_to_dev(location)
+    commit(catalog, caller, "t", version(4, 5, "dev"))  # nothing of the catalog's own is left: storage says 4
+    assert shown(load(catalog, caller, "t"))[0] == [1, *map(dev, range(1, 6))]
+
+
+def test_a_ref_set_with_the_hand_over_is_left_behind(catalog: Catalog, caller: Caller) -> None:
+    location = adopted(catalog, caller)
+    ref = {"ref-name": "dev", "type": "branch", "snapshot-id": dev(1)}
+    commit(catalog, caller, "t", together(update("set-snapshot-ref", **ref), property_change(managed_by="storage")))
+    append_to_dev(location)
+    assert shown(load(catalog, caller, "t")) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})
+    asserted = {"requirements": version(2, 3, "dev")["requirements"], "updates": []}
+    commit(catalog, caller, "t", together(asserted, property_change(x="1")))
+
+
+def test_only_the_first_commit_on_a_branch_looks_at_storage(
+    catalog: Catalog, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted(catalog, caller)
+    commit(catalog, caller, "t", version(1, 2, "dev"))
+    monkeypatch.setattr("lancehouse.lake.history.read", None)
+    made = commit(catalog, caller, "t", version(2, 3, "dev"))
+    assert shown(orjson.loads(made.metadata)) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
 
 
 def test_an_iceberg_table_stays_one(catalog: Catalog, caller: Caller) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 from lancehouse.catalog.lance_commits import Change, decide
+from lancehouse.lake.history import snapshot_id
 from lancehouse.store.rows import EntryRow, RefRow
 
 UUID = "6f1a0c36-0a51-4b0e-8f0f-0e3a4c6a7f11"
@@ -30,10 +32,12 @@ NEW = replace(MANAGED, version=None)
 
 @dataclass
 class Table:
-    """A table at some version, with the tag `v2` on version 2."""
+    """A table at some version, with the tag `v2` on version 2, and branches by the versions the catalog accepted."""
 
     current: int | None
     in_storage: int | None
+    kept: Mapping[str, int] = field(default_factory=dict)
+    branches_in_storage: Mapping[str, int] = field(default_factory=dict)
 
     def version(self) -> int | None:
         return self.current
@@ -42,23 +46,43 @@ class Table:
         return self.in_storage
 
     def ref(self, name: str) -> int | None:
-        return {"main": self.current, "v2": 2}.get(name)
+        return {"main": self.current, "v2": 2, **self.branches_in_storage, **self.kept}.get(name)
+
+    def branches(self) -> Mapping[str, int]:
+        return self.kept
+
+    def stored_branches(self) -> Mapping[str, int]:
+        return self.branches_in_storage
+
+    def accepted(self, branch: str) -> list[int]:
+        return [*range(snapshot_id(branch, 1), self.kept[branch] + 1)]
 
     def last_column_id(self) -> int:
         return 4
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        return self.current is not None and 1 <= snapshot_id <= self.current
+        on_branches = {each for name in self.kept for each in self.accepted(name)}
+        return (self.current is not None and 1 <= snapshot_id <= self.current) or snapshot_id in on_branches
 
 
 def commit(
-    entry: EntryRow, *updates: dict[str, Any], requires: list[dict[str, Any]] | None = None, stored: int | None = 3
+    entry: EntryRow,
+    *updates: dict[str, Any],
+    requires: list[dict[str, Any]] | None = None,
+    stored: int | None = 3,
+    branches: Mapping[str, int] | None = None,
+    stored_branches: Mapping[str, int] | None = None,
 ) -> Change:
-    return decide(entry, Table(entry.version if entry is not STORED else 3, stored), requires or [], updates)
+    version = entry.version if entry is not STORED else 3
+    return decide(entry, Table(version, stored, branches or {}, stored_branches or {}), requires or [], updates)
+
+
+def on(ref: str, version: int | None) -> dict[str, Any]:
+    return {"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": version}
 
 
 def on_main(version: int | None) -> dict[str, Any]:
-    return {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": version}
+    return on("main", version)
 
 
 def snapshot(version: int, **more: Any) -> dict[str, Any]:
@@ -68,6 +92,10 @@ def snapshot(version: int, **more: Any) -> dict[str, Any]:
 
 def main(version: int, **more: Any) -> dict[str, Any]:
     return {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": version, **more}
+
+
+def branch(name: str, version: int, **more: Any) -> dict[str, Any]:
+    return {"action": "set-snapshot-ref", "ref-name": name, "type": "branch", "snapshot-id": version, **more}
 
 
 @pytest.mark.parametrize(("entry", "before", "after"), [(MANAGED, 3, 4), (MANAGED, 3, 9), (NEW, None, 1)])
@@ -264,6 +292,178 @@ def test_refs_besides_main() -> None:
     assert made.refs == {"best": RefRow("best", "tag", 2), "v2": None}
     assert made.removed_snapshots == [1]
     assert made.operation == "snapshots"
+
+
+# Branches besides main
+
+
+def dev(version: int) -> int:
+    return snapshot_id("dev", version)
+
+
+KEPT = {"dev": dev(2)}
+REMOVE_DEV = {"action": "remove-snapshot-ref", "ref-name": "dev"}
+TO_STORAGE = {"action": "set-properties", "updates": {"managed_by": "storage"}}
+
+
+def without(*ids: int) -> dict[str, Any]:
+    return {"action": "remove-snapshots", "snapshot-ids": [*ids]}
+
+
+@pytest.mark.parametrize("entry", [MANAGED, NEW])
+@pytest.mark.parametrize(
+    ("branches", "stored", "before", "after"),
+    [
+        ({}, {}, None, dev(1)),
+        ({}, {}, None, dev(4)),
+        ({}, {"dev": dev(1)}, dev(1), dev(2)),
+        (KEPT, {}, dev(2), dev(3)),
+        (KEPT, {"dev": dev(5)}, dev(2), dev(3)),
+        (KEPT, {}, dev(2), dev(9)),
+    ],
+)
+def test_a_new_version_of_a_branch(
+    entry: EntryRow, branches: dict[str, int], stored: dict[str, int], before: int | None, after: int
+) -> None:
+    updates = [snapshot(after), branch("dev", after)]
+    made = commit(entry, *updates, requires=[on("dev", before)], branches=branches, stored_branches=stored)
+    assert made.values == {}
+    assert made.refs == {"dev": RefRow("dev", "branch", after)}
+    assert [(row.snapshot_id, row.sequence) for row in made.snapshots] == [(after, after - dev(0))]
+    assert (made.operation, made.snapshot_id, made.removed_snapshots) == ("append", after, [])
+
+
+def test_a_branch_has_its_own_sequence() -> None:
+    updates = [snapshot(dev(1), **{"sequence-number": 17}), branch("dev", dev(1))]
+    (row,) = commit(MANAGED, *updates, requires=[on("dev", None)]).snapshots
+    assert row.sequence == 17
+
+
+def test_versions_of_several_branches_at_once() -> None:
+    other = snapshot_id("other", 7)
+    updates = [
+        snapshot(4),
+        snapshot(dev(4)),
+        snapshot(dev(3)),
+        snapshot(other),
+        snapshot(5, summary={"operation": "x"}),
+    ]
+    refs = [main(5), branch("dev", dev(4)), branch("other", other), branch("side", 5), branch("t", dev(3), type="tag")]
+    requires = [on_main(3), on("dev", dev(2)), on("other", None)]
+    made = commit(MANAGED, *updates, *refs, requires=requires, branches=KEPT)
+    assert made.values == {"version": 5}
+    assert [row.snapshot_id for row in made.snapshots] == [dev(3), dev(4), other, 4, 5]
+    assert {name: ref.snapshot_id for name, ref in made.refs.items() if ref} == {
+        "dev": dev(4),
+        "other": other,
+        "side": 5,
+        "t": dev(3),
+    }
+    assert (made.operation, made.snapshot_id) == ("x", 5)
+
+
+@pytest.mark.parametrize("expected", [None, dev(1), dev(3), snapshot_id("other", 2), 2])
+def test_of_two_writers_on_a_branch_one_wins(expected: int | None) -> None:
+    with pytest.raises(ConcurrentModificationError, match="Requirement failed: branch dev"):
+        commit(MANAGED, snapshot(dev(3)), branch("dev", dev(3)), requires=[on("dev", expected)], branches=KEPT)
+
+
+@pytest.mark.parametrize("expected", [dev(2), 3])
+def test_a_branch_that_is_not_there(expected: int) -> None:
+    with pytest.raises(ConcurrentModificationError, match="branch or tag dev is missing"):
+        commit(MANAGED, snapshot(dev(3)), branch("dev", dev(3)), requires=[on("dev", expected)])
+
+
+@pytest.mark.parametrize(
+    ("updates", "words"),
+    [
+        ([snapshot(dev(2)), branch("dev", dev(2))], f"greater than the current one, {dev(2)}"),
+        ([snapshot(dev(1)), snapshot(dev(3)), branch("dev", dev(3))], f"greater than the current one, {dev(2)}"),
+        ([snapshot(dev(3))], "needs set-snapshot-ref of dev"),
+        ([snapshot(dev(3)), branch("dev", dev(2))], f"dev must be set to the newest snapshot added, {dev(3)}"),
+        ([snapshot(dev(3)), snapshot(dev(4)), branch("dev", dev(3))], f"the newest snapshot added, {dev(4)}"),
+        ([snapshot(dev(3)), snapshot(dev(3)), branch("dev", dev(3))], "added twice"),
+        ([branch("dev", dev(3)), snapshot(dev(3))], "Cannot set dev to unknown snapshot"),
+        ([snapshot(dev(3)), branch("dev", dev(3)), REMOVE_DEV], "needs set-snapshot-ref of dev"),
+        ([snapshot(dev(3)), branch("dev", dev(3), type="tag")], "needs set-snapshot-ref of dev"),
+        ([snapshot(dev(3)), branch("dev", dev(3)), branch("dev", 2)], "the newest snapshot added"),
+        ([snapshot(dev(3)), branch("other", dev(3))], f"snapshot-id {dev(3)} is not one of branch other"),
+        ([snapshot(4), branch("dev", 4)], "snapshot-id 4 is not one of branch dev"),
+        ([snapshot(3, **{"snapshot-id": [3]}), branch("dev", dev(3))], "snapshot-id must be a whole number"),
+        ([snapshot(4), main(4), snapshot(dev(3))], "needs set-snapshot-ref of dev"),
+        ([snapshot(4), main(4), snapshot(snapshot_id("x", 1))], "main must be set to the newest snapshot added"),
+        ([snapshot(4), snapshot(dev(3)), branch("dev", dev(3))], "needs set-snapshot-ref of main"),
+        ([snapshot(dev(3)), main(dev(3)), branch("dev", dev(3))], "main to a snapshot of another branch"),
+        ([without(dev(2))], f"Cannot remove the current snapshot of dev, {dev(2)}"),
+        ([snapshot(dev(3)), branch("dev", dev(3)), without(dev(3))], "Cannot remove the current snapshot of dev"),
+        ([snapshot(dev(3)), branch("dev", dev(3)), TO_STORAGE], "cannot change in the commit of a version"),
+    ],
+)
+def test_refused_on_a_branch(updates: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        commit(MANAGED, *updates, requires=[on_main(3), on("dev", dev(2))], branches=KEPT)
+
+
+@pytest.mark.parametrize(
+    ("requires", "missing"),
+    [
+        ([], "dev"),
+        ([on_main(3)], "dev"),
+        ([on("v2", 2)], "dev"),
+        ([on("dev", dev(2))], "main"),
+    ],
+)
+def test_each_branch_names_the_version_it_was_made_from(requires: list[dict[str, Any]], missing: str) -> None:
+    updates = [snapshot(dev(3)), branch("dev", dev(3)), snapshot(4), main(4)]
+    with pytest.raises(InvalidInputError, match=f"assert-ref-snapshot-id on {missing}"):
+        commit(MANAGED, *updates, requires=requires, branches=KEPT)
+
+
+def test_branches_whose_ids_are_the_same() -> None:
+    """Their names, whose checksum is all that an id holds of them."""
+    one, other = "plumless", "buckeroo"
+    assert snapshot_id(one, 1) == snapshot_id(other, 1)
+    updates = [snapshot(snapshot_id(other, 9)), branch(other, snapshot_id(other, 9))]
+    with pytest.raises(InvalidInputError, match="the same checksum"):
+        commit(MANAGED, *updates, requires=[on(other, None)], branches={one: snapshot_id(one, 2)})
+
+
+@pytest.mark.parametrize(
+    ("updates", "requires", "removed"),
+    [
+        ([REMOVE_DEV], [], [dev(1), dev(2)]),
+        ([REMOVE_DEV, without(dev(1), dev(2))], [on("dev", dev(2))], [dev(1), dev(2)]),
+        ([without(dev(1), dev(2)), REMOVE_DEV], [on_main(3)], [dev(1), dev(2)]),
+        ([without(dev(1))], [on("dev", dev(2))], [dev(1)]),
+        ([without(2, dev(1))], [on("dev", dev(2)), on_main(3)], [2, dev(1)]),
+        ([branch("dev", dev(1))], [], [dev(2)]),
+        ([branch("dev", 2)], [], [dev(1), dev(2)]),
+        ([branch("dev", dev(1), type="tag")], [], [dev(1), dev(2)]),
+        ([branch("dev", dev(2))], [], []),
+        ([branch("x", dev(1))], [], []),
+        ([{"action": "remove-snapshot-ref", "ref-name": "x"}], [], []),
+        ([snapshot(dev(3)), branch("dev", dev(3)), without(dev(2))], [on("dev", dev(2))], [dev(2)]),
+    ],
+)
+def test_what_goes_from_a_branch(
+    updates: list[dict[str, Any]], requires: list[dict[str, Any]], removed: list[int]
+) -> None:
+    made = commit(MANAGED, *updates, requires=requires, branches=KEPT)
+    assert sorted({*made.removed_snapshots}) == removed
+
+
+@pytest.mark.parametrize("requires", [[], [on("other", None)]])
+def test_snapshots_go_from_what_was_read(requires: list[dict[str, Any]]) -> None:
+    with pytest.raises(InvalidInputError, match="assert-ref-snapshot-id on main"):
+        commit(MANAGED, without(dev(1)), requires=requires, branches=KEPT)
+
+
+@pytest.mark.parametrize(("stored", "there"), [({}, "None"), ({"dev": dev(1)}, "1"), ({"dev": dev(3)}, "3")])
+def test_storage_takes_over_only_the_branches_it_has(stored: dict[str, int], there: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"at version 2 of branch dev, storage at {there}"):
+        commit(MANAGED, TO_STORAGE, branches=KEPT, stored_branches=stored)
+    assert commit(MANAGED, TO_STORAGE, branches=KEPT, stored_branches={**KEPT, "more": 7}).forget
+    assert commit(MANAGED, REMOVE_DEV, TO_STORAGE, branches=KEPT, stored_branches=stored).forget
 
 
 def test_the_last_schema_known() -> None:

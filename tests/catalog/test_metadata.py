@@ -85,14 +85,18 @@ class Catalog:
         assert found is not None
         return found
 
-    def commit(self, entry: EntryRow, *versions: int, refs: tuple[RefRow, ...] = (), **summary: str) -> EntryRow:
+    def commit(
+        self, entry: EntryRow, *versions: int, refs: tuple[RefRow, ...] = (), branch: str = "main", **summary: str
+    ) -> EntryRow:
         """Versions that the catalog accepts; the last of them is the current one."""
+        if branch != "main":
+            refs = (*refs, RefRow(branch, "branch", snapshot_id(branch, versions[-1])))
 
         def work(tx: Any) -> None:
             rows = [
                 SnapshotRow(
-                    version,
-                    version - 1 or None,
+                    snapshot_id(branch, version),
+                    snapshot_id(branch, version - 1) if version > 1 else None,
                     version,
                     2_000 + version,
                     f"{entry.location}/{version}.staged",
@@ -103,7 +107,7 @@ class Catalog:
             repository.insert_snapshots(tx, entry.id, rows)
             for ref in refs:
                 repository.put_ref(tx, entry.id, ref)
-            changes = {"version": versions[-1]} if versions else {}
+            changes = {"version": versions[-1]} if versions and branch == "main" else {}
             assert repository.advance_entry(tx, entry.id, entry.revision, now_ms=2_000, **changes)
 
         self.database.write(work)
@@ -466,6 +470,157 @@ def test_after_a_commit_of_properties(catalog: Catalog) -> None:
     assert checked(catalog.tables.committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
 
 
+# Managed by the catalog, on branches
+
+
+def dev(version: int) -> int:
+    return snapshot_id("dev", version)
+
+
+def refs_of(metadata: Json) -> dict[str, tuple[str, int]]:
+    return {name: (ref["type"], ref["snapshot-id"]) for name, ref in metadata["refs"].items()}
+
+
+def branched(catalog: Catalog, name: str = "dev", versions: int = 3) -> EntryRow:
+    """A table at version 2, with a branch of as many versions that only storage knows of, the first from version 2."""
+    entry = catalog.create(properties=IMPL, version=2)
+    append(entry.location)
+    append(entry.location).create_branch(name, 2)
+    for _ in range(versions - 1):
+        append(lance.dataset(entry.location).checkout_version((name, None)))
+    return entry
+
+
+def test_a_branch_that_storage_has_nothing_of(catalog: Catalog) -> None:
+    """Nor has it a main branch."""
+    entry = catalog.create(properties=IMPL, schema=DECLARED)
+    entry = catalog.commit(entry, 4, 5, branch="dev", key="value")
+    table = catalog.load(entry)
+    assert "current-snapshot-id" not in table
+    assert (ids(table), refs_of(table)) == ([dev(4), dev(5)], {"dev": ("branch", dev(5))})
+    assert table["snapshots"][1] == {
+        "snapshot-id": dev(5),
+        "parent-snapshot-id": dev(4),
+        "sequence-number": 5,
+        "timestamp-ms": 2_005,
+        "manifest-list": f"{entry.location}/5.staged",
+        "summary": {"operation": "append", "key": "value"},
+        "schema-id": 1,
+    }
+    assert (table["snapshot-log"], table["last-sequence-number"]) == ([], 5)
+    assert ids(orjson.loads(catalog.tables.load(catalog.warehouse, entry).refs)) == [dev(5)]
+    table = catalog.load(catalog.commit(entry, 1))
+    assert (ids(table), refs_of(table)["main"]) == ([1, dev(4), dev(5)], ("branch", 1))
+    assert [each["snapshot-id"] for each in table["snapshot-log"]] == [1]
+
+
+def test_a_branch_before_and_after_its_manifest_is_there(catalog: Catalog) -> None:
+    entry = branched(catalog)
+    assert ids(catalog.load(entry)) == [1, 2, dev(2), dev(3), dev(4)]
+    catalog.settle(entry)
+    entry = catalog.commit(entry, 5, branch="dev", key="value")
+    table = catalog.load(entry)
+    assert ids(table) == [1, 2, dev(2), dev(3), dev(4), dev(5)]
+    assert refs_of(table) == {"main": ("branch", 2), "dev": ("branch", dev(5))}
+    assert summaries(table)[-1] == {"operation": "append", "key": "value"}
+    time.sleep(0.1)
+    before = catalog.settle(entry)
+    dataset = lance.dataset(entry.location)
+    append(dataset.checkout_version(("dev", None)))
+    assert catalog.cached(entry) is None
+    table = catalog.load(entry)
+    assert ids(table) == [1, 2, dev(2), dev(3), dev(4), dev(5)]
+    assert summaries(table)[-1] == {
+        "operation": "append",
+        "key": "value",
+        "lance.operation": "Append",
+        "lance.version": "5",
+        "lance.branch": "dev",
+        "total-records": "15",
+        "total-data-files": "5",
+        "total-files-size": summaries(table)[-1]["total-files-size"],
+    }
+    assert table["snapshots"][-1]["manifest-list"] == f"{entry.location}/5.staged"
+    assert catalog.settle(entry).etag != before.etag
+
+
+def test_what_storage_has_beyond_a_branch_of_the_catalog(catalog: Catalog) -> None:
+    entry = branched(catalog)
+    dataset = lance.dataset(entry.location)
+    dataset.create_branch("other", 1)
+    dataset.tags.create("good", ("dev", 3))
+    dataset.tags.create("beyond", ("dev", 4))
+    entry = catalog.commit(entry, 3, branch="dev")
+    table = catalog.load(entry)
+    assert ids(table) == [1, 2, dev(2), dev(3), snapshot_id("other", 1)]
+    assert refs_of(table) == {
+        "main": ("branch", 2),
+        "dev": ("branch", dev(3)),
+        "other": ("branch", snapshot_id("other", 1)),
+        "good": ("tag", dev(3)),
+    }
+
+
+def test_a_branch_of_the_catalog_at_a_version_of_storage(catalog: Catalog) -> None:
+    """A ref that a client set without a new version: up to there."""
+    entry = catalog.commit(branched(catalog), refs=(RefRow("dev", "branch", dev(3)),))
+    table = catalog.load(entry)
+    assert (ids(table), refs_of(table)["dev"]) == ([1, 2, dev(2), dev(3)], ("branch", dev(3)))
+    lance.dataset(entry.location).branches.delete("dev")
+    table = catalog.load(entry)
+    assert (ids(table), refs_of(table)["dev"]) == ([1, 2, dev(3)], ("branch", dev(3)))
+    last = table["snapshots"][-1]
+    assert last["summary"] == {"operation": "overwrite", "lance.version": "3", "lance.branch": "dev"}
+    assert last["manifest-list"].endswith("/tree/dev/_versions/18446744073709551612.manifest")
+
+
+def test_a_ref_of_the_catalog_that_is_no_branch_of_lance(catalog: Catalog) -> None:
+    entry = branched(catalog)
+    for ref in (RefRow("dev", "branch", 1), RefRow("dev", "tag", dev(3))):
+        entry = catalog.commit(entry, refs=(ref,))
+        table = catalog.load(entry)
+        assert ids(table) == [1, 2, dev(2), dev(3), dev(4)]
+        assert refs_of(table)["dev"] == (ref.kind, ref.snapshot_id)
+
+
+def test_a_tag_of_storage_beside_a_branch_of_the_catalog(catalog: Catalog) -> None:
+    entry = catalog.create(properties=IMPL, version=1)
+    append(entry.location).tags.create("dev", 1)
+    entry = catalog.commit(entry, 2, branch="dev")
+    assert refs_of(catalog.load(entry)) == {
+        "main": ("branch", 1),
+        "dev": ("branch", dev(2)),
+        "tag:dev": ("tag", 1),
+    }
+
+
+def test_another_server_sees_a_branch_at_once(catalog: Catalog) -> None:
+    elsewhere = LanceTables(catalog.database)
+    entry = branched(catalog)
+    for version in (5, 6):
+        for tables in (catalog.tables, elsewhere):
+            tables.load(catalog.warehouse, entry)
+        entry = catalog.commit(entry, version, branch="dev")
+        here = catalog.tables.committed(catalog.warehouse, entry)
+        assert elsewhere.cached(catalog.warehouse, entry) is None
+        there = elsewhere.load(catalog.warehouse, entry)
+        assert texts(there) == texts(here)
+        assert refs_of(checked(there))["dev"] == ("branch", dev(version))
+
+
+def test_ids_of_main_that_look_like_those_of_a_branch(catalog: Catalog) -> None:
+    """No Lance table has so many versions; a client may say so all the same."""
+    first, second = 2**62, 2**62 + 1
+    entry = catalog.commit(catalog.create(properties=IMPL), first, second)
+    assert ids(catalog.load(entry)) == [first, second]
+    catalog.database.write(lambda tx: repository.delete_snapshots(tx, entry.id, [first]))
+    entry = catalog.commit(entry, 1, branch="dev")
+    assert ids(catalog.load(entry)) == [second, dev(1)]
+    table = catalog.load(catalog.commit(entry, 2, branch="dev"))
+    assert ids(table) == [second, dev(1), dev(2)]
+    assert [each["snapshot-id"] for each in table["snapshot-log"]] == [second]
+
+
 # One more: what is there already is not made again
 
 
@@ -484,8 +639,9 @@ class Steps:
         for _ in range(times):
             append(self.entry.location)
 
-    def append_to_branch(self) -> None:
-        append(self.dataset.checkout_version(("b", None)))
+    def append_to_branch(self, times: int = 1) -> None:
+        for _ in range(times):
+            append(self.dataset.checkout_version(("b", None)))
 
     def clean(self) -> None:
         self.dataset.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
@@ -506,11 +662,16 @@ class Steps:
     def change(self, **changes: Any) -> None:
         self.write(lambda _: None, **changes)
 
-    def remove(self, *ids: int, adding: tuple[int, ...] = ()) -> None:
+    def remove(self, *ids: int, adding: tuple[int, ...] = (), adding_to_a: int = 0) -> None:
         def work(tx: Any) -> None:
             repository.delete_snapshots(tx, self.entry.id, ids)
             manifest = f"of revision {self.entry.revision}"
             rows = [SnapshotRow(each, None, each, 5_000, manifest, {"operation": "append"}) for each in adding]
+            if adding_to_a:
+                rows.append(
+                    SnapshotRow(snapshot_id("a", adding_to_a), None, 9, 5_000, manifest, {"operation": "append"})
+                )
+                repository.put_ref(tx, self.entry.id, RefRow("a", "branch", rows[-1].snapshot_id))
             repository.insert_snapshots(tx, self.entry.id, rows)
 
         self.write(work, **({"version": max(adding)} if adding else {}))
@@ -556,6 +717,19 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
     ("a branch in storage", lambda at: at.dataset.create_branch("b", 3)),
     ("a version of it", lambda at: at.append_to_branch()),
     ("a version beside it", lambda at: at.commit(14)),
+    ("a version of it in the catalog", lambda at: at.commit(6, branch="b")),
+    ("its manifest", lambda at: at.append_to_branch(3)),
+    ("another branch in the catalog", lambda at: at.commit(1, 2, branch="a")),
+    ("a version beside them", lambda at: at.commit(15)),
+    ("one more", lambda at: at.commit(7, branch="b")),
+    ("one more on the other", lambda at: at.commit(3, branch="a")),
+    ("one of a branch removed, one of main added", lambda at: at.remove(snapshot_id("a", 2), adding=(16,))),
+    ("one of main removed", lambda at: at.remove(15)),
+    ("one of main removed, one of a branch added", lambda at: at.remove(11, adding_to_a=4)),
+    ("a branch as storage has it", lambda at: at.forget_ref("b")),
+    ("and again as the catalog has it", lambda at: at.commit(refs=(RefRow("b", "branch", snapshot_id("b", 6)),))),
+    ("one branch in the catalog", lambda at: at.forget_ref("a")),
+    ("none in the catalog", lambda at: at.forget_ref("b")),
     ("no old versions in storage", lambda at: at.clean()),
     ("a gap", lambda at: at.commit(20)),
     ("an older one current", lambda at: at.change(version=13)),

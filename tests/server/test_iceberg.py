@@ -11,6 +11,7 @@ import yaml
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 
+from lancehouse.lake.history import snapshot_id
 from lancehouse.server.iceberg import ENDPOINTS
 from tests.server.serving import Answer, Client, serving
 
@@ -247,6 +248,48 @@ def test_a_transaction_is_all_or_nothing(client: Client, namespace: str) -> None
         client.iceberg("POST", "main/transactions/commit", {"table-changes": [change("a"), change("b")]}).status == 204
     )
     assert properties("a")["k"] == properties("b")["k"] == "v"
+
+
+def test_commits_on_a_branch(client: Client, namespace: str) -> None:
+    create(client, namespace, "t", properties={**LANCE, "managed_by": "impl"})
+    path = f"main/namespaces/{namespace}/tables/t"
+
+    def commit(before: int | None, after: int) -> dict[str, Any]:
+        parent = None if before is None else snapshot_id("dev", before)
+        snapshot = {
+            "snapshot-id": snapshot_id("dev", after),
+            **({} if parent is None else {"parent-snapshot-id": parent}),
+            "sequence-number": after,
+            "timestamp-ms": 1_700_000_000_000,
+            "manifest-list": f"lance://t/tree/dev/_versions/{after}.manifest",
+            "summary": {"operation": "append", "lance.branch": "dev", "lance.version": str(after)},
+        }
+        ref = {"ref-name": "dev", "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
+        return {
+            "requirements": [{"type": "assert-ref-snapshot-id", "ref": "dev", "snapshot-id": parent}],
+            "updates": [{"action": "add-snapshot", "snapshot": snapshot}, {"action": "set-snapshot-ref", **ref}],
+        }
+
+    assert client.iceberg("POST", path, commit(None, 1)).status == 200
+    first = client.iceberg("GET", path).headers["etag"]
+    change = {"identifier": {"namespace": [namespace], "name": "t"}, **commit(1, 2)}
+    assert client.iceberg("POST", "main/transactions/commit", {"table-changes": [change]}).status == 204
+    lost = client.iceberg("POST", path, commit(1, 2))
+    assert lost.error == (409, "CommitFailedException")
+    assert "branch dev has changed" in lost.message
+    refused = client.iceberg("POST", path, {**commit(2, 3), "requirements": []})
+    assert refused.error == (400, "BadRequestException")
+    assert "assert-ref-snapshot-id on dev" in refused.message
+    loaded = client.iceberg("GET", path, headers={"If-None-Match": first})
+    heads = {"dev": {"snapshot-id": snapshot_id("dev", 2), "type": "branch"}}
+    assert (loaded.status, loaded.json["metadata"]["refs"]) == (200, heads)
+    for query, versions in {"": ["1", "2"], "?snapshots=refs": ["2"]}.items():
+        told = client.iceberg("GET", path + query).json["metadata"]["snapshots"]
+        assert [snapshot["summary"]["lance.version"] for snapshot in told] == versions
+    catalog = load_catalog("lancehouse", type="rest", uri=f"http://127.0.0.1:{client.port}/iceberg", warehouse="main")
+    table = catalog.load_table((namespace, "t"))
+    assert table.current_snapshot() is None
+    assert table.snapshot_by_name("dev") == table.snapshot_by_id(snapshot_id("dev", 2))
 
 
 def test_a_commit_names_the_table_of_its_path(client: Client, namespace: str) -> None:

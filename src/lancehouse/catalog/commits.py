@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import sleep
 from typing import Any
 
@@ -24,11 +25,13 @@ from lancehouse.catalog.files import Files
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.requirements import is_create
 from lancehouse.catalog.lance_commits import MAIN, Change, decide
+from lancehouse.catalog.lance_metadata import branches_of, is_managed, is_of
 from lancehouse.catalog.loading import Loaded, Loader
 from lancehouse.catalog.metadata import LanceTables
 from lancehouse.catalog.names import Levels, checked_name, no_table
 from lancehouse.catalog.transactions import now_ms, write
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake.history import snapshot_id
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
@@ -167,7 +170,7 @@ class Commits:
                 raise _OvertakenError
             _store(tx, entry, caller, change, now)
             after = replace(entry, revision=entry.revision + 1, updated_ms=now, **change.values)
-            record(tx, after, caller, change.operation, change.values.get("version"))
+            record(tx, after, caller, change.operation, change.snapshot_id)
             return after
 
         return Prepared(name, apply, entry.id)
@@ -268,8 +271,29 @@ class LanceState:
         """The snapshot that a branch or tag names."""
         if name == MAIN:
             return self.version()
+        if name in self._branches:
+            return self._branches[name]
         found = self._metadata().get("refs", {}).get(name)
         return None if found is None else int(found["snapshot-id"])
+
+    def branches(self) -> Mapping[str, int]:
+        """The branches besides main whose versions the catalog accepts."""
+        return self._branches
+
+    def stored_branches(self) -> Mapping[str, int]:
+        """The branches besides main in storage."""
+        return self._lance.stored_branches(self._warehouse, self._entry.location)
+
+    def accepted(self, branch: str) -> Sequence[int]:
+        """The snapshots of a branch besides main that the catalog accepted."""
+        rows = self._database.read(lambda tx: repository.list_snapshots(tx, self._entry.id, snapshot_id(branch, 0)))
+        return [row.snapshot_id for row in rows if is_of(branch, row.snapshot_id)]
+
+    @cached_property
+    def _branches(self) -> Mapping[str, int]:
+        if not is_managed(self._entry):
+            return {}
+        return branches_of(self._database.read(lambda tx: repository.list_refs(tx, self._entry.id)))
 
     def last_column_id(self) -> int:
         """The highest field id."""

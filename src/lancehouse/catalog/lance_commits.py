@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 from lancehouse import locations as places
 from lancehouse.catalog.iceberg import schemas
+from lancehouse.catalog.lance_metadata import is_of
+from lancehouse.lake.history import VERSION_BITS, snapshot_id, version_of_snapshot
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
 
@@ -41,6 +43,15 @@ class State(Protocol):
     def ref(self, name: str) -> int | None:
         """The snapshot that a branch or tag names; None where there is no such ref."""
 
+    def branches(self) -> Mapping[str, int]:
+        """The branches besides main whose versions the catalog accepts, and the current snapshot of each."""
+
+    def stored_branches(self) -> Mapping[str, int]:
+        """The branches besides main in storage, whoever manages the table, and the latest snapshot of each."""
+
+    def accepted(self, branch: str) -> Sequence[int]:
+        """The snapshots of a branch besides main that the catalog accepted."""
+
     def last_column_id(self) -> int:
         """The highest field id."""
 
@@ -55,6 +66,7 @@ class Change:
     values: dict[str, Any] = field(default_factory=dict)
     """For `advance_entry`."""
     snapshots: list[SnapshotRow] = field(default_factory=list)
+    """Of one branch after the other, those of main last."""
     removed_snapshots: list[int] = field(default_factory=list)
     refs: dict[str, RefRow | None] = field(default_factory=dict)
     """Refs besides main: set, or removed where None."""
@@ -73,6 +85,13 @@ class Change:
             return self.snapshots[-1].summary.get("operation", "append")
         return "snapshots" if self.removed_snapshots or self.refs else "properties"
 
+    @property
+    def snapshot_id(self) -> int | None:
+        """The version that it makes the current one, for the record: of main, else of a branch."""
+        if "version" in self.values or not self.snapshots:
+            return self.values.get("version")
+        return self.snapshots[-1].snapshot_id
+
 
 def decide(entry: EntryRow, state: State, requirements: Sequence[Json], updates: Sequence[Json]) -> Change:
     """What a commit does to a Lance table.
@@ -83,9 +102,10 @@ def decide(entry: EntryRow, state: State, requirements: Sequence[Json], updates:
     """
     for requirement in requirements:
         _check(entry, state, requirement)
+    owners = _owners(requirements, updates)
     if any(update.get("action") in SNAPSHOT_CHANGES for update in updates):
-        _check_snapshot_change(entry, requirements, updates)
-    deciding = _Deciding(entry, state)
+        _check_snapshot_change(entry, requirements, updates, owners)
+    deciding = _Deciding(entry, state, owners)
     for update in updates:
         act = _ACTIONS.get(str(update.get("action")))
         if act is None:
@@ -129,26 +149,74 @@ def _failed(words: str) -> None:
     raise ConcurrentModificationError(f"Requirement failed: {words}")
 
 
-def _check_snapshot_change(entry: EntryRow, requirements: Sequence[Json], updates: Sequence[Json]) -> None:
+def _check_snapshot_change(
+    entry: EntryRow, requirements: Sequence[Json], updates: Sequence[Json], owners: Mapping[int, str]
+) -> None:
     if managed_by(entry.properties) == STORAGE:
         raise InvalidInputError(
             f"the versions of this table are managed by its storage ({MANAGED_BY}={STORAGE}): commit with Lance at "
             f"{entry.location}, or let the catalog manage them by the property {MANAGED_BY}={IMPL}"
         )
-    moved = any(
-        update.get("action") in ("add-snapshot", "remove-snapshots")
-        or (update.get("action"), update.get("ref-name")) == SET_MAIN
-        for update in updates
-    )
-    asserted = any(
-        requirement.get("type") == "assert-ref-snapshot-id" and requirement.get("ref") == MAIN
-        for requirement in requirements
-    )
-    if moved and not asserted:
-        raise InvalidInputError(
-            "a change of versions needs the requirement assert-ref-snapshot-id on main, with the version that it was "
-            "made from (null for none)"
-        )
+    _check_targets(updates)
+    for branch in _changed(updates, owners):
+        if branch not in _asserted(requirements):
+            raise InvalidInputError(
+                f"a change of versions needs the requirement assert-ref-snapshot-id on {branch}, with the version that "
+                "it was made from (null for none)"
+            )
+
+
+def _owners(requirements: Sequence[Json], updates: Sequence[Json]) -> dict[int, str]:
+    """The branches besides main that a commit speaks of, by the upper half of their ids. All other ids are main's."""
+    moved = {name for name, target in _branch_targets(updates) if is_of(name, target)}
+    return {_half(snapshot_id(name, 0)): name for name in (*_asserted(requirements), *moved) if name != MAIN}
+
+
+def _asserted(requirements: Sequence[Json]) -> list[str]:
+    return [each["ref"] for each in requirements if each["type"] == "assert-ref-snapshot-id"]
+
+
+def _branch_targets(updates: Sequence[Json]) -> Iterator[tuple[str, int]]:
+    """The branches besides main that are set, and to what."""
+    for update in updates:
+        match update:
+            case {"action": "set-snapshot-ref", "type": "branch", "ref-name": str(name), "snapshot-id": int(target)}:
+                if name not in ("", MAIN):
+                    yield name, target
+
+
+def _check_targets(updates: Sequence[Json]) -> None:
+    """A branch moves on to versions of its own. It may also name a new one of main, which then has to move there."""
+    if any((update.get("action"), update.get("ref-name")) == SET_MAIN for update in updates):
+        return
+    added = [_added(update) for update in updates if update.get("action") == "add-snapshot"]
+    for name, target in _branch_targets(updates):
+        if target in added and not is_of(name, target):
+            raise InvalidInputError(
+                f"snapshot-id {target} is not one of branch {name}, whose version 1 is {snapshot_id(name, 1)}"
+            )
+
+
+def _changed(updates: Sequence[Json], owners: Mapping[int, str]) -> Iterator[str]:
+    """The branches whose versions change."""
+    for update in updates:
+        match update:
+            case {"action": "add-snapshot"}:
+                yield owners.get(_half(_added(update)), MAIN)
+            case {"action": "remove-snapshots", "snapshot-ids": [*ids]} if ids:
+                yield from (owners.get(_half(each), MAIN) for each in ids)
+            case {"action": "remove-snapshots"} | {"action": "set-snapshot-ref", "ref-name": "main"}:
+                yield MAIN
+
+
+def _added(update: Json) -> object:
+    snapshot = update.get("snapshot")
+    return snapshot.get("snapshot-id") if isinstance(snapshot, dict) else None
+
+
+def _half(id: object) -> int:
+    """The upper half of a snapshot's id, which tells the branch: 0 for main, as for what is no id."""
+    return id >> VERSION_BITS if type(id) is int else 0
 
 
 SET_MAIN = ("set-snapshot-ref", MAIN)
@@ -157,26 +225,56 @@ SET_MAIN = ("set-snapshot-ref", MAIN)
 class _Deciding:
     """A request half way through its updates."""
 
-    def __init__(self, entry: EntryRow, state: State) -> None:
+    def __init__(self, entry: EntryRow, state: State, owners: Mapping[int, str]) -> None:
         self.entry = entry
         self.state = state
+        self.owners = owners
         self.properties = dict(entry.properties)
         self.change = Change()
-        self.added: dict[int, SnapshotRow] = {}
+        self.added: dict[str, dict[int, SnapshotRow]] = {}
+        """By branch."""
         self.main: int | None = None
         self.schemas: dict[int, Json] = {}
 
     def done(self) -> Change:
-        if self.added:
-            if self.main is None:
-                raise InvalidInputError("add-snapshot needs set-snapshot-ref of main in the same commit")
-            if self.main != max(self.added):
-                raise InvalidInputError(f"main must be set to the newest snapshot added, {max(self.added)}")
-            self.change.snapshots = [row for _, row in sorted(self.added.items())]
+        for branch, added in sorted(self.added.items(), key=lambda each: (each[0] == MAIN, each[0])):
+            at = self._set_to(branch)
+            if at is None:
+                raise InvalidInputError(f"add-snapshot needs set-snapshot-ref of {branch} in the same commit")
+            if at != max(added):
+                raise InvalidInputError(f"{branch} must be set to the newest snapshot added, {max(added)}")
+            self.change.snapshots += [row for _, row in sorted(added.items())]
         if self.main is not None:
+            if self.main not in self.added.get(MAIN, ()):
+                raise InvalidInputError(f"Cannot set main to a snapshot of another branch: {self.main}")
             self.change.values["version"] = self.main
+        self._decide_branches()
         self._decide_properties()
         return self.change
+
+    def _set_to(self, branch: str) -> int | None:
+        if branch == MAIN:
+            return self.main
+        ref = self.change.refs.get(branch)
+        return ref.snapshot_id if ref is not None and ref.kind == "branch" else None
+
+    def _decide_branches(self) -> None:
+        """What a branch accepted beyond the version that it is set to goes, and all of one that is removed."""
+        if not any(map(_half, self.change.removed_snapshots)) and not self.change.refs:
+            return
+        after = self._branches_after()
+        for name, head in after.items():
+            if head in self.change.removed_snapshots:
+                raise InvalidInputError(f"Cannot remove the current snapshot of {name}, {head}")
+        for name, before in self.state.branches().items():
+            if (head := after.get(name, 0)) < before:
+                self.change.removed_snapshots += [each for each in self.state.accepted(name) if each > head]
+
+    def _branches_after(self) -> dict[str, int]:
+        """As `State.branches`, after the change."""
+        kept = {name: head for name, head in self.state.branches().items() if name not in self.change.refs}
+        heads = {name: head for name in self.change.refs if (head := self._set_to(name)) is not None}
+        return kept | {name: head for name, head in heads.items() if is_of(name, head)}
 
     def _decide_properties(self) -> None:
         properties = {**self.properties, MANAGED_BY: managed_by(self.properties)}
@@ -199,6 +297,15 @@ class _Deciding:
                 f"the catalog is at version {self.entry.version}, storage at {stored}: {MANAGED_BY} can change to "
                 f"{STORAGE} when they agree; open the table once through the catalog, which finishes what is pending"
             )
+        branches = self._branches_after()
+        has = self.state.stored_branches() if branches else {}
+        for name, head in branches.items():
+            if has.get(name) != head:
+                at, there = (each and version_of_snapshot(name, each) for each in (head, has.get(name)))
+                raise InvalidInputError(
+                    f"the catalog is at version {at} of branch {name}, storage at {there}: {MANAGED_BY} can change to "
+                    f"{STORAGE} when they agree; open the branch once through the catalog, or remove it"
+                )
         self.change.values["version"] = None
 
     def set_properties(self, update: Json) -> None:
@@ -218,12 +325,26 @@ class _Deciding:
 
     def add_snapshot(self, update: Json) -> None:
         row = _snapshot(update.get("snapshot"))
-        current = self.entry.version or 0
+        branch = self.owners.get(_half(row.snapshot_id), MAIN)
+        current = self._current(branch)
         if row.snapshot_id <= current:
             raise InvalidInputError(f"snapshot-id {row.snapshot_id} must be greater than the current one, {current}")
-        if row.snapshot_id in self.added:
+        if branch != MAIN and "sequence-number" not in update["snapshot"]:
+            row = replace(row, sequence=row.snapshot_id - snapshot_id(branch, 0))
+        added = self.added.setdefault(branch, {})
+        if row.snapshot_id in added:
             raise InvalidInputError(f"snapshot-id {row.snapshot_id} is added twice")
-        self.added[row.snapshot_id] = row
+        added[row.snapshot_id] = row
+
+    def _current(self, branch: str) -> int:
+        """The snapshot of its own that a branch is at; before the first one, an id below all of them."""
+        if branch == MAIN:
+            return self.entry.version or 0
+        for other in self.state.branches():
+            if other != branch and _half(snapshot_id(other, 0)) == _half(snapshot_id(branch, 0)):
+                raise InvalidInputError(f"branch {branch} cannot be beside {other}: their names have the same checksum")
+        current, none = self.state.ref(branch), snapshot_id(branch, 0)
+        return current if current is not None and is_of(branch, current) else none
 
     def set_snapshot_ref(self, update: Json) -> None:
         name, kind = update.get("ref-name"), update.get("type")
@@ -231,7 +352,7 @@ class _Deciding:
         if not isinstance(name, str) or not name or kind not in ("branch", "tag"):
             raise InvalidInputError("set-snapshot-ref needs ref-name, and as type branch or tag")
         if name != MAIN:
-            if target not in self.added and not self.state.has_snapshot(target):
+            if not self._is_added(target) and not self.state.has_snapshot(target):
                 raise InvalidInputError(f"Cannot set {name} to unknown snapshot: {target}")
             self.change.refs[name] = RefRow(name, kind, target)
             return
@@ -242,9 +363,12 @@ class _Deciding:
                 f"main can only move on: snapshot-id {target} must be greater than the current one, "
                 f"{self.entry.version}; to go back, restore the old version with Lance, which makes a new one"
             )
-        if target not in self.added:
+        if not self._is_added(target):
             raise InvalidInputError(f"Cannot set main to unknown snapshot: {target}")
         self.main = target
+
+    def _is_added(self, target: int) -> bool:
+        return any(target in added for added in self.added.values())
 
     def remove_snapshots(self, update: Json) -> None:
         ids = update.get("snapshot-ids")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from itertools import compress, count
+from itertools import compress, count, groupby
 from operator import is_not
 
 import orjson
@@ -15,21 +15,20 @@ import orjson
 from lancehouse import locations
 from lancehouse.catalog.snapshot_lines import DIGEST, WIDTH, Line, Snapshot
 from lancehouse.lake.dataset import MAIN
-from lancehouse.lake.history import SCHEMA_ID, History, Version
+from lancehouse.lake.history import (
+    ICEBERG_WORDS,
+    SCHEMA_ID,
+    VERSION_BITS,
+    History,
+    Version,
+    snapshot_id,
+    version_of_snapshot,
+)
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, TABLE_TYPE, managed_by
 from lancehouse.schema.iceberg import last_column_id
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
 
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
-
-OPERATIONS: Mapping[str | None, str] = {
-    "Append": "append",
-    "Delete": "delete",
-    **dict.fromkeys(("Overwrite", "Update", "Merge", "Restore", "DataReplacement"), "overwrite"),
-    None: "overwrite",
-}
-"""Iceberg's word for Lance's; what is not here changes no row, which Iceberg calls `replace`."""
-
 
 ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
 
@@ -113,7 +112,7 @@ class Resumption:
         """Whether these rows go on where it stops, told how many there are in all.
 
         Ids only grow. So if the last known is still there, there are as many as known and new ones together only if
-        none was removed.
+        none was removed. Those of other branches have greater ids, so these are among the rows.
         """
         is_there = self.last in rows and any(row.snapshot_id <= self.version for row in rows)
         return is_there and count - len(rows) == self.kept
@@ -123,6 +122,8 @@ def resumption(entry: EntryRow, history: History | None, before: Built | None) -
     """What of a table that the catalog manages need not be made again; None if nothing."""
     if before is None or before.last is None or entry.version is None or before.location != entry.location:
         return None
+    if entry.version >> VERSION_BITS:
+        return None  # its ids are not apart from those of other branches
     main, inherited = before.main, before.inherited
     keep = last = main.before(before.last.snapshot_id)
     if history is not before.history:
@@ -150,7 +151,7 @@ def stored(entry: EntryRow, history: History | None, before: Built | None = None
     keep = _keep(entry, before, versions)
     more = _of_versions(entry, history, versions, keep)
     main = before.main.extended(keep, more) if before else Line().extended(0, more)
-    return _built(entry, history, main, _side(entry, history, before), (), more, inherited=len(versions))
+    return _built(entry, history, main, _side(entry, history, before, {}, {}), (), more, inherited=len(versions))
 
 
 def managed(
@@ -164,7 +165,8 @@ def managed(
     """A table that the catalog manages.
 
     Its snapshots are those that the catalog accepted, and before the first of them those that storage had then. What
-    storage has besides was never committed, and is not shown.
+    storage has besides was never committed, and is not shown. The same holds for each other branch that has a ref in
+    the catalog; the rest of them are as storage has them.
 
     Args:
         entry: the table in the catalog.
@@ -174,9 +176,11 @@ def managed(
         before: the same table as it was.
         keep: as many of its snapshots stay, according to a `Resumption` that fits.
     """
+    branches = branches_of(refs)
+    by_branch = _by_branch(rows, branches)
     if entry.version is None:
-        return _built(entry, history, Line(), Line(), refs, ())
-    accepted = sorted((row for row in rows if row.snapshot_id <= entry.version), key=lambda row: row.snapshot_id)
+        return _built(entry, history, Line(), _side(entry, None, None, branches, by_branch), refs, ())
+    accepted = _up_to(entry.version, by_branch[MAIN])
     more: list[Snapshot] = []
     inherited = before.inherited if before else 0
     if not keep:
@@ -185,10 +189,28 @@ def managed(
         more += _of_versions(entry, history, versions, keep)
     more += [_of_row(row, history.on_main_at(row.snapshot_id) if history else None) for row in accepted]
     if not more or more[-1].id != entry.version:
-        more.append(_unknown(entry))
+        more.append(_unknown(entry, MAIN, entry.version))
     main = before.main.extended(keep, more) if before else Line().extended(0, more)
     last = accepted[-1] if accepted else None
-    return _built(entry, history, main, _side(entry, history, before), refs, more, inherited=inherited, last=last)
+    side = _side(entry, history, before, branches, by_branch)
+    return _built(entry, history, main, side, refs, more, inherited=inherited, last=last)
+
+
+def branches_of(refs: Iterable[RefRow]) -> dict[str, int]:
+    """The branches whose versions the catalog accepts, and the current one of each.
+
+    Those that stand at a version of their own; others are mere names. Of two whose ids are the same, one counts.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for ref in refs:
+        if ref.kind == "branch" and is_of(ref.name, ref.snapshot_id):
+            found.setdefault(ref.snapshot_id >> VERSION_BITS, (ref.name, ref.snapshot_id))
+    return dict(found.values())
+
+
+def is_of(branch: str, snapshot_id: int) -> bool:
+    """Whether a snapshot is a version of this branch."""
+    return version_of_snapshot(branch, snapshot_id) is not None
 
 
 def is_managed(entry: EntryRow) -> bool:
@@ -196,9 +218,10 @@ def is_managed(entry: EntryRow) -> bool:
     return managed_by(entry.properties) == IMPL
 
 
-def manifest_location(location: str, version: int) -> str:
-    """Where Lance puts the manifest of a version of the main branch."""
-    return f"{location.rstrip('/')}/_versions/{2**64 - 1 - version:020}.manifest"
+def manifest_location(location: str, version: int, branch: str = MAIN) -> str:
+    """Where Lance puts the manifest of a version."""
+    folder = "_versions" if branch == MAIN else f"tree/{branch}/_versions"
+    return f"{location.rstrip('/')}/{folder}/{2**64 - 1 - version:020}.manifest"
 
 
 def _built(
@@ -206,7 +229,7 @@ def _built(
     history: History | None,
     main: Line,
     side: Line,
-    rows: Iterable[RefRow],
+    rows: Collection[RefRow],
     more: Sequence[Snapshot],
     *,
     inherited: int = 0,
@@ -240,15 +263,62 @@ def _keep(entry: EntryRow, before: Built | None, versions: Sequence[Version]) ->
     return min(_shared(before.main.versions[: before.inherited], versions), len(versions) - 1)
 
 
-def _side(entry: EntryRow, history: History | None, before: Built | None) -> Line:
-    """The other branches. Of one that was made again under its name, all versions were read again, so none is kept."""
-    if history is None:
-        return Line()
-    versions = history.on_branches
-    if before is None or before.location != entry.location:
-        return Line().extended(0, _of_versions(entry, history, versions, 0))
-    keep = _shared(before.side.versions, versions)
-    return before.side.extended(keep, _of_versions(entry, history, versions, keep))
+def _by_branch(rows: Iterable[SnapshotRow], branches: Collection[str]) -> dict[str, list[SnapshotRow]]:
+    """What the catalog accepted for each of these branches, and for main."""
+    names = {snapshot_id(name, 0) >> VERSION_BITS: name for name in branches}
+    found: dict[str, list[SnapshotRow]] = {name: [] for name in (MAIN, *branches)}
+    for row in rows:
+        found[names.get(row.snapshot_id >> VERSION_BITS, MAIN)].append(row)
+    return found
+
+
+def _up_to(id: int, rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
+    return sorted((row for row in rows if row.snapshot_id <= id), key=lambda row: row.snapshot_id)
+
+
+def _side(
+    entry: EntryRow,
+    history: History | None,
+    before: Built | None,
+    branches: Mapping[str, int],
+    rows: Mapping[str, Sequence[SnapshotRow]],
+) -> Line:
+    """The other branches: as storage has them, but for those whose versions the catalog accepts.
+
+    Of a branch that was made again under its name, all versions were read again, so none is kept.
+    """
+    versions = history.on_branches if history else ()
+    if not branches:
+        keep = _shared(before.side.versions, versions) if before and before.location == entry.location else 0
+        more = _of_versions(entry, history, versions, keep)
+        return before.side.extended(keep, more) if before else Line().extended(0, more)
+    told = {str(name): tuple(each) for name, each in groupby(versions, key=lambda version: version.branch)}
+    made: list[Snapshot] = []
+    for name in sorted({*told, *branches}):
+        if name in branches:
+            made += _of_branch(entry, history, name, branches[name], told.get(name, ()), rows[name])
+        else:
+            made += _of_versions(entry, history, told[name], 0)
+    return Line().extended(0, made)
+
+
+def _of_branch(
+    entry: EntryRow,
+    history: History | None,
+    name: str,
+    current: int,
+    versions: Sequence[Version],
+    rows: Sequence[SnapshotRow],
+) -> list[Snapshot]:
+    """A branch whose versions the catalog accepts, from its first version to the current one."""
+    accepted = _up_to(current, rows)
+    first = accepted[0].snapshot_id if accepted else current + 1
+    made = _of_versions(entry, history, [each for each in versions if each.snapshot_id < first], 0)
+    stored = {each.snapshot_id: each for each in versions}
+    made += [_of_row(row, stored.get(row.snapshot_id), on_main=False) for row in accepted]
+    if not made or made[-1].id != current:
+        made.append(_unknown(entry, name, current))
+    return made
 
 
 def _shared(one: Sequence[Version | None], other: Sequence[Version | None]) -> int:
@@ -288,12 +358,13 @@ def _head(entry: EntryRow, history: History | None, main: Line, side: Line) -> J
     return head | ({"current-snapshot-id": main.end.id} if main else {})
 
 
-def _refs(main: Line, side: Line, history: History | None, rows: Iterable[RefRow]) -> dict[str, Json]:
+def _refs(main: Line, side: Line, history: History | None, rows: Collection[RefRow]) -> dict[str, Json]:
     """Branches and tags share their names in Iceberg and not in Lance: there, a branch's name is not a tag's too."""
     named: dict[str, tuple[str, int]] = {}
     if history is not None:
         latest = {each.branch: each.snapshot_id for each in history.on_branches}
-        named = {name: ("branch", latest[name]) for name in history.branches if name in latest}
+        branches = (*(name for name in history.branches if name in latest), *branches_of(rows))
+        named = {name: ("branch", latest.get(name, 0)) for name in branches}
         for name, target in history.tags.items():
             named[f"tag:{name}" if name in named or name == MAIN else name] = ("tag", target)
     named |= {row.name: (row.kind, row.snapshot_id) for row in rows}
@@ -320,7 +391,7 @@ def _of_versions(entry: EntryRow, history: History | None, versions: Sequence[Ve
     """Versions of one branch after the other, but for the first ones."""
     if history is None or skip == len(versions):
         return []
-    root, unreadable = entry.location.rstrip("/"), _unreadable(entry.location)
+    root, unreadable = entry.location.rstrip("/"), locations.unreadable(entry.location)
     made: list[Snapshot] = []
     before = versions[skip - 1] if skip else None
     for version in versions[skip:]:
@@ -343,14 +414,15 @@ def _of_version(version: Version, before: Version | None, history: History, root
         manifest=f"{root}/{version.manifest}",
         manifest_list=f"{unreadable}/{version.manifest}",
         summary=_summary(version, before),
+        on_main=version.branch is None,
         version=version,
     )
 
 
-def _of_row(row: SnapshotRow, version: Version | None) -> Snapshot:
+def _of_row(row: SnapshotRow, version: Version | None, *, on_main: bool = True) -> Snapshot:
     summary = {**(_summary(version, None) if version else {}), **row.summary}
     if summary.get("operation") not in ICEBERG_OPERATIONS:
-        summary["operation"] = OPERATIONS[None]
+        summary["operation"] = ICEBERG_WORDS[None]
     return _snapshot(
         id=row.snapshot_id,
         parent=row.parent_id,
@@ -359,23 +431,25 @@ def _of_row(row: SnapshotRow, version: Version | None) -> Snapshot:
         manifest=row.manifest_list,
         manifest_list=row.manifest_list,
         summary=summary,
-        version=version,
+        on_main=on_main,
+        version=version if on_main else None,  # none of a side line counts as told by storage alone
     )
 
 
-def _unknown(entry: EntryRow) -> Snapshot:
-    """The current version, of which nothing else is known (any more)."""
-    assert entry.version is not None
-    manifest = manifest_location(entry.location, entry.version)
-    summary = {"operation": OPERATIONS[None], "lance.version": str(entry.version)}
+def _unknown(entry: EntryRow, branch: str, id: int) -> Snapshot:
+    """The current version of a branch, of which nothing else is known (any more)."""
+    version = id - snapshot_id(branch, 0)
+    manifest = manifest_location(entry.location, version, branch)
+    told = {"lance.version": str(version), **({} if branch == MAIN else {"lance.branch": branch})}
     return _snapshot(
-        id=entry.version,
+        id=id,
         parent=None,
-        sequence=entry.version,
+        sequence=version,
         timestamp_ms=entry.updated_ms,
         manifest=manifest,
-        manifest_list=_unreadable(entry.location) + manifest.removeprefix(entry.location.rstrip("/")),
-        summary=summary,
+        manifest_list=locations.unreadable(entry.location) + manifest.removeprefix(entry.location.rstrip("/")),
+        summary={"operation": ICEBERG_WORDS[None], **told},
+        on_main=branch == MAIN,
     )
 
 
@@ -388,6 +462,7 @@ def _snapshot(
     manifest: str,
     manifest_list: str,
     summary: Mapping[str, str],
+    on_main: bool,
     version: Version | None = None,
 ) -> Snapshot:
     json = {
@@ -399,13 +474,12 @@ def _snapshot(
         "summary": summary,
         "schema-id": SCHEMA_ID,
     }
-    on_main = version is None or version.branch is None
     return Snapshot(id, sequence, timestamp_ms, on_main, manifest, orjson.dumps(json), version)
 
 
 def _summary(version: Version, before: Version | None) -> dict[str, str]:
     summary = {
-        "operation": OPERATIONS.get(version.operation, "replace"),
+        "operation": ICEBERG_WORDS.get(version.operation, "replace"),
         **({} if version.operation is None else {"lance.operation": version.operation}),
         "lance.version": str(version.version),
         **({} if version.branch is None else {"lance.branch": version.branch}),
@@ -433,8 +507,3 @@ def _changes(version: Version, before: Version | None) -> dict[str, str]:
         case "Overwrite":
             return {"added-records": str(version.rows), "deleted-records": str(before.rows)}
     return {}
-
-
-def _unreadable(location: str) -> str:
-    """The address under a scheme that no Iceberg reader takes for one of a manifest list, so that it says so."""
-    return "lance://" + locations.uri(location.rstrip("/")).partition("://")[2]

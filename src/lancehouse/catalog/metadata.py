@@ -142,6 +142,11 @@ class LanceTables:
                 raise InvalidInputError(str(error)) from error
         return version
 
+    def stored_branches(self, warehouse: Warehouse, location: str) -> dict[str, int]:
+        """The branches besides main of the dataset at a location, and the latest snapshot of each."""
+        history = lake.read(_ref(warehouse, location))
+        return {str(each.branch): each.snapshot_id for each in history.on_branches} if history else {}
+
     def schema_of(self, warehouse: Warehouse, location: str, version: int | None = None) -> Json:
         """The Iceberg schema of a dataset at a version, by default the latest.
 
