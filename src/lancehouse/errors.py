@@ -109,7 +109,11 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
         kind, message = InternalError, f"{message}; this is no answer of a catalog: is `endpoint` right?"
     named = f"HTTP {status} {type_}".rstrip()
     error = kind(f"{about}: {message or 'the server gave no reason'} ({named})")
-    vars(error).update(named=type_ in BY_TYPE, route_missing=status in (400, 404) and type_ not in BY_TYPE)
+    vars(error).update(
+        named=type_ in BY_TYPE,
+        route_missing=status in (400, 404) and type_ not in BY_TYPE,
+        no_route=status in (404, 405, 406, 501) or any(words in message for words in NO_ROUTE),
+    )
     return error
 
 
@@ -121,3 +125,8 @@ def is_named(error: LanceNamespaceError) -> bool:
 def is_route_missing(error: LanceNamespaceError) -> bool:
     """Whether the server may not know the path at all: it said 400 or 404, and named no missing namespace or table."""
     return bool(vars(error).get("route_missing"))
+
+
+def is_no_route(error: LanceNamespaceError) -> bool:
+    """Whether the server surely does not know a path that needs no name."""
+    return bool(vars(error).get("no_route"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,10 +20,29 @@ from lance_namespace import (
 )
 from lance_namespace import errors as lance
 from lance_namespace.errors import LanceNamespaceError
+from pydantic import BaseModel
 
 import lancehouse
+from lancehouse import CommitStateUnknownError
+from lancehouse.clients import rest
 from lancehouse.clients.namespace import CatalogNamespace
-from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset, slow, throttled, truncated
+from lancehouse.clients.rest import Rest
+from lancehouse.settings import ClientSettings
+from tests.servers.faults import (
+    ALWAYS,
+    PAGE,
+    Fault,
+    FaultProxy,
+    canned,
+    html,
+    lost_answer,
+    passes,
+    reset,
+    slow,
+    throttled,
+    truncated,
+)
+from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
 from tests.servers.unity import Unity
 
@@ -255,3 +276,246 @@ def test_requests_say_who_they_are(setup: Setup) -> None:
     setup.proxy.add(look)
     READS["describe namespace"](setup)
     assert seen[0].startswith("lancehouse/")
+
+
+# Commits: made once, or not at all, and nobody is told one for the other
+
+
+class Swap(BaseModel):
+    """Make `to` of a value, if it is `expected`."""
+
+    expected: str
+    to: str
+
+
+class Cell(Loopback):
+    """A server with one value, `before` at first, and a compare-and-swap."""
+
+    def __init__(self) -> None:
+        self.value = "before"
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        if request.method == "GET":
+            return Answer.json({"value": self.value})
+        asked = json.loads(request.body)
+        if asked["expected"] != self.value:
+            error = {"message": f"it is {self.value}", "type": "CommitFailedException", "code": 409}
+            return Answer.json({"error": error}, 409)
+        self.value = asked["to"]
+        return Answer.json({"metadata": {}})
+
+
+class Value(BaseModel):
+    value: str
+
+
+class Committing:
+    """A client that swaps, behind a proxy."""
+
+    def __init__(self, cell: Cell, proxy: FaultProxy) -> None:
+        self.cell = cell
+        self.proxy = proxy
+        settings = ClientSettings.parse("iceberg", {**PROPERTIES, "endpoint": proxy.uri})
+        self._rest = Rest(settings, base=proxy.uri, token_uri="")
+
+    def commit(self) -> None:
+        self._rest.commit(
+            "/cell",
+            Swap(expected="before", to="ours"),
+            about="the cell",
+            landed=self._landed,
+            on={404: lance.TableNotFoundError},
+        )
+
+    def _landed(self) -> bool | None:
+        now = self._rest.get("/cell", Value, about="the cell").value
+        return {"before": None, "ours": True}.get(now, False)
+
+
+@pytest.fixture
+def committing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Committing]:
+    monkeypatch.setattr(rest, "FIRST_BACKOFF_S", 0.001)
+    with Cell() as cell, FaultProxy(cell.uri) as proxy:
+        yield Committing(cell, proxy)
+
+
+def landed(status: int, body: str = "") -> Fault:
+    """Let the server do it, then answer this."""
+
+    def answer(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+        forward(request)
+        return Answer(status, body.encode())
+
+    return answer
+
+
+def garbled(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+    """Let the server do it, then answer what is not encoded as it says."""
+    return replace(forward(request), headers={"Content-Encoding": "gzip"})
+
+
+def refusal(status: int, type_: str = "X") -> Fault:
+    return canned(status, json.dumps({"error": {"message": "no", "type": type_, "code": status}}))
+
+
+UNKNOWN = {
+    "500": (landed(500), canned(500)),
+    "500 with a name": (
+        landed(500, '{"error": {"message": "?", "type": "CommitStateUnknownException", "code": 500}}'),
+        refusal(500, "CommitStateUnknownException"),
+    ),
+    "502": (landed(502), canned(502)),
+    "504": (landed(504), canned(504)),
+    "520": (landed(520), canned(520)),  # some gateways have numbers of their own
+    "524": (landed(524), canned(524)),
+    "reset": (lost_answer, reset),
+    "time-out": (slow(5), lambda request, forward: Answer(delay_s=5)),
+    "cut off": (truncated(5), lambda request, forward: Answer(body=b"{}", missing=1)),
+    "a page": (landed(200, PAGE), html),
+    "garbled": (garbled, canned(200, "{}", {"Content-Encoding": "gzip"})),
+}
+"""Answers that say nothing of a commit, which was made or was not."""
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_commit_that_was_made_and_whose_answer_is_lost(committing: Committing, kind: str) -> None:
+    committing.proxy.add(UNKNOWN[kind][0], method="POST", times=ALWAYS)
+    committing.commit()
+    assert committing.cell.value == "ours"
+    assert len(committing.proxy.forwarded) <= 2  # made at once, and seen at once
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_commit_that_was_not_made_and_whose_answer_is_lost(committing: Committing, kind: str) -> None:
+    committing.proxy.add(UNKNOWN[kind][1], method="POST")
+    committing.commit()
+    assert committing.cell.value == "ours"
+    assert committing.proxy.count("POST") == 2  # sent again
+
+
+@pytest.mark.parametrize("was_made", [True, False], ids=["made", "not made"])
+@pytest.mark.parametrize(
+    "look",
+    [
+        canned(503),
+        canned(500),
+        canned(502),
+        reset,
+        html,
+        refusal(401),  # the token is over
+        refusal(403),
+        refusal(400),
+    ],
+    ids=["503", "500", "502", "reset", "a page", "401", "403", "400"],
+)
+@pytest.mark.parametrize("kind", ["500", "502", "reset"])
+def test_a_commit_of_which_nothing_can_be_known(committing: Committing, kind: str, look: Fault, was_made: bool) -> None:
+    """Nobody is told that it was refused: what it needs would be thrown away."""
+    committing.proxy.add(UNKNOWN[kind][0 if was_made else 1], method="POST", times=ALWAYS)
+    committing.proxy.add(look, method="GET", times=ALWAYS)
+    with pytest.raises(CommitStateUnknownError, match=r"the cell: .*whether the commit was made is not known") as error:
+        committing.commit()
+    assert error.value.code == lance.ErrorCode.INTERNAL
+    assert committing.proxy.count("POST") == RETRIES + 1
+
+
+def test_a_commit_that_is_still_on_its_way(committing: Committing) -> None:
+    """It can be seen that it was not made so far; it may be, later."""
+    committing.proxy.add(canned(504), method="POST", times=ALWAYS)
+    with pytest.raises(CommitStateUnknownError):
+        committing.commit()
+
+
+@pytest.mark.parametrize("later", [401, 403, 404, 400, 503])
+def test_a_commit_that_is_refused_after_its_answer_was_lost(committing: Committing, later: int) -> None:
+    """The refusal is of the second request, and says nothing of the first."""
+    committing.proxy.add(reset, method="POST")
+    committing.proxy.add(refusal(later), method="POST", times=ALWAYS)
+    with pytest.raises(CommitStateUnknownError):
+        committing.commit()
+
+
+@pytest.mark.parametrize("first", [lost_answer, landed(500), landed(502), slow(5)], ids=["lost", "500", "502", "slow"])
+def test_a_conflict_with_oneself(committing: Committing, first: Fault) -> None:
+    """The first answer is lost and cannot be looked up; the second request is refused, because the first was made."""
+    committing.proxy.add(first, method="POST")
+    committing.proxy.add(canned(503), method="GET", times=RETRIES + 1)
+    committing.commit()
+    assert (committing.cell.value, committing.proxy.count("POST")) == ("ours", 2)
+
+
+@pytest.mark.parametrize("before", [[], [canned(503)], [reset], [canned(500)]], ids=["409", "503", "reset", "500"])
+def test_a_commit_that_came_too_late(committing: Committing, before: list[Fault]) -> None:
+    committing.cell.value = "theirs"
+    for fault in before:
+        committing.proxy.add(fault, method="POST")
+    with pytest.raises(lance.ConcurrentModificationError, match="the cell") as error:
+        committing.commit()
+    assert not isinstance(error.value, CommitStateUnknownError)
+    assert committing.cell.value == "theirs"
+
+
+def test_a_conflict_that_cannot_be_looked_into(committing: Committing) -> None:
+    """A 409 says no, and there was only one request."""
+    committing.cell.value = "theirs"
+    committing.proxy.add(canned(503), method="GET", times=ALWAYS)
+    with pytest.raises(lance.ConcurrentModificationError):
+        committing.commit()
+    assert committing.proxy.count("POST") == 1
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected", "attempts"),
+    [
+        ([], None, 1),
+        ([canned(503)], None, 2),
+        ([canned(503), throttled("0")], None, 3),
+        ([canned(503)] * (RETRIES + 1), lance.ServiceUnavailableError, RETRIES + 1),
+        ([throttled("0")] * (RETRIES + 1), lance.ThrottlingError, RETRIES + 1),
+        ([throttled("3600")], lance.ThrottlingError, 1),  # nobody waits an hour
+        ([refusal(400)], lance.InvalidInputError, 1),
+        ([refusal(403)], lance.PermissionDeniedError, 1),
+        ([refusal(404)], lance.TableNotFoundError, 1),
+        ([refusal(401)], lance.UnauthenticatedError, 1),
+        ([refusal(405)], lance.UnsupportedOperationError, 1),
+        ([canned(302, "", {"Location": "http://elsewhere"})], lance.InternalError, 1),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value) if isinstance(value, int) else None),
+)
+def test_a_commit_that_is_answered(
+    committing: Committing, faults: Sequence[Fault], expected: type[LanceNamespaceError] | None, attempts: int
+) -> None:
+    for fault in faults:
+        committing.proxy.add(fault, method="POST")
+    if expected is None:
+        committing.commit()
+    else:
+        with pytest.raises(expected, match="the cell") as error:
+            committing.commit()
+        assert not isinstance(error.value, CommitStateUnknownError)
+    assert committing.cell.value == ("ours" if expected is None else "before")
+    assert committing.proxy.count("POST") == attempts
+    assert committing.proxy.count("GET") == 0  # there is nothing to look up
+
+
+def test_a_commit_to_nobody(committing: Committing) -> None:
+    with committing.proxy.refusing(), pytest.raises(lance.ServiceUnavailableError, match="no connection") as error:
+        committing.commit()
+    assert not isinstance(error.value, CommitStateUnknownError)
+    committing.commit()
+    assert committing.cell.value == "ours"
+
+
+def test_somebody_else_is_faster_while_nothing_is_known(committing: Committing) -> None:
+    def other_is_faster(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+        committing.cell.value = "theirs"
+        return forward(request)
+
+    committing.proxy.add(canned(502), method="POST", times=ALWAYS)
+    committing.proxy.add(passes, method="GET")
+    committing.proxy.add(other_is_faster, method="GET")
+    with pytest.raises(lance.ConcurrentModificationError) as error:
+        committing.commit()
+    assert not isinstance(error.value, CommitStateUnknownError)
+    assert committing.proxy.count("POST") == 2

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from lance import write_dataset
 from lance_namespace import (
     CreateNamespaceRequest,
     DeclareTableRequest,
@@ -140,3 +142,53 @@ def test_what_polaris_cannot_do(namespace: lancehouse.PolarisNamespace, polaris:
     with pytest.raises(lance.UnsupportedOperationError, match="Cascade"):
         namespace.drop_namespace(DropNamespaceRequest(id=DB, behavior="cascade"))
     assert len(polaris.requests) == before
+
+
+@pytest.mark.parametrize("word", ["impl", "IMPL", None], ids=["table", "in capitals", "client"])
+def test_generic_tables_have_no_ref_to_move(polaris: Polaris, tmp_path: Path, word: str | None) -> None:
+    """The catalog cannot manage their versions; the text names the way out."""
+    own = {"managed_by": "impl"} if word is None else {}
+    properties = {} if word is None else {"managed_by": word}
+    namespace = lancehouse.PolarisNamespace(endpoint=polaris.uri, credential=polaris.credential, **own)
+    namespace.create_namespace(CreateNamespaceRequest(id=DB))
+    location = str(tmp_path / "t")
+    write_dataset(pa.table({"id": [1]}), location)
+    calls: Calls = [
+        (namespace.declare_table, DeclareTableRequest(id=[*DB, "t"], properties=properties)),
+        (namespace.declare_table, DeclareTableRequest(id=[*DB, "t"], location="s3://b/t", properties=properties)),
+        (namespace.register_table, RegisterTableRequest(id=[*DB, "t"], location=location, properties=properties)),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.UnsupportedOperationError) as error:
+            call(request)
+        words = str(error.value)
+        assert words.startswith("table test_catalog.db.t: managed_by=impl is not possible with polaris")
+        assert "use the `iceberg` client with the endpoint of Polaris and /api/catalog" in words
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == []
+    stored = DeclareTableRequest(id=[*DB, "t"], location="s3://b/t", properties={"managed_by": "storage"})
+    assert namespace.declare_table(stored).managed_versioning is None
+
+
+def test_a_table_that_somebody_else_wants_managed(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    """It can be seen and removed, and nobody writes to it as if it were not."""
+    polaris.seed_generic(
+        CATALOG,
+        "db",
+        "t",
+        format="lance",
+        location="s3://b/t",
+        properties={"managed_by": "Impl", "table_type": "lance"},
+    )
+    polaris.seed_generic(
+        CATALOG, "db", "u", format="lance", location="s3://b/u", properties={"managed_by": "me", "table_type": "lance"}
+    )
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == ["t", "u"]
+    with pytest.raises(lance.UnsupportedOperationError, match="the `iceberg` client"):
+        namespace.describe_table(DescribeTableRequest(id=[*DB, "t"]))
+    with pytest.raises(lance.InvalidInputError, match="expected 'storage' or 'impl'"):
+        namespace.describe_table(DescribeTableRequest(id=[*DB, "u"]))
+    with pytest.raises(lance.InvalidInputError, match="expected 'storage' or 'impl'"):
+        namespace.declare_table(DeclareTableRequest(id=[*DB, "v"], properties={"managed_by": "me"}))
+    for name in ("t", "u"):
+        namespace.deregister_table(DeregisterTableRequest(id=[*DB, name]))
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == []

@@ -204,3 +204,40 @@ def test_vended_credentials(unity: Unity) -> None:
 def test_unity_cannot_rename(namespace: lancehouse.UnityNamespace) -> None:
     with pytest.raises(errors.UnsupportedOperationError, match="rename"):
         namespace.rename_table(RenameTableRequest(id=[*DB, "t"], new_table_name="u"))
+
+
+@pytest.mark.parametrize("word", ["impl", "IMPL", None], ids=["table", "in capitals", "client"])
+def test_external_tables_have_no_ref_to_move(unity: Unity, tmp_path: Path, word: str | None) -> None:
+    """The catalog cannot manage their versions; the text names the way out."""
+    unity.seed_schema(CATALOG, "db")
+    own = {"managed_by": "impl"} if word is None else {}
+    properties = {} if word is None else {"managed_by": word}
+    namespace = lancehouse.UnityNamespace(endpoint=unity.uri, catalog=CATALOG, root=str(tmp_path), **own)
+    location = str(tmp_path / "there")
+    lance.write_dataset(pa.table({"id": [1]}), location)
+    calls: Calls = [
+        (namespace.declare_table, DeclareTableRequest(id=[*DB, "t"], properties=properties)),
+        (namespace.declare_table, DeclareTableRequest(id=[*DB, "t"], location=location, properties=properties)),
+        (namespace.register_table, RegisterTableRequest(id=[*DB, "t"], location=location, properties=properties)),
+    ]
+    for call, request in calls:
+        with pytest.raises(errors.UnsupportedOperationError) as error:
+            call(request)
+        words = str(error.value)
+        assert words.startswith("table lance_test.db.t: managed_by=impl is not possible with unity")
+        assert "an Iceberg REST server, with the `iceberg` client" in words
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == []
+    stored = DeclareTableRequest(id=[*DB, "t"], properties={"managed_by": "storage"})
+    assert namespace.declare_table(stored).managed_versioning is None
+
+
+def test_a_table_that_somebody_else_wants_managed(namespace: lancehouse.UnityNamespace, unity: Unity) -> None:
+    properties = {"table_type": "lance", "managed_by": "Impl"}
+    unity.seed_table(CATALOG, "db", "t", format="TEXT", location="s3://b/t", properties=properties)
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == ["t"]
+    with pytest.raises(errors.UnsupportedOperationError, match="the `iceberg` client"):
+        namespace.describe_table(DescribeTableRequest(id=[*DB, "t"]))
+    with pytest.raises(errors.InvalidInputError, match="expected 'storage' or 'impl'"):
+        namespace.declare_table(DeclareTableRequest(id=[*DB, "v"], properties={"managed_by": "me"}))
+    namespace.deregister_table(DeregisterTableRequest(id=[*DB, "t"]))
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == []

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from lance_namespace import (
     BatchDeleteTableVersionsRequest,
     BatchDeleteTableVersionsResponse,
+    CreateTableBranchRequest,
+    CreateTableBranchResponse,
     CreateTableTagRequest,
     CreateTableTagResponse,
     DeleteTableBranchRequest,
     DeleteTableBranchResponse,
     DeleteTableTagRequest,
     DeleteTableTagResponse,
-    RegisterTableRequest,
-    RegisterTableResponse,
     UpdateTableTagRequest,
     UpdateTableTagResponse,
 )
@@ -25,7 +25,7 @@ from lance_namespace.errors import (
     LanceNamespaceError,
 )
 
-from lancehouse.clients.namespace import place
+from lancehouse.clients.namespace import Entry, place
 from lancehouse.clients.snapshots import Head, Json, Staged, additions, schema_updates
 from lancehouse.clients.versions import ManagedVersions, branch_of
 from lancehouse.identifiers import TableId
@@ -46,31 +46,33 @@ ATTEMPTS = 5
 class ManagedTables(ManagedVersions):
     """What a catalog has to do besides accepting versions."""
 
-    def accept(self, versions: Sequence[Staged]) -> None:
+    def complete(self, versions: Sequence[Staged]) -> None:
         """As `ManagedVersions`; and now and then, the catalog forgets what was cleaned up."""
-        super().accept(versions)
+        super().complete(versions)
         for each in versions:
             if each.branch is None and each.manifest.version % IN_STEP_EVERY == 0:
                 self._keep_in_step(each.table)
 
-    def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
-        """Make the entry of a table whose data is there already; the catalog accepts its latest version."""
-        response = super().register_table(request)
-        if managed_by(response.properties) == IMPL:
-            table = self._table(request.id)
+    def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Make an entry for data that is there; the catalog accepts its latest version."""
+        entry = super()._register(table, location, properties)
+        if managed_by(entry.properties) == IMPL:
             try:
                 self.manage_table(table.parts, IMPL, adopt=True)
             except LanceNamespaceError:
                 self._delete_table(table)
                 raise
-        return response
+        return entry
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
         """Delete versions and the data that no other version needs; then the catalog forgets them."""
         table = self._table(request.id)
         head = self._head(table, whole=False)
         if head is not None:
-            self._complete(table, head, branch_of(request.branch))
+            branch = branch_of(request.branch)
+            self._complete(table, head, branch)
+            if (stored := latest(self._place(head, branch))) != head.version(branch):
+                raise _disagreement(table, branch, head.version(branch), stored)
         response = super().batch_delete_table_versions(request)
         if head is not None:
             self._keep_in_step(table)
@@ -91,32 +93,43 @@ class ManagedTables(ManagedVersions):
     def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
         """Delete a tag, in the catalog too; its version stays."""
         response = super().delete_table_tag(request)
-        self._keep_in_step(self._table(request.id), gone=request.tag)
+        self._keep_in_step(self._table(request.id), gone_tag=request.tag)
         return response
 
     def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
         """Delete a branch that no other one came from, in the catalog too."""
         response = super().delete_table_branch(request)
-        self._keep_in_step(self._table(request.id), gone=request.name)
+        self._keep_in_step(self._table(request.id), gone_branch=request.name)
         return response
 
-    def _keep_in_step(self, table: TableId, *, gone: str | None = None) -> None:
+    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
+        """Branch off a version of another branch; one of the same name that pylance deleted is forgotten first."""
+        table = self._table(request.id)
+        head = self._head(table, whole=False)
+        if head is not None and request.name in head.branches and request.name not in branches(self._place(head)):
+            self._keep_in_step(table, gone_branch=request.name)
+        return super().create_table_branch(request)
+
+    def _keep_in_step(self, table: TableId, *, gone_tag: str | None = None, gone_branch: str | None = None) -> None:
         """Have the catalog forget versions that were cleaned up, and know Lance's tags.
 
         What was asked for is done already; if this cannot be, it is tried again at a later commit.
         """
         try:
             for _ in range(ATTEMPTS):
-                if self._brought_in_step(table, gone):
+                if self._brought_in_step(table, gone_tag, gone_branch):
                     return
         except LanceNamespaceError as error:
             logger.warning("%s: the catalog could not be brought in step with the table: %s", table, error)
 
-    def _brought_in_step(self, table: TableId, gone: str | None) -> bool:
+    def _brought_in_step(self, table: TableId, gone_tag: str | None, gone_branch: str | None) -> bool:
         head = self._head(table, whole=True)
         if head is None or head.ref(MAIN) is None:
             return True
-        updates = [*self._ref_updates(head, gone), *self._removals(head, gone)]
+        updates = self._ref_updates(head, gone_tag)
+        if gone_branch in head.branches:
+            updates.append({"action": "remove-snapshot-ref", "ref-name": gone_branch})
+        updates += self._removals(head, gone_branch)
         if not updates:
             return True
         try:
@@ -126,18 +139,17 @@ class ManagedTables(ManagedVersions):
         return True
 
     def _ref_updates(self, head: Head, gone: str | None) -> list[Json]:
-        """Tags of Lance that the catalog does not know, and the ref that goes. A server that knows Lance knows them."""
-        updates: list[Json] = []
-        if gone is not None and head.ref(gone) is not None and (not head.is_aware or gone in head.branches):
-            updates.append({"action": "remove-snapshot-ref", "ref-name": gone})
+        """Tags of Lance that the catalog does not know, and one that goes. A server that knows Lance knows them."""
         if head.is_aware:
-            return updates
+            return []
+        updates: list[Json] = []
         known = head.snapshots
         for name, (branch, version) in tags(self._place(head)).items():
-            target = snapshot_id(branch, version)
-            ref = f"tag:{name}" if name == MAIN or name in head.branches else name
+            target, ref = snapshot_id(branch, version), head.tag(name)
             if target in known and head.ref(ref) != target:
                 updates.append({"action": "set-snapshot-ref", "ref-name": ref, "type": "tag", "snapshot-id": target})
+        if gone is not None and head.ref(head.tag(gone)) is not None:
+            updates.append({"action": "remove-snapshot-ref", "ref-name": head.tag(gone)})
         return updates
 
     def _removals(self, head: Head, gone: str | None) -> list[Json]:
@@ -190,8 +202,10 @@ class ManagedTables(ManagedVersions):
                 raise _disagreement(table, branch, at, version)
         if is_managed and None not in stored and head.version(None) is not None:
             raise _disagreement(table, None, head.version(None), None)
-        new = {MANAGED_BY: wanted} if wanted == STORAGE else {**FEW_METADATA_FILES, MANAGED_BY: wanted}
-        new = {key: value for key, value in new.items() if head.entry.properties.get(key) != value}
+        few = FEW_METADATA_FILES if wanted == IMPL else {}
+        new = {key: value for key, value in few.items() if key not in head.entry.properties}
+        if managed_by(head.entry.properties) != wanted:
+            new[MANAGED_BY] = wanted
         updates: list[Json] = [{"action": "set-properties", "updates": new}] if new else []
         if wanted == IMPL:
             updates += self._adoption(table, head, ahead)
@@ -225,7 +239,7 @@ class ManagedTables(ManagedVersions):
             files = manifests(self._place(head, branch))
             line = [_in_place(table, branch, file, reader) for each, file in files.items() if each >= first]
             if branch is None:
-                updates += schema_updates(head, line[-1].manifest.schema(head.entry.location, options))
+                updates += schema_updates(head, line[-1].manifest.schema())
             updates += additions(head, branch or MAIN, head.ref(branch or MAIN), line, sequence)
             sequence = max(sequence + len(line), version if branch is None else 0)
         return updates
@@ -236,9 +250,14 @@ class ManagedTables(ManagedVersions):
         requirements += [{"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": head.ref(ref)} for ref in refs]
         change = TableChange(requirements=requirements, updates=list(updates))
         try:
-            self._commit([table], [change], lambda: None)
+            self._commit([table], [change], lambda: self._is_updated(table, updates))
         finally:
             self._heads.forget(table)
+
+    def _is_updated(self, table: TableId, updates: Sequence[Json]) -> bool | None:
+        """Whether all of some updates show; if not, they may yet."""
+        head = self._loaded(table, whole=True)
+        return all(map(head.shows, updates)) or None
 
 
 def _in_place(table: TableId, branch: str | None, file: str, reader: Manifests) -> Staged:

@@ -277,7 +277,11 @@ class CatalogNamespace(TableOperations):
         return at_once(lambda each: each[1] is not None and self._has_data(each[0], each[1]), found)
 
     def _has_data(self, table: TableId, entry: Entry) -> bool:
-        return dataset.exists(place(table, entry), self._options(entry))
+        return self._ref(table, entry).exists()
+
+    def _ref(self, table: TableId, entry: Entry, **at: Any) -> dataset.TableRef:
+        """The table's data, at a version, branch or tag."""
+        return dataset.TableRef(place(table, entry), self._options(entry), **at)
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Make the entry of a table that has no data yet."""
@@ -350,7 +354,7 @@ class CatalogNamespace(TableOperations):
                 f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
             )
         try:
-            entry = self._declare(table, request.location, properties, vend=False)
+            entry = self._register(table, request.location, properties)
         except TableAlreadyExistsError:
             if mode == "Create":
                 raise
@@ -370,10 +374,14 @@ class CatalogNamespace(TableOperations):
         old = self._load_table(table, vend=False)
         self._delete_table(table)
         try:
-            return self._declare(table, location, properties, vend=False)
+            return self._register(table, location, properties)
         except LanceNamespaceError:
-            self._declare(table, old.location, old.properties, vend=False)
+            self._register(table, old.location, old.properties)
             raise
+
+    def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Make an entry for data that is there."""
+        return self._declare(table, location, properties, vend=False)
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         """Where a table lies and how to reach it; with `load_detailed_metadata`, what is in it."""
@@ -390,7 +398,8 @@ class CatalogNamespace(TableOperations):
             response.table, response.namespace = table.name, table.namespace.parts
             response.table_uri = locations.uri(location) if request.with_table_uri else None
         if request.load_detailed_metadata and not response.is_only_declared:
-            self._add_details(response, request, options)
+            at = {"version": request.version, "tag": request.tag, "branch": request.branch}
+            _add_details(response, self._ref(table, entry, **at))
         else:
             self._add_schema(response, entry)
         return response
@@ -398,31 +407,12 @@ class CatalogNamespace(TableOperations):
     def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
         """Tell the schema without opening the table, where the catalog has it."""
 
-    def _add_details(
-        self, response: DescribeTableResponse, request: DescribeTableRequest, options: Mapping[str, str]
-    ) -> None:
-        assert response.location is not None
-        details = dataset.details(
-            dataset.TableRef(
-                location=response.location,
-                storage_options=options,
-                version=request.version,
-                tag=request.tag,
-                branch=request.branch,
-            )
-        )
-        response.version, response.var_schema = details.version, details.schema
-        response.stats, response.metadata = details.stats, details.metadata
-
     def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
         """Return if the table, or this version of it, exists, else raise."""
         table = self._table(request.id)
         entry = self._load_table(table, vend=False)
         if request.version is not None:
-            ref = dataset.TableRef(
-                location=place(table, entry), storage_options=self._options(entry), version=request.version
-            )
-            ref.open()
+            self._ref(table, entry, version=request.version).open()
         return TableExistsResponse()
 
     def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
@@ -462,6 +452,12 @@ def place(table: TableId, entry: Entry) -> str:
     if not entry.location:
         raise InternalError(f"{table}: the catalog has no location for it")
     return entry.location
+
+
+def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> None:
+    details = dataset.details(table)
+    response.version, response.var_schema = details.version, details.schema
+    response.stats, response.metadata = details.stats, details.metadata
 
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:

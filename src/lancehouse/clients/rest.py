@@ -19,9 +19,8 @@ from urllib.parse import urlencode, urlsplit
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InternalError,
+    InvalidTableStateError,
     LanceNamespaceError,
-    ServiceUnavailableError,
-    ThrottlingError,
     UnauthenticatedError,
 )
 from pydantic import BaseModel, ValidationError
@@ -232,9 +231,13 @@ class Rest:
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, None, about, on)
-            if outcome.state is State.DONE:
+            if outcome.state is State.DONE and not _is_page(outcome.result()):
                 return
-            lost = outcome.state is State.UNKNOWN or outcome.status in UNKNOWN_COMMIT or outcome.is_unreadable
+            lost = (
+                outcome.state in (State.DONE, State.UNKNOWN)
+                or outcome.status in UNKNOWN_COMMIT
+                or outcome.is_unreadable
+            )
             in_doubt = in_doubt or lost
             if in_doubt or outcome.status == CONFLICT:
                 made = self._looked(landed)
@@ -256,7 +259,9 @@ class Rest:
     def _looked(self, landed: Callable[[], bool | None]) -> bool | None:
         try:
             return landed()
-        except (ServiceUnavailableError, InternalError, ThrottlingError) as error:
+        except InvalidTableStateError:
+            raise
+        except LanceNamespaceError as error:
             logger.debug("what became of a commit cannot be seen: %s", error)
             return None
 
@@ -360,6 +365,11 @@ def parse(reply: Reply, model: type[M], about: object) -> M:
         raise InternalError(
             f"{about}: the answer of the server cannot be read: {words} (HTTP {reply.status})"
         ) from None
+
+
+def _is_page(reply: Reply) -> bool:
+    """Whether a success is none of the catalog's: it says nothing, or something in JSON."""
+    return bool(reply.body.strip()) and not reply.body.lstrip().startswith(b"{")
 
 
 def _overtaken(about: object, outcome: Outcome) -> LanceNamespaceError:

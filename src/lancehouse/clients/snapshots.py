@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from lance_namespace import CreateTableVersionResponse, TableVersion
+from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
 from lancehouse.clients.namespace import Entry
 from lancehouse.identifiers import TableId
-from lancehouse.lake.dataset import MAIN, StorageOptions
+from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import ICEBERG_WORDS, snapshot_id, version_of_snapshot
 from lancehouse.lake.manifests import Manifest
 from lancehouse.wire.iceberg import (
@@ -103,10 +103,33 @@ class Head:
         at = self.ref(MAIN)
         return None if at is None else self.snapshots[at]
 
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was last changed. Iceberg takes no snapshot from before, and the clocks of writers differ."""
+        metadata = self.table.metadata
+        return max([metadata.last_updated_ms, *(each.timestamp_ms for each in metadata.snapshots)])
+
     def ref(self, name: str) -> int | None:
         """The snapshot that a branch or tag names; None if there is none."""
         named = self.table.metadata.refs.get(name)
         return None if named is None else named.snapshot_id
+
+    def tag(self, name: str) -> str:
+        """What the catalog calls a tag of Lance: branches and tags share their names in Iceberg, and not in Lance."""
+        return f"tag:{name}" if name == MAIN or name in self.branches else name
+
+    def shows(self, update: Json) -> bool:
+        """Whether an update can be seen in it."""
+        match update:
+            case {"action": "set-properties", "updates": new}:
+                return bool(new.items() <= self.entry.properties.items())
+            case {"action": "set-snapshot-ref", "ref-name": name, "snapshot-id": target}:
+                return bool(self.ref(name) == target)
+            case {"action": "remove-snapshot-ref", "ref-name": name}:
+                return self.ref(name) is None
+            case {"action": "remove-snapshots", "snapshot-ids": ids}:
+                return not self.snapshots.keys() & set(ids)
+        return True
 
     def version(self, branch: str | None) -> int | None:
         """The latest version of a branch; None if there is none."""
@@ -146,17 +169,24 @@ class Head:
         return Head(self.entry, self.table.model_copy(update={"metadata": metadata.model_copy(update=changed)}))
 
 
-def change(table: TableId, head: Head, versions: Sequence[Staged], storage_options: StorageOptions) -> TableChange:
-    """The request that has the catalog accept versions of a table, each branch from where it is."""
+def change(table: TableId, head: Head, versions: Sequence[Staged]) -> TableChange:
+    """The request that has the catalog accept versions of a table, each branch from where it is.
+
+    Raises:
+        InvalidInputError: versions do not follow each other.
+    """
     requirements: list[Json] = [{"type": "assert-table-uuid", "uuid": head.table.metadata.table_uuid}]
     updates: list[Json] = []
     sequence = head.table.metadata.last_sequence_number
-    for ref, group in groupby(versions, key=lambda each: each.ref):
-        line = list(group)
+    for ref in dict.fromkeys(each.ref for each in versions):
+        line = [each for each in versions if each.ref == ref]
+        numbers = [each.manifest.version for each in line]
+        if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            raise InvalidInputError(f"{table}: versions are accepted one after the other, not {numbers}")
         parent = head.before(line[0])
         requirements.append({"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": parent})
         if ref == MAIN:
-            updates += _schema_updates(head, line[-1], storage_options)
+            updates += _schema_updates(head, line[-1])
         updates += additions(head, ref, parent, line, sequence)
         sequence += len(line)
     identifier = TableIdentifier(namespace=list(table.namespace.levels), name=table.name)
@@ -184,11 +214,11 @@ def schema_updates(head: Head, schema: Json) -> list[Json]:
     return [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": LAST_ADDED}]
 
 
-def _schema_updates(head: Head, newest: Staged, storage_options: StorageOptions) -> list[Json]:
+def _schema_updates(head: Head, newest: Staged) -> list[Json]:
     """What brings the entry's schema in step with the dataset's; as long as the columns are the same, nothing."""
     if head.latest is not None and head.latest.summary.get(COLUMNS) == newest.manifest.columns:
         return []
-    return schema_updates(head, newest.manifest.schema(head.entry.location, storage_options))
+    return schema_updates(head, newest.manifest.schema())
 
 
 def _snapshot(each: Staged, head: Head, parent: int | None, sequence: int) -> Json:
@@ -210,7 +240,7 @@ def _snapshot(each: Staged, head: Head, parent: int | None, sequence: int) -> Js
         "snapshot-id": each.snapshot_id,
         **({} if parent is None else {"parent-snapshot-id": parent}),
         "sequence-number": sequence,
-        "timestamp-ms": time.time_ns() // 1_000_000,
+        "timestamp-ms": max(time.time_ns() // 1_000_000, head.timestamp_ms),
         "manifest-list": f"{locations.unreadable(head.entry.location)}/{each.final}",
         "summary": {key: value for key, value in summary.items() if value is not None},
     }

@@ -28,9 +28,10 @@ from lancehouse.clients.versions import ManagedVersions, branch_of
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.manifests import STAGING, Manifest
+from lancehouse.lake.manifests import STAGING, Manifest, transaction_file
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.versions import manifests
+from lancehouse.paging import page
 
 Line = tuple[TableId, str | None]
 """A branch of a table, None for the main one."""
@@ -86,12 +87,13 @@ class Transaction(TableOperations):
         if not staged:
             return
         try:
-            self._catalog.accept(staged)
+            self._catalog.offer(staged)
         except CommitStateUnknownError:
             raise
         except LanceNamespaceError:
             self._clear()
             raise
+        self._catalog.complete(staged)
 
     def rollback(self) -> None:
         """Leave every table as it was, and remove what was staged."""
@@ -134,12 +136,13 @@ class Transaction(TableOperations):
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """As the catalog has them, but for what is staged."""
-        found = self._catalog.list_table_versions(request)
-        staged = [self._described(each) for each in self._staged(request.id, request.branch)]
+        staged = {each.manifest.version: self._described(each) for each in self._staged(request.id, request.branch)}
         if not staged:
-            return found
-        versions = [*reversed(staged), *found.versions] if request.descending else [*found.versions, *staged]
-        return ListTableVersionsResponse(versions=versions[: request.limit], page_token=found.page_token)
+            return self._catalog.list_table_versions(request)
+        everything = ListTableVersionsRequest(id=request.id, branch=request.branch)
+        known = {each.version: each for each in self._catalog.list_table_versions(everything).versions}
+        found = page({**known, **staged}, request.limit, request.page_token, descending=bool(request.descending))
+        return ListTableVersionsResponse(versions=list(found.items.values()), page_token=found.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """As the catalog has it, or as it is staged."""
@@ -172,8 +175,11 @@ class Transaction(TableOperations):
             before = manifests(TableRef(place, options, branch=branch)).get(first - 1)
             kept = Manifest.parse(files.read(before)).files(place, options) if before else set()
             for each in line:
+                needed = each.manifest.files(place, options)
+                if each.manifest.operation in (None, "Restore"):  # it may need what an old version needs
+                    kept |= needed - {transaction_file(each.manifest)}
                 if before or first == 1:  # else it is not known what older versions need
-                    for file in each.manifest.files(place, options) - kept:
+                    for file in needed - kept:
                         files.discard(file)
                 files.discard(each.staged)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -45,11 +46,19 @@ from lancehouse.clients.recent import Recent
 from lancehouse.clients.snapshots import E_TAG, METADATA, SIZE, STAGED, Head, Staged, change
 from lancehouse.clients.warehouses import VEND, Warehouse, WarehouseNamespace
 from lancehouse.credentials import expires_soon
-from lancehouse.errors import CommitStateUnknownError, is_route_missing
+from lancehouse.errors import CommitStateUnknownError, is_no_route
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.history import latest, snapshot_id, version_of_snapshot
-from lancehouse.lake.manifests import Manifest, Manifests, folder_of, staged_file
+from lancehouse.lake.manifests import (
+    STAGING,
+    Manifest,
+    Manifests,
+    before,
+    folder_of,
+    staged_file,
+    transaction_file,
+)
 from lancehouse.lake.versions import manifests, root_path
 from lancehouse.paging import page
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by, require_lance
@@ -65,6 +74,10 @@ REFUSALS = 100
 """How many tables and manifests, and how many refusals, are remembered."""
 
 
+class _OutOfDateError(ConcurrentModificationError):
+    """The catalog refused a commit though no branch has moved: something else of the table has."""
+
+
 class ManagedVersions(WarehouseNamespace):
     """The operations on versions, by the catalog for tables with `managed_by=impl`, else as storage has them."""
 
@@ -73,9 +86,16 @@ class ManagedVersions(WarehouseNamespace):
         self._heads: Recent[TableId, Head] = Recent(REMEMBERED)
         self._finished: Recent[tuple[str, str], None] = Recent(REMEMBERED)
         self._refusals: Recent[tuple[TableId, int], LanceNamespaceError] = Recent(REFUSALS)
+        self._in_doubt: Recent[tuple[TableId, int], None] = Recent(REFUSALS)
 
     def _manages(self, table: TableId, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
         return managed_by(properties) == IMPL
+
+    def _ref(self, table: TableId, entry: Entry, **at: Any) -> TableRef:
+        """By its name, so that the catalog says which version it is at, and what is accepted is put in its place."""
+        if managed_by(entry.properties) == IMPL:
+            return TableRef.of(self, table.parts, **at)
+        return super()._ref(table, entry, **at)
 
     # Reading
 
@@ -108,7 +128,7 @@ class ManagedVersions(WarehouseNamespace):
         found = head.snapshots.get(at) if at is not None else None
         if found is None and version is not None and version < min(head.versions(branch), default=0):
             return super().describe_table_version(request)  # from before the catalog took over
-        if found is None:
+        if found is None or (version is not None and not self._is_kept(table, head, branch, found)):
             raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
         return DescribeTableVersionResponse(version=self._completed(table, head, branch, found))
 
@@ -131,7 +151,10 @@ class ManagedVersions(WarehouseNamespace):
     def _head(self, table: TableId, *, whole: bool) -> Head | None:
         """The table as the catalog has it now; None if its versions are its storage's."""
         head = self._loaded(table, whole=whole)
-        return self._heads.put(table, head) if managed_by(head.entry.properties) == IMPL else None
+        if managed_by(head.entry.properties) == IMPL:
+            return self._heads.put(table, head)
+        self._heads.forget(table)
+        return None
 
     def _loaded(self, table: TableId, *, whole: bool) -> Head:
         loaded = self._at(
@@ -195,11 +218,20 @@ class ManagedVersions(WarehouseNamespace):
             self._finish(files, staged, _file(branch, snapshot))
         return _described(head, branch, snapshot)
 
+    def _is_kept(self, table: TableId, head: Head, branch: str | None, snapshot: Snapshot) -> bool:
+        """Whether storage still has a version of the catalog, in its place or on its way there."""
+        files = Manifests(place(table, head.entry), self._options(head.entry))
+        staged = snapshot.summary.get(STAGED)
+        return files.exists(_file(branch, snapshot)) or (staged is not None and files.exists(staged))
+
     def _finish(self, files: Manifests, staged: str, final: str) -> None:
         """Put a manifest in its place, unless this client knows that it is there."""
-        if (files.location, staged) not in self._finished:
-            files.finish(staged, final)
-            self._finished.put((files.location, staged), None)
+        if (files.location, staged) in self._finished:
+            return
+        if staged.startswith(STAGING) and files.exists(before(staged)):  # a transaction may make several versions
+            self._finish(files, before(staged), before(final))
+        files.finish(staged, final)
+        self._finished.put((files.location, staged), None)
 
     def files(self, table: TableId) -> Manifests:
         """Where the manifests of a table lie, and how to reach them."""
@@ -279,6 +311,8 @@ class ManagedVersions(WarehouseNamespace):
         manifest = Manifest.parse(data)
         if manifest.version != request.version:
             raise InvalidInputError(f"{table}: {staged} holds version {manifest.version}, not {request.version}")
+        if manifest.operation is None and (made := files.find(transaction_file(manifest))) is not None:
+            manifest = manifest.made_by(made)
         if keep_in is not None:
             files.move(staged, f"{keep_in}/{final}")
             staged = f"{keep_in}/{final}"
@@ -289,7 +323,12 @@ class ManagedVersions(WarehouseNamespace):
         return self._table(id)
 
     def accept(self, versions: Sequence[Staged]) -> None:
-        """Have the catalog accept staged versions, of one table or of several, all or none; then put them in place.
+        """Have the catalog accept staged versions, of one table or of several, all or none; then put them in place."""
+        self.offer(versions)
+        self.complete(versions)
+
+    def offer(self, versions: Sequence[Staged]) -> None:
+        """Have the catalog accept staged versions, of one table or of several, all or none.
 
         Raises:
             ConcurrentModificationError: a table has moved on; what was staged is gone.
@@ -306,10 +345,15 @@ class ManagedVersions(WarehouseNamespace):
         try:
             self._offer(versions)
         except CommitStateUnknownError:
+            for each in versions:
+                self._in_doubt.put((each.table, each.manifest.version), None)
             raise
         except LanceNamespaceError as error:
             self._refused(versions, error)
             raise
+
+    def complete(self, versions: Sequence[Staged]) -> None:
+        """Put versions that the catalog has accepted in their place."""
         for each in versions:
             self._finish(self.files(each.table), each.staged, each.final)
 
@@ -317,11 +361,12 @@ class ManagedVersions(WarehouseNamespace):
         tables = list(dict.fromkeys(each.table for each in versions))
         if present := [each for each in versions if self.files(each.table).exists(each.final)]:
             self._check_place(present)
-            return
+            if len(present) == len(versions):
+                return
         was_known = all(table in self._heads for table in tables)
         try:
             self._send(tables, versions)
-        except InvalidInputError:
+        except (InvalidInputError, _OutOfDateError):
             # What this client remembers of a table may be out of date: its sequence numbers, its schemas.
             if not was_known:
                 raise
@@ -345,13 +390,21 @@ class ManagedVersions(WarehouseNamespace):
     def _send(self, tables: Sequence[TableId], versions: Sequence[Staged]) -> None:
         heads = [self._known(table) for table in tables]
         changes = [
-            change(table, head, [each for each in versions if each.table == table], self._options(head.entry))
+            change(table, head, [each for each in versions if each.table == table])
             for table, head in zip(tables, heads, strict=True)
         ]
+        looks: list[bool | None] = []
+
+        def landed() -> bool | None:
+            looks.append(self._landed(versions))
+            return looks[-1]
+
         try:
-            self._commit(tables, changes, lambda: self._landed(versions))
-        except LanceNamespaceError:
+            self._commit(tables, changes, landed)
+        except LanceNamespaceError as error:
             self._forget(tables)
+            if isinstance(error, ConcurrentModificationError) and looks[-1:] == [None]:
+                raise _OutOfDateError(str(error)) from error
             raise
         for table, head, made in zip(tables, heads, changes, strict=True):
             if (now := head.after(made)) is not None:
@@ -393,8 +446,8 @@ class ManagedVersions(WarehouseNamespace):
         nothing = CommitTransaction(table_changes=[])
         try:
             self._rest.post(f"{at.path}/transactions/commit", nothing, about=catalog, done=lambda: True)
-        except (InvalidInputError, UnsupportedOperationError) as error:
-            if isinstance(error, UnsupportedOperationError) or is_route_missing(error):
+        except LanceNamespaceError as error:
+            if is_no_route(error):
                 raise UnsupportedOperationError(f"{words}: {error}") from error
 
     def _landed(self, versions: Sequence[Staged]) -> bool | None:
@@ -428,8 +481,9 @@ class ManagedVersions(WarehouseNamespace):
                 logger.warning("%s: the staged manifest %s stays: %s", each.table, each.staged, left)
 
     def commit_refusal(self, id: Sequence[str], version: int) -> LanceNamespaceError | None:
-        """Why the catalog refused a version lately."""
-        return self._refusals.get((self._table(id), version))
+        """Why the catalog refused a version lately; None if it may have accepted one of this number."""
+        key = (self._table(id), version)
+        return None if key in self._in_doubt else self._refusals.get(key)
 
 
 def stray(table: TableId, version: int) -> InvalidTableStateError:

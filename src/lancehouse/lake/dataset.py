@@ -89,6 +89,14 @@ class TableRef:
             latest = lance.dataset(**address, storage_options=self._options()).checkout_version((self.branch, None))
             return latest if self.version is None else latest.checkout_version((self.branch, self.version))
 
+    def exists(self) -> bool:
+        """Whether there is such a table, with at least one version."""
+        try:
+            self.open()
+        except TableNotFoundError:
+            return False
+        return True
+
     @contextmanager
     def opened(self) -> Iterator[lance.LanceDataset]:
         """The table, for calls of pylance whose failures become Lance errors."""
@@ -155,11 +163,7 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     Only a place that could be looked at and holds none is False. No access, an unknown bucket or a store that does not
     answer raises.
     """
-    try:
-        TableRef(location, storage_options or {}).open()
-    except TableNotFoundError:
-        return False
-    return True
+    return TableRef(location, storage_options or {}).exists()
 
 
 def local_folder(location: str) -> Path | None:

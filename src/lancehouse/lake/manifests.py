@@ -10,11 +10,12 @@ import re
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
+from uuid import UUID
 
 import lance
 from lance.file import LanceFileSession
@@ -35,7 +36,7 @@ _FOOTER = struct.Struct("<q4x4s")
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
-_FIELD, _VERSION, _TRANSACTION_FILE, _TRANSACTION_AT = 1, 3, 12, 23
+_FIELD, _VERSION, _TRANSACTION_FILE, _BRANCH, _TRANSACTION_AT = 1, 3, 12, 20, 23
 """Numbers in Lance's message `Manifest`."""
 
 _OPERATIONS: Mapping[int, str] = MappingProxyType(
@@ -71,7 +72,11 @@ class Manifest:
     """Lance's word for what the commit does, None if the manifest does not tell."""
     columns: str
     """A digest of the columns, which changes whenever they do."""
-    message: bytes = field(repr=False)
+    data: bytes = field(repr=False)
+    branch: str | None = None
+    """None for the main one."""
+    indices: tuple[str, ...] = ()
+    """The uuids of indices that the commit makes."""
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -82,7 +87,7 @@ class Manifest:
         """
         try:
             return cls._parse(data)
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+        except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
             raise InvalidInputError(f"this is no manifest of Lance: {error}") from error
 
     @classmethod
@@ -97,16 +102,17 @@ class Manifest:
                 columns.update(value)
             elif isinstance(value, int):
                 numbers[number] = value
-            elif number == _TRANSACTION_FILE:
+            elif number in (_TRANSACTION_FILE, _BRANCH):
                 texts[number] = value.decode()
         at = numbers.get(_TRANSACTION_AT)
-        inline = () if at is None else (number for number, _ in _fields(_message(data, at)))
         return cls(
             version=numbers.get(_VERSION, 0),
             transaction_file=texts.get(_TRANSACTION_FILE, ""),
-            operation=next((_OPERATIONS.get(number) for number in inline if number >= min(_OPERATIONS)), None),
+            operation=None if at is None else _operation(_message(data, at)),
             columns=columns.hexdigest(),
-            message=message,
+            data=data,
+            branch=texts.get(_BRANCH),
+            indices=() if at is None else _indices(_message(data, at)),
         )
 
     @property
@@ -114,24 +120,39 @@ class Manifest:
         """The uuid of the commit; the same when Lance tries again after a conflict."""
         return PurePosixPath(self.transaction_file).stem.partition("-")[2]
 
-    def schema(self, location: str, storage_options: StorageOptions) -> Json:
+    def made_by(self, transaction: bytes) -> Manifest:
+        """The same, told by the file of its transaction, where an older Lance keeps no copy in the manifest."""
+        return replace(self, operation=_operation(transaction), indices=_indices(transaction))
+
+    def schema(self) -> Json:
         """The Iceberg schema of the version, though no reader can open it yet."""
-        with translated(location, storage_options):
-            return schema_of(self._open(location, storage_options))
+        with self._opened() as dataset:
+            return schema_of(dataset)
 
     def files(self, location: str, storage_options: StorageOptions) -> set[str]:
-        """The files below the table's location that hold the rows of the version, and the transaction that made it."""
-        with translated(location, storage_options):
-            fragments = self._open(location, storage_options).get_fragments()
-            data = {f"data/{file.path}" for fragment in fragments for file in fragment.metadata.files}
-            deletions = {file for fragment in fragments if (file := fragment.deletion_file()) is not None}
-        return {*data, *deletions, f"_transactions/{self.transaction_file}"}
+        """The files below the table's location that hold what the version adds to those that its branch came from."""
+        above = f"tree/{self.branch}/" if self.branch else ""
+        found = {transaction_file(self)}
+        with translated(location, storage_options), self._opened() as dataset:
+            session = LanceFileSession(location, storage_options=dict(storage_options) or None)
+            for fragment in dataset.get_fragments():
+                for file in (file.path for file in fragment.metadata.files if file.base_id is None):
+                    found |= {f"{above}data/{file}", *session.list(f"{above}data/{PurePosixPath(file).stem}")}
+                if (deletions := fragment.deletion_file()) is not None:
+                    found.add(f"{above}{deletions}")
+            for index in self.indices:
+                found |= set(session.list(f"{above}_indices/{index}"))
+        return found
 
-    def _open(self, location: str, storage_options: StorageOptions) -> lance.LanceDataset:
-        options = dict(storage_options) or None
-        return lance.LanceDataset(
-            location, version=self.version, serialized_manifest=self.message, storage_options=options
-        )
+    @contextmanager
+    def _opened(self) -> Iterator[lance.LanceDataset]:
+        """The version, in a folder where it is alone: it is not in its own yet."""
+        with tempfile.TemporaryDirectory() as alone:
+            folder = Path(alone) / "_versions"
+            folder.mkdir()
+            (folder / f"{self.version}.manifest").write_bytes(self.data)
+            with translated(f"the manifest of version {self.version}"):
+                yield lance.dataset(alone, version=self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +180,14 @@ class Manifests:
                 with suppress(FileNotFoundError):
                     return (folder / file).read_bytes()
                 return None
-            if not self.exists(file):
-                return None
             with tempfile.TemporaryDirectory() as scratch:
                 copy = Path(scratch) / "manifest"
-                self._session().download_file(file, copy)
+                try:
+                    self._session().download_file(file, copy)
+                except (OSError, ValueError):
+                    if not self.exists(file):
+                        return None
+                    self._session().download_file(file, copy)  # it has just come
                 return copy.read_bytes()
 
     def exists(self, file: str) -> bool:
@@ -182,12 +206,8 @@ class Manifests:
         with translated(f"{self.location}/{final}", self.storage_options):
             if folder := local_folder(self.location):
                 self._finish_locally(folder / staged, folder / final)
-            elif not self.exists(final):
-                self._copy(staged, final)
-                self.discard(staged)
-            elif self.exists(staged):
-                self._require_same(staged, final)
-                self.discard(staged)
+            else:
+                self._finish_remotely(staged, final)
 
     def move(self, staged: str, target: str) -> None:
         """Give a manifest that nobody knows of yet another name."""
@@ -196,7 +216,7 @@ class Manifests:
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
                 (folder / staged).rename(folder / target)
             else:
-                self._copy(staged, target)
+                self._put(self.read(staged), target)
                 self.discard(staged)
 
     def discard(self, file: str) -> None:
@@ -211,38 +231,63 @@ class Manifests:
             final.hardlink_to(staged)
         except FileNotFoundError:
             if not final.exists():
-                raise InvalidTableStateError(
-                    f"the catalog accepted a version whose manifest is neither at {final} nor at {staged}: "
-                    "restore the file from a backup"
-                ) from None
+                raise _missing(staged, final) from None
             return
         except FileExistsError:
             with suppress(FileNotFoundError):  # somebody else finishes it too
-                self._require_same(staged.name, final.name, staged, final)
+                _require_same(staged.read_bytes(), final.read_bytes(), str(final))
         except OSError:  # a file system without links
-            if not final.exists():
-                staged.rename(final)
-                return
+            self._move(staged, final)
         staged.unlink(missing_ok=True)
         _remove_empty(staged)
 
-    def _require_same(self, staged: str, final: str, *paths: Path) -> None:
-        """Two manifests may have one name only if they are the same."""
-        ours, theirs = (path.read_bytes() for path in paths) if paths else (self.read(staged), self.read(final))
-        if ours != theirs:
-            raise InvalidTableStateError(
-                f"{self.location}: storage has another version at {final} than the catalog accepted: a writer went "
-                "past the catalog; move that file away and open the table by its name, which puts the right one there"
-            )
+    def _move(self, staged: Path, final: Path) -> None:
+        if final.exists():
+            with suppress(FileNotFoundError):
+                _require_same(staged.read_bytes(), final.read_bytes(), str(final))
+            return
+        try:
+            staged.rename(final)
+        except FileNotFoundError:
+            if not final.exists():
+                raise _missing(staged, final) from None
 
-    def _copy(self, staged: str, target: str) -> None:
+    def _finish_remotely(self, staged: str, final: str) -> None:
+        there, ours = self.find(final), self.find(staged)
+        if ours is None:
+            if there is None and not self.exists(final):
+                raise _missing(f"{self.location}/{staged}", f"{self.location}/{final}")
+            return
+        if there is None:
+            self._put(ours, final)
+        else:
+            _require_same(ours, there, f"{self.location}/{final}")
+        self.discard(staged)
+
+    def _put(self, data: bytes, file: str) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "manifest"
-            copy.write_bytes(self.read(staged))
-            self._session().upload_file(copy, target)
+            copy.write_bytes(data)
+            self._session().upload_file(copy, file)
 
     def _session(self) -> LanceFileSession:
         return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
+
+
+def _require_same(ours: bytes, theirs: bytes, final: str) -> None:
+    """Two manifests may have one name only if they are the same."""
+    if ours != theirs:
+        raise InvalidTableStateError(
+            f"storage has another version at {final} than the catalog accepted: a writer went past the catalog; move "
+            "that file away and open the table by its name, which puts the right one there"
+        )
+
+
+def _missing(staged: object, final: object) -> InvalidTableStateError:
+    return InvalidTableStateError(
+        f"the catalog accepted a version whose manifest is neither at {final} nor at {staged}: restore the file from a "
+        "backup"
+    )
 
 
 def _remove_empty(staged: Path) -> None:
@@ -259,6 +304,11 @@ def folder_of(branch: str | None) -> str:
     return "_versions" if branch in (None, MAIN) else f"tree/{branch}/_versions"
 
 
+def transaction_file(manifest: Manifest) -> str:
+    """The file below the table's location that holds the transaction of a version."""
+    return f"{f'tree/{manifest.branch}/' if manifest.branch else ''}_transactions/{manifest.transaction_file}"
+
+
 def staged_file(manifest_path: str, branch: str | None, version: int) -> tuple[str, str, str]:
     """What Lance's path of a staged manifest says: the table's root in the store, the file, and its final name.
 
@@ -271,6 +321,26 @@ def staged_file(manifest_path: str, branch: str | None, version: int) -> tuple[s
         raise InvalidInputError(f"{manifest_path!r} is no staged manifest of version {version}")
     root = folder.removesuffix(folder_of(branch)).rstrip("/")
     return root, f"{folder_of(branch)}/{name}", f"{folder_of(branch)}/{match[1]}"
+
+
+def before(file: str) -> str:
+    """The file of the version before, under the same scheme."""
+    folder, _, name = file.rpartition("/")
+    digits = name.removesuffix(".manifest")
+    step = 1 if len(digits) == len(str(2**64)) else -1
+    return f"{folder}/{int(digits) + step:0{len(digits)}}.manifest"
+
+
+def _indices(transaction: bytes) -> tuple[str, ...]:
+    """The uuids in Lance's message `CreateIndex`: new indices, each with an id of one field."""
+    made = [body for number, body in _fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
+    new = [body for each in made for number, body in _fields(bytes(each)) if number == 1]
+    ids = [body for each in new for number, body in _fields(bytes(each)) if number == 1]
+    return tuple(str(UUID(bytes=bytes(dict(_fields(bytes(each)))[1]))) for each in ids)
+
+
+def _operation(transaction: bytes) -> str | None:
+    return next((_OPERATIONS[number] for number, _ in _fields(transaction) if number in _OPERATIONS), None)
 
 
 def _message(data: bytes, start: int) -> bytes:

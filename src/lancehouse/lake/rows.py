@@ -172,8 +172,8 @@ class Rows(LanceNamespace):
         client: LanceNamespace = self
         if request.storage_options:
             client = cast("LanceNamespace", _Overriding(self, request.storage_options))
-        if not exists(location, options):
-            managed = entry.managed_versioning is True
+        managed = entry.managed_versioning is True
+        if not (TableRef.of(client, table_id).exists() if managed else exists(location, options)):
             return create(rows, location, options, namespace=client, id=table_id, managed=managed)
         if mode != "Overwrite":
             raise TableAlreadyExistsError(f"{about}: there is a Lance table at {location}")

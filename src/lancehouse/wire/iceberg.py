@@ -87,6 +87,7 @@ class VersionedMetadata(TableMetadata):
     """Table metadata with what it says of versions."""
 
     table_uuid: str
+    last_updated_ms: int = 0
     last_sequence_number: int = 0
     current_snapshot_id: int | None = None
     current_schema_id: int = 0

@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError, PermissionDeniedError
+
+from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.history import schema
+from lancehouse.lake.manifests import STAGING, Manifest, Manifests, folder_of, staged_file
+from lancehouse.lake.versions import manifests
+from tests.lake.folder import rows
+from tests.lake.store import Store
+
+# What a manifest says
+
+
+def parsed(location: str, version: int, branch: str | None = None) -> Manifest:
+    file = manifests(TableRef(location, branch=branch))[version]
+    return Manifest.parse((Path(location) / file).read_bytes())
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    """A dataset with 20 rows, in two files."""
+    place = str(tmp_path / "dätä of 100 %")
+    lance.write_dataset(rows(10), place)
+    lance.write_dataset(rows(10, first=10), place, mode="append")
+    return place
+
+
+Commit = Callable[[lance.LanceDataset], object]
+
+COMMITS: dict[str, tuple[Commit, str | None, bool]] = {
+    "append": (lambda dataset: lance.write_dataset(rows(1), dataset, mode="append"), "Append", False),
+    "overwrite": (
+        lambda dataset: lance.write_dataset(pa.table({"id": ["other"]}), dataset, mode="overwrite"),
+        "Overwrite",
+        True,
+    ),
+    "delete": (lambda dataset: dataset.delete("id = 3"), "Delete", False),
+    "update": (lambda dataset: dataset.update({"s": "'x'"}, where="id = 3"), "Update", False),
+    "merge": (
+        lambda dataset: dataset.merge_insert("id").when_matched_update_all().execute(rows(3)),
+        "Update",
+        False,
+    ),
+    "add columns": (lambda dataset: dataset.add_columns({"twice": "id * 2"}), "Merge", True),
+    "rename a column": (lambda dataset: dataset.alter_columns({"path": "s", "name": "words"}), "Project", True),
+    "drop columns": (lambda dataset: dataset.drop_columns(["s"]), "Project", True),
+    "compact": (lambda dataset: dataset.optimize.compact_files(), "Rewrite", False),
+    "index": (lambda dataset: dataset.create_scalar_index("id", "BTREE"), "CreateIndex", False),
+    "restore": (lambda dataset: dataset.checkout_version(1).restore(), "Restore", False),
+    "config": (lambda dataset: dataset.update_config({"a": "b"}), "UpdateConfig", False),
+}
+"""A commit, Lance's word for it, and whether it changes the columns."""
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_what_a_manifest_says(location: str, commit: str) -> None:
+    make, operation, changes_columns = COMMITS[commit]
+    make(lance.dataset(location))
+    after = lance.dataset(location)
+    found = parsed(location, after.version)
+    made = after.read_transaction(after.version)
+    assert (found.version, found.operation, found.transaction) == (after.version, operation, made.uuid)
+    assert found.transaction_file in {path.name for path in (Path(location) / "_transactions").iterdir()}
+    assert (found.columns != parsed(location, 2).columns) is changes_columns
+    assert found.schema() == schema(TableRef(location))
+
+
+def test_what_pylance_has_no_word_for(location: str) -> None:
+    lance.dataset(location).optimize.compact_files()
+    assert parsed(location, 3).operation == "ReserveFragments"
+    lance.dataset(location).create_branch("dev")
+    assert parsed(location, 4, "dev").operation == "Clone"
+
+
+def test_columns_that_come_back(location: str) -> None:
+    dataset = lance.dataset(location)
+    dataset.alter_columns({"path": "s", "name": "words"})
+    dataset.alter_columns({"path": "words", "name": "s"})
+    assert parsed(location, 3).columns != parsed(location, 2).columns == parsed(location, 4).columns
+
+
+def test_no_version_of_the_file_is_needed_to_read_its_schema(location: str, tmp_path: Path) -> None:
+    """A staged manifest is no version yet: nobody can open it."""
+    lance.dataset(location).add_columns({"twice": "id * 2"})
+    file = Path(location) / manifests(TableRef(location))[3]
+    found = Manifest.parse(file.read_bytes())
+    file.rename(tmp_path / "elsewhere")
+    assert lance.dataset(location).version == 2
+    assert [field["name"] for field in found.schema()["fields"]] == ["id", "s", "b", "v", "l", "twice"]
+
+
+def stored(location: str) -> set[str]:
+    """The files of a dataset but for its manifests, and for the hint where the newest of them is."""
+    place = Path(location)
+    files = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+    return {file for file in files if "_versions/" not in file}
+
+
+@pytest.mark.parametrize("commit", ["append", "overwrite", "delete", "update", "add columns", "compact"])
+def test_the_files_of_a_version(location: str, commit: str) -> None:
+    """All that it made for its rows, and nothing that is not there."""
+    before = stored(location)
+    COMMITS[commit][0](lance.dataset(location))
+    files = parsed(location, lance.dataset(location).version).files(location, {})
+    assert files <= stored(location)
+    reserved = {f"_transactions/{parsed(location, 3).transaction_file}"}  # by the version before, of a compaction
+    assert stored(location) - before - reserved <= files
+
+
+def test_the_files_of_a_version_with_blobs(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    fields = pa.schema([pa.field("id", pa.int64()), lance.blob_field("b")])
+    table = pa.table({"id": [1, 2], "b": lance.blob_array([b"x", b"y" * 5_000_000])}, schema=fields)
+    lance.write_dataset(table, place, data_storage_version="2.2")
+    assert any(file.endswith(".blob") for file in stored(place))
+    assert parsed(place, 1).files(place, {}) == stored(place)
+
+
+def test_the_files_of_a_version_of_a_branch(location: str) -> None:
+    branch = lance.dataset(location).create_branch("dev")
+    before = stored(location)
+    lance.write_dataset(rows(1), branch, mode="append")
+    lance.dataset(location).checkout_version(("dev", None)).delete("id = 3")
+    made = stored(location) - before
+    files = parsed(location, 4, "dev").files(location, {})
+    assert files <= stored(location)
+    assert {file for file in made if not file.startswith("tree/dev/_transactions/2-")} <= files
+
+
+# What is no manifest
+
+
+def framed(message: bytes, *, at: int = 0) -> bytes:
+    """A message, as a manifest holds it."""
+    return len(message).to_bytes(4, "little") + message + at.to_bytes(8, "little", signed=True) + b"\0\0\0\0LANC"
+
+
+GARBAGE = {
+    "nothing": b"",
+    "short": b"short",
+    "no mark": b"x" * 100,
+    "only a mark": b"\0" * 8 + b"LANC",
+    "begins behind the end": framed(b"", at=10_000),
+    "begins before the beginning": framed(b"", at=-1_000),
+    "a number that does not begin": framed(b"\x18"),
+    "a number that does not end": framed(b"\x18\xff\xff"),
+    "a file name that is no text": framed(b"\x62\x02\xff\xfe"),
+    "a transaction behind the end": framed(b"\xb8\x01\x7f"),
+    "a transaction further than anything": framed(b"\xb8\x01" + b"\xff" * 12 + b"\x01"),
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE)
+def test_what_is_no_manifest(data: str) -> None:
+    with pytest.raises(InvalidInputError, match="no manifest of Lance"):
+        Manifest.parse(GARBAGE[data])
+
+
+@given(st.binary(max_size=200), st.integers(-300, 300))
+def test_any_bytes_are_a_manifest_or_none(message: bytes, at: int) -> None:
+    with suppress(InvalidInputError):
+        Manifest.parse(framed(message, at=at))
+
+
+def test_a_manifest_that_was_cut_off(location: str) -> None:
+    file = Path(location) / manifests(TableRef(location))[2]
+    data = file.read_bytes()
+    with pytest.raises(InvalidInputError):
+        Manifest.parse(data[:-1])
+
+
+def test_the_smallest_manifest() -> None:
+    found = Manifest.parse(framed(b""))
+    assert (found.version, found.operation, found.transaction) == (0, None, "")
+    assert Manifest.parse(framed(b"\x18\xac\x02")).version == 300
+
+
+# Manifests as files
+
+FINAL, STAGED = "_versions/9.manifest", "_versions/9.manifest-a-b"
+KEPT = f"{STAGING}/some-transaction/_versions/9.manifest"
+
+
+@dataclass
+class Place:
+    """A table's place, and its files without the help of what is tested."""
+
+    manifests: Manifests
+    folder: Path | None
+    store: Store | None
+
+    def put(self, file: str, data: bytes) -> None:
+        if self.folder:
+            (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / file).write_bytes(data)
+        elif self.store:
+            self.store.objects[f"a b/t/{file}"] = data
+
+    def all(self) -> dict[str, bytes]:
+        if self.folder:
+            found = (path for path in self.folder.rglob("*") if path.is_file())
+            return {str(path.relative_to(self.folder)): path.read_bytes() for path in found}
+        assert self.store
+        return {key.removeprefix("a b/t/"): data for key, data in self.store.objects.items()}
+
+
+@pytest.fixture(params=["path", "uri", "store", "no links"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    folder = tmp_path / "dätä of 100 %"
+    (folder / "_versions").mkdir(parents=True)
+    if request.param == "store":
+        with Store() as store:
+            yield Place(Manifests("s3://bucket/a b/t", store.options), None, store)
+        return
+    if request.param == "no links":
+
+        def refuse(self: Path, target: Path) -> None:
+            """In the order of the kernel."""
+            target.stat()
+            if self.exists():
+                raise FileExistsError(errno.EEXIST, "File exists")
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    yield Place(Manifests(folder.as_uri() if request.param == "uri" else str(folder)), folder, None)
+
+
+def test_reading(place: Place) -> None:
+    assert place.manifests.find(FINAL) is None
+    assert not place.manifests.exists(FINAL)
+    with pytest.raises(InvalidTableStateError, match=r"no manifest at .*9\.manifest"):
+        place.manifests.read(FINAL)
+    place.put(FINAL, b"data")
+    assert place.manifests.find(FINAL) == place.manifests.read(FINAL) == b"data"
+    assert place.manifests.exists(FINAL)
+
+
+@pytest.mark.parametrize("staged", [STAGED, KEPT])
+def test_finishing(place: Place, staged: str) -> None:
+    place.put(staged, b"data")
+    place.put("_versions/8.manifest", b"older")
+    place.manifests.finish(staged, FINAL)
+    assert place.all() == {FINAL: b"data", "_versions/8.manifest": b"older"}
+    place.manifests.finish(staged, FINAL)
+    assert place.all() == {FINAL: b"data", "_versions/8.manifest": b"older"}
+    if place.folder:
+        assert not (place.folder / STAGING).exists()
+
+
+def test_finishing_what_somebody_has_half_finished(place: Place) -> None:
+    """It was linked or copied, and the writer died before it removed what was staged."""
+    place.put(STAGED, b"data")
+    place.put(FINAL, b"data")
+    place.manifests.finish(STAGED, FINAL)
+    assert place.all() == {FINAL: b"data"}
+
+
+def test_finishing_over_another_version(place: Place) -> None:
+    """Neither is lost: what was accepted, and what somebody wrote past the catalog."""
+    place.put(STAGED, b"accepted")
+    place.put(FINAL, b"stray")
+    with pytest.raises(InvalidTableStateError, match="a writer went past the catalog"):
+        place.manifests.finish(STAGED, FINAL)
+    assert place.all() == {STAGED: b"accepted", FINAL: b"stray"}
+
+
+def test_finishing_what_is_lost(place: Place) -> None:
+    with pytest.raises(InvalidTableStateError, match=r"9\.manifest"):
+        place.manifests.finish(STAGED, FINAL)
+    assert place.all() == {}
+
+
+def test_many_finish_at_once(place: Place) -> None:
+    """The writer, and every reader that sees that it was accepted."""
+    for number in range(5):
+        place.put(f"{STAGED}{number}", b"data")
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _, n=number: place.manifests.finish(f"{STAGED}{n}", f"{FINAL}{n}"), range(8)))
+    assert place.all() == {f"{FINAL}{number}": b"data" for number in range(5)}
+
+
+def test_somebody_else_finishes_in_between(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just after it was seen that the final one is missing, before the staged one is read or moved."""
+    place.put(STAGED, b"data")
+    exists, rename = Manifests.exists, Path.rename
+
+    def overtaken(self: Manifests, file: str) -> bool:
+        found = exists(self, file)
+        if file == FINAL and not found:
+            monkeypatch.setattr(Manifests, "exists", exists)
+            self.finish(STAGED, FINAL)
+        return found
+
+    def overtaken_too(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        place.manifests.finish(STAGED, FINAL)
+        return rename(self, target)
+
+    monkeypatch.setattr(Manifests, "exists", overtaken)
+    monkeypatch.setattr(Path, "rename", overtaken_too)
+    place.manifests.finish(STAGED, FINAL)
+    assert place.all() == {FINAL: b"data"}
+
+
+def test_moving(place: Place) -> None:
+    place.put(STAGED, b"data")
+    place.manifests.move(STAGED, KEPT)
+    assert place.all() == {KEPT: b"data"}
+
+
+def test_discarding(place: Place) -> None:
+    place.put(KEPT, b"data")
+    place.put(f"{STAGING}/another/_versions/9.manifest", b"another transaction's")
+    place.manifests.discard(KEPT)
+    place.manifests.discard(KEPT)
+    place.manifests.discard("_versions/none.manifest")
+    assert place.all() == {f"{STAGING}/another/_versions/9.manifest": b"another transaction's"}
+    if place.folder:
+        assert [path.name for path in (place.folder / STAGING).iterdir()] == ["another"]
+        assert (place.folder / "_versions").is_dir()
+
+
+def test_a_store_that_refuses() -> None:
+    with Store() as store:
+        store.refusal = (403, "AccessDenied")
+        refused = Manifests("s3://bucket/t", store.options)
+        calls: list[Callable[[], Any]] = [
+            lambda: refused.find(FINAL),
+            lambda: refused.exists(FINAL),
+            lambda: refused.finish(STAGED, FINAL),
+            lambda: refused.move(STAGED, KEPT),
+            lambda: refused.discard(STAGED),
+        ]
+        for call in calls:
+            with pytest.raises(PermissionDeniedError) as error:
+                call()
+            assert "verysecretvalue" not in str(error.value)
+        assert "verysecretvalue" not in repr(refused)
+
+
+# Names
+
+LAST = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("path", "branch", "version", "found"),
+    [
+        (
+            f"a/t/_versions/{LAST - 3}.manifest-1f-2e",
+            None,
+            3,
+            ("a/t", f"_versions/{LAST - 3}.manifest-1f-2e", f"_versions/{LAST - 3}.manifest"),
+        ),
+        ("a/t/_versions/3.manifest-x", "main", 3, ("a/t", "_versions/3.manifest-x", "_versions/3.manifest")),
+        ("_versions/3.manifest-x", None, 3, ("", "_versions/3.manifest-x", "_versions/3.manifest")),
+        (
+            "a/t/tree/x/y/_versions/3.manifest-x",
+            "x/y",
+            3,
+            ("a/t", "tree/x/y/_versions/3.manifest-x", "tree/x/y/_versions/3.manifest"),
+        ),
+    ],
+)
+def test_the_path_of_a_staged_manifest(path: str, branch: str | None, version: int, found: tuple[str, ...]) -> None:
+    assert staged_file(path, branch, version) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "branch", "version"),
+    [
+        ("", None, 3),
+        ("a/t/_versions/3.manifest", None, 3),  # in its place
+        ("a/t/_versions/3.manifest-", None, 3),
+        ("a/t/_versions/4.manifest-x", None, 3),
+        (f"a/t/_versions/{LAST - 4}.manifest-x", None, 3),
+        ("a/t/_versions/3.manifest-x/y", None, 3),
+        ("a/t/_versions/three.manifest-x", None, 3),
+        ("a/t/data/3.manifest-x", None, 3),
+        ("a/t/my_versions/3.manifest-x", None, 3),
+        ("a/t/_versions/3.manifest-x", "dev", 3),
+        ("a/t/tree/other/_versions/3.manifest-x", "dev", 3),
+        ("a/t/tree/dev/_versions/../3.manifest-x", "dev", 3),
+    ],
+)
+def test_no_path_of_a_staged_manifest(path: str, branch: str | None, version: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"is no staged manifest of version {version}"):
+        staged_file(path, branch, version)
+
+
+def test_where_manifests_lie(location: str) -> None:
+    lance.dataset(location).create_branch("a/b")
+    folder = local_folder(location)
+    assert folder is not None
+    for branch in (None, "main", "a/b"):
+        assert any((folder / folder_of(branch)).glob("*.manifest"))
