@@ -187,7 +187,7 @@ def run(
     door = Door(lambda: make_app(settings, warehouses, log), fail)
     config = uvicorn.Config(
         door,
-        http=protocol(settings.limits),
+        http=protocol(settings.limits, door.at_once),
         ws="none",
         loop="uvloop",
         lifespan="on",
