@@ -1,7 +1,8 @@
 """SQLite: a file that any number of threads and processes read, and one at a time writes.
 
-Reads take a connection of their thread and never wait. Writes of all threads go to one thread, which carries out all
-that wait in one transaction: they share the wait for the disk (group commit), and each has a savepoint of its own.
+Reads take a connection of their thread and never wait. Writes of all threads go through one connection: one thread at a
+time carries out all that wait in one transaction, so that they share the wait for the disk (group commit), and each has
+a savepoint of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Sqlite:
         return self._reader().recall(key, work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
-        """Have `work` carried out by the writer."""
+        """Have `work` carried out."""
         writer = self._writer or self._new_writer()
         return writer.write(work)
 
