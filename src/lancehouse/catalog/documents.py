@@ -21,7 +21,7 @@ from lancehouse.errors import CommitStateUnknownError
 LIMIT_BYTES = 32 * 2**20
 """Of files held in memory."""
 
-PARSED_BYTES = 2 * 2**20
+PARSED_BYTES = 2**19
 """Of those that are held parsed too."""
 
 GZIP = b"\x1f\x8b"

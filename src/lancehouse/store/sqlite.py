@@ -22,7 +22,8 @@ from lancehouse.store.writer import PATIENCE_S, Writer, patiently
 
 T = TypeVar("T")
 
-READ_CACHE_KIB = 1000
+READ_CACHE_KIB = 256
+"""Of each thread: the next write empties it, and the system has the file in memory anyway."""
 JOURNAL_LIMIT = 64 << 20
 MOST_RECALLED = 2000
 """Answers that a thread remembers."""
