@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lancehouse.server.errors import envelope
@@ -88,13 +87,15 @@ def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
 
         def _at_once(self) -> Response | None:
             method = READS.get(self.parser.get_method())
-            if method is None or not self.url.isascii() or self.flow.write_paused or self.parser.should_upgrade():
+            if method is None or self.flow.write_paused or self.parser.should_upgrade():
                 return None
+            if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
+                return None  # uvicorn knows what to make of it
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
             if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
                 return None
-            url = httptools.parse_url(self.url)
-            return at_once(method, url.path, url.query or b"", headers) if url.path else None
+            path, _, query = self.url.partition(b"?")
+            return at_once(method, path, query, headers)
 
         def _answer(self, response: Response) -> None:
             head = [STATUS_LINE[response.status]]
