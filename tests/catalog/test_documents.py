@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lance_namespace.errors import ConcurrentModificationError
 
+from lancehouse.catalog import documents as documents_module
 from lancehouse.catalog.documents import Document, Documents, provisional
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.iceberg import tables
@@ -66,3 +67,12 @@ def test_files_stay_only_if_they_may_be_needed(warehouse: Warehouse, error: Base
     with pytest.raises(type(error)), provisional(warehouse, [written.location, f"{warehouse.location}/never"]):
         raise error
     assert Path(written.location).exists() is kept
+
+
+def test_only_the_last_ones_are_held_parsed(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents_module, "_PARSED", documents_module._Parsed(limit_bytes=1))
+    first, second = document(warehouse, 1), document(warehouse, 2)
+    assert "table" not in vars(first)
+    assert "table" in vars(second)
+    assert first.table.json["location"] == second.table.json["location"]
+    assert ["table" in vars(each) for each in (first, second)] == [False, True]

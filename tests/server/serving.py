@@ -110,8 +110,9 @@ def serving(
     listener = listen(ServerSettings(port=0))
     port = listener.getsockname()[1]
     ready = threading.Event()
+    door = Door(lambda: app, lambda: None)
     config = uvicorn.Config(
-        Door(lambda: app, lambda: None), http=protocol(limits), ws="none", loop="uvloop", lifespan="on", log_config=None
+        door, http=protocol(limits, door.at_once), ws="none", loop="uvloop", lifespan="on", log_config=None
     )
     server = Server(config, ready.set)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

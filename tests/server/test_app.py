@@ -367,3 +367,30 @@ def test_a_broken_query_is_not_repeated(client: Client) -> None:
         assert answer.error == (400, "BadRequestException")
         assert "'token' in the query" in answer.message
         assert "s3cr3t" not in answer.message
+
+
+def test_requests_on_one_connection_are_answered_in_turn(awkward: Client) -> None:
+    """Some on the connection itself, some by a thread; and none after the one that is to be the last."""
+    asked = ["/health/live", "/health/ready", "/health/live", "/refuse", "/", "/nonsense"]
+    head = "GET {} HTTP/1.1\r\nHost: here\r\nX-Request-Id: id{}\r\n{}\r\n"
+    last = len(asked) - 1
+    sent = [head.format(path, at, "Connection: close\r\n" * (at == last)) for at, path in enumerate([*asked, "/"])]
+    answers = raw(awkward.port, "".join(sent).encode()).split(b"HTTP/1.1 ")[1:]
+    assert [int(answer[:3]) for answer in answers] == [200, 200, 200, 409, 200, 404]
+    assert [b"x-request-id: id%d\r\n" % at in answer for at, answer in enumerate(answers)] == [True] * len(asked)
+    assert [b"connection: close" in answer for answer in answers] == [False] * last + [True]
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"GET /health/live HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET /health/live HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n", b"200"),
+        (b"GET /health/live HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", b"200"),
+        (b"GET /health/\xc3\xa9 HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n", b"400"),
+    ],
+)
+def test_a_connection_ends_where_it_should(awkward: Client, request_head: bytes, status: bytes) -> None:
+    answer = raw(awkward.port, request_head)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"connection: close\r\n" in answer

@@ -94,3 +94,12 @@ def test_a_kept_answer_is_the_one_of_its_variant() -> None:
         response = Response(200, body, variant=body[:10])
         packer.apply(response, "gzip")
         assert gzip.decompress(response.body) == body
+
+
+@pytest.mark.parametrize("names", [[], ["t"], [",", '"', "\\", "é😀", '","', "}"]])
+@pytest.mark.parametrize("token", [None, 'a"b'])
+def test_identifiers(names: list[str], token: str | None) -> None:
+    levels = ("a", 'b"c')
+    shown = orjson.loads(responses.identifiers(levels, names, token).body)
+    identifiers = [{"namespace": list(levels), "name": name} for name in names]
+    assert shown == {"identifiers": identifiers, "next-page-token": token}

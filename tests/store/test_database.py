@@ -370,3 +370,30 @@ def test_threads_come_and_go(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) < 100
     assert len(database.engine()._readers) <= 2  # type: ignore[union-attr]
     database.close()
+
+
+def test_what_is_recalled_holds_until_anybody_writes(place: Place) -> None:
+    url = f"sqlite:///{place.database.file}" if place.database.local else place.database.url
+    other = Database(url)
+    asked = []
+
+    def find(tx: Tx) -> object:
+        asked.append(tx)
+        return repository.find_entry(tx, place.warehouse_id, ("a",), "t")
+
+    def recalled() -> object:
+        return place.database.recall("t", find)
+
+    assert recalled() is None
+    made = other.write(lambda tx: insert(tx, place.namespace_id, "t"))
+    assert recalled() == made
+    before = len(asked)
+    assert recalled() == made
+    assert len(asked) == before + (not place.database.local)
+    assert made is not None
+    for number, database in enumerate((other, place.database), start=made.revision):
+        assert database.write(lambda tx: repository.advance_entry(tx, made.id, number, now_ms=1))  # noqa: B023
+        assert recalled() == place.find("t") != made
+    other.write(lambda tx: repository.delete_entry(tx, made.id))
+    assert recalled() is None
+    other.close()

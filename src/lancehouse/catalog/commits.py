@@ -147,7 +147,7 @@ class Commits:
 
     def _prepared(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> Prepared:
         requirements, updates = request["requirements"], request["updates"]
-        entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
+        entry = self._database.peek(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
         if is_create(requirements):
             return self._creation(caller, warehouse, name, requirements, updates)
         if entry is None or entry.kind == "view":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +21,9 @@ from lancehouse.errors import CommitStateUnknownError
 LIMIT_BYTES = 32 * 2**20
 """Of files held in memory."""
 
+PARSED_BYTES = 2**19
+"""Of those that are held parsed too."""
+
 GZIP = b"\x1f\x8b"
 
 
@@ -34,24 +37,48 @@ class Document:
     @classmethod
     def of(cls, location: str, table: TableMetadata) -> Document:
         """The file that a table's metadata make."""
-        document = cls(location, iceberg_tables.dump(table))
+        document = cls(location, _compact(iceberg_tables.dump(table)))
         vars(document)["table"] = table
+        _PARSED.add(document)
         return document
 
     @cached_property
     def refs(self) -> bytes:
         """The same with only those snapshots that a branch or a tag names."""
-        return iceberg_tables.refs_only(self.all)
+        return _compact(iceberg_tables.refs_only(self.all))
 
     @cached_property
     def table(self) -> TableMetadata:
-        """The same, parsed."""
+        """The same, parsed. It is kept for a while only."""
+        _PARSED.add(self)
         return iceberg_tables.parse(self.all)
 
     @cached_property
     def etag(self) -> str:
         """Of this state of the table."""
         return sha256(self.location.encode()).hexdigest()[:32]
+
+
+class _Parsed:
+    """The documents that were parsed last: that takes ten times the room, so the others forget it."""
+
+    def __init__(self, limit_bytes: int = PARSED_BYTES) -> None:
+        self._limit = limit_bytes
+        self._documents: deque[Document] = deque()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def add(self, document: Document) -> None:
+        with self._lock:
+            self._documents.append(document)
+            self._bytes += len(document.all)
+            while self._bytes > self._limit and len(self._documents) > 1:
+                old = self._documents.popleft()
+                self._bytes -= len(old.all)
+                vars(old).pop("table", None)
+
+
+_PARSED = _Parsed()
 
 
 class Documents:
@@ -88,6 +115,11 @@ class Documents:
             while self._bytes > self._limit and len(self._held) > 1:
                 self._bytes -= len(self._held.popitem(last=False)[1].all)
         return document
+
+
+def _compact(json: bytes) -> bytes:
+    """A copy: what orjson returns takes 8 KB, however short it is."""
+    return bytes(memoryview(json))
 
 
 def _read(warehouse: Warehouse, location: str) -> Document:

@@ -148,7 +148,8 @@ def _check(warehouse: Warehouse, location: str, kind: Kind) -> None:
     root, names = rest
     if place.store == "file" and any(map(os.path.islink, accumulate(names, os.path.join, initial=root))):
         raise _refused(location, "there is a symlink on the way")
-    if _meets(key(location, kind), key(cache(warehouse), kind)):
+    here = f"{root.rstrip('/')}/{'/'.join(names)}/"
+    if _meets(here if place.store == "file" else place.store + here, key(cache(warehouse), kind)):
         raise _refused(location, "that is where the server keeps files of its own")
     size = len(place.path.encode())
     longest = LONGEST.get(place.store, LONGEST[""])

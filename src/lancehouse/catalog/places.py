@@ -48,12 +48,11 @@ def free(database: Database, warehouse: Warehouse, levels: Levels, name: str, ki
     """Where a table lies that was created without a location: where its name says, or near by if that is taken."""
     suffix = uuid4().hex[:8]
     location = locations.default(warehouse, levels, name, kind)
-    beside = locations.default(warehouse, (f"{levels[0]}-{suffix}", *levels[1:]), name, kind)
     for place in (location, f"{location}-{suffix}"):
         key = locations.key(place, kind)
         if database.read(lambda tx: repository.overlapping(tx, key)) is None:  # noqa: B023
             return place
-    return beside
+    return locations.default(warehouse, (f"{levels[0]}-{suffix}", *levels[1:]), name, kind)
 
 
 def require_unshared(tx: Tx, location: str, kind: Kind, entry_id: int | None = None) -> str:

@@ -52,7 +52,10 @@ class Tables:
         Raises:
             TableNotFoundError: there is no such table.
         """
-        return self._loader.cached(caller, warehouse, self.find(caller, warehouse, levels, name), snapshots)
+        caller.identity.require(Role.READER, warehouse.name, levels)
+        key = (warehouse.id, levels, name)
+        entry = self._database.recall(key, lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
+        return self._loader.cached(caller, warehouse, _table(entry, levels, name), snapshots)
 
     def load(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, snapshots: Snapshots = "all"
@@ -74,9 +77,7 @@ class Tables:
         """
         caller.identity.require(Role.READER, warehouse.name, levels)
         entry = self._database.peek(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
-        if entry is None or entry.kind == "view":
-            raise no_table(levels, name)
-        return entry
+        return _table(entry, levels, name)
 
     def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> Loaded:
         """Make a table, or only say what it would be like (`stage-create`).
@@ -269,6 +270,12 @@ class Tables:
         if wanted:
             return places.chosen(self._database, caller, warehouse, wanted, kind)
         return places.free(self._database, warehouse, name.levels, name.name, kind)
+
+
+def _table(entry: EntryRow | None, levels: Levels, name: str) -> EntryRow:
+    if entry is None or entry.kind == "view":
+        raise no_table(levels, name)
+    return entry
 
 
 def lance_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _NO_MATCH = Match("")
 READS = frozenset({"GET", "HEAD"})
+BODILESS = frozenset({204, 304})
+FAILED = "request %s failed"
 LONGEST_CLIENT = 200
 LONGEST_MESSAGE = 300
 """Characters of the text of an error that are logged."""
@@ -132,13 +134,29 @@ class App:
             work = self._pools["requests"].submit(keys.forget, self.catalog.database, idempotency.KEPT_S)
             await asyncio.wait([asyncio.wrap_future(work)])
 
+    def at_once(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
+        """The whole answer to a read, where that is quicker than a thread; None: ask the usual way."""
+        if not self.catalog.database.local:
+            return None
+        started = perf_counter()
+        exchange = self._exchange(method, raw_path, raw_query, headers)
+        try:
+            response = self._fast(exchange)
+        except FORESEEN as error:
+            response = refusal(error)
+        except Exception as error:
+            logger.error(FAILED, exchange.id, exc_info=error)
+            response = _failure(exchange)
+        if response is not None:
+            _complete(exchange, response)
+            self._note(exchange, response, perf_counter() - started)
+        return response
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         started = perf_counter()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        given = headers.get("x-request-id")
-        request_id = given if given and _SANE_ID.fullmatch(given) else self._ids.next()
-        exchange = Exchange(scope["method"], scope["raw_path"], scope["query_string"], headers, request_id)
+        exchange = self._exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
         self._in_flight += 1
         try:
             response = await self._answer(exchange, receive)
@@ -146,35 +164,52 @@ class App:
             response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # nobody will read it
         except FORESEEN as error:
             response = refusal(error)
-        except Exception as error:  # whatever it is, the client gets an answer and the log the reason
-            logger.error("request %s failed", exchange.id, exc_info=error)
-            response = failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
+        except Exception as error:
+            logger.error(FAILED, exchange.id, exc_info=error)
+            response = _failure(exchange)
         finally:
             self._in_flight -= 1
-        await self._send(exchange, response, send)
+        _complete(exchange, response)
+        await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+        await send({"type": "http.response.body", "body": response.body})
         self._note(exchange, response, perf_counter() - started)
 
-    async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
-        if self._in_flight > self._limits.requests:
-            raise ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
+    def _exchange(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Exchange:
+        given = headers.get("x-request-id")
+        request_id = given if given and _SANE_ID.fullmatch(given) else self._ids.next()
+        return Exchange(method, raw_path, raw_query, headers, request_id)
+
+    def _find(self, exchange: Exchange) -> Route:
         exchange.match = match(exchange.raw_path)
-        exchange.route = route = self._routes.find(exchange.match, exchange.method)
+        exchange.route = self._routes.find(exchange.match, exchange.method)
         if exchange.raw_query:
             exchange.query = parsed_query(exchange.raw_query)
-        if exchange.method not in READS:
-            exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
-        if route.fast is not None and self.catalog.database.local and (response := self._at_once(exchange, route)):
-            return response
-        return await self._in_thread(exchange, route)
+        return exchange.route
 
-    def _at_once(self, exchange: Exchange, route: Route) -> Response | None:
+    def _fast(self, exchange: Exchange) -> Response | None:
+        if self._in_flight >= self._limits.requests:
+            raise self._too_busy()
+        route = self._find(exchange)
+        if route.fast is None:
+            return None
         identity = operations.NOBODY if route.open else self._auth.cached(exchange.headers)
-        if identity is None or route.fast is None:
+        if identity is None:
             return None
         response = route.fast(self._call(exchange, identity))
         if response is not None:
             self._gzip.apply(response, exchange.headers.get("accept-encoding"))
         return response
+
+    async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
+        if self._in_flight > self._limits.requests:
+            raise self._too_busy()
+        route = self._find(exchange)
+        if exchange.method not in READS:
+            exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
+        return await self._in_thread(exchange, route)
+
+    def _too_busy(self) -> ServiceUnavailableError:
+        return ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
 
     async def _in_thread(self, exchange: Exchange, route: Route) -> Response:
         work = self._pools[route.pool].submit(self._handle, exchange, route)
@@ -213,16 +248,6 @@ class App:
         target = exchange.raw_path + b"?" + exchange.raw_query
         return idempotency.key_of(key, identity.name, exchange.method, target, exchange.body)
 
-    async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
-        headers = response.headers
-        headers.append((b"x-request-id", exchange.id.encode()))
-        bodiless = exchange.method == "HEAD" or response.status in (204, 304)
-        if not bodiless:
-            headers.append((b"content-type", response.content_type))
-            headers.append((b"content-length", b"%d" % len(response.body)))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if bodiless else response.body})
-
     def _note(self, exchange: Exchange, response: Response, seconds: float) -> None:
         route = exchange.route.name if exchange.route else "none"
         self._metrics.count(route, exchange.method, response.status, seconds)
@@ -248,6 +273,21 @@ class App:
                 **({"error": error, "message": message[:LONGEST_MESSAGE]} if response.why else {}),
             },
         )
+
+
+def _failure(exchange: Exchange) -> Response:
+    """Whatever went wrong, the client gets an answer; the log has the reason."""
+    return failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
+
+
+def _complete(exchange: Exchange, response: Response) -> None:
+    """Add what every answer has."""
+    response.headers.append((b"x-request-id", exchange.id.encode()))
+    if exchange.method == "HEAD" or response.status in BODILESS:
+        response.body = b""
+    else:
+        response.headers.append((b"content-type", response.content_type))
+        response.headers.append((b"content-length", b"%d" % len(response.body)))
 
 
 def _overdue(route: Route, limit_s: float) -> LanceNamespaceError:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from lancehouse.server.app import App
+    from lancehouse.server.responses import Response
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,10 @@ class Door:
     def is_loading(self) -> bool:
         """Whether the application is still being made."""
         return self._made is not None and not self._made.done()
+
+    def at_once(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
+        """The answer, if the application is there and has it at hand."""
+        return None if self._app is None else self._app.at_once(method, raw_path, raw_query, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""

@@ -129,8 +129,7 @@ def list_views(call: Call) -> Response:
 
 
 def _names(call: Call, names: Sequence[str], token: str | None) -> Response:
-    identifiers = [{"namespace": call.levels, "name": name} for name in names]
-    return responses.json({"identifiers": identifiers, "next-page-token": token})
+    return responses.identifiers(call.levels, names, token)
 
 
 def create_table(call: Call) -> Response:

@@ -1,13 +1,19 @@
-"""HTTP on a connection: uvicorn's protocol, with limits on heads, and Iceberg's envelope where it gives up."""
+"""HTTP on a connection: uvicorn's protocol, with limits on heads, and Iceberg's envelope where it gives up.
+
+What can be answered at once is answered right here: the way through ASGI, with a task and messages for each request,
+costs more than most reads.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lancehouse.server.errors import envelope
 from lancehouse.server.limits import Limits
+from lancehouse.server.responses import Response
 
 LARGEST_HEAD = 64 * 1024
 
@@ -19,7 +25,13 @@ TYPES = {
 }
 
 
-def protocol(limits: Limits) -> type[HttpToolsProtocol]:
+READS = {b"GET": "GET", b"HEAD": "HEAD"}
+
+AtOnce = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
+"""Method, path, query and headers to the whole answer, or None: then the application is asked the usual way."""
+
+
+def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
     """The protocol of connections with these limits."""
 
     class Limited(HttpToolsProtocol):
@@ -60,7 +72,41 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             self._is_head = False
             self._stop_waiting()
-            super().on_headers_complete()
+            if self.transport.is_closing():
+                return
+            if self.cycle is not None and not self.cycle.response_complete:
+                super().on_headers_complete()  # it waits for the one before it
+            elif (response := self._at_once()) is None:
+                super().on_headers_complete()
+            else:
+                self._answer(response)
+
+        def on_message_complete(self) -> None:
+            if self.cycle is not None:
+                super().on_message_complete()
+
+        def _at_once(self) -> Response | None:
+            method = READS.get(self.parser.get_method())
+            if method is None or self.flow.write_paused or self.parser.should_upgrade():
+                return None
+            if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
+                return None  # uvicorn knows what to make of it
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+            if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+                return None
+            path, _, query = self.url.partition(b"?")
+            return at_once(method, path, query, headers)
+
+        def _answer(self, response: Response) -> None:
+            head = [STATUS_LINE[response.status]]
+            head += [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *response.headers)]
+            is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
+            if is_last:
+                head.append(b"connection: close\r\n")
+            self.transport.write(b"".join((*head, b"\r\n", response.body)))
+            if is_last:
+                self.transport.close()
+            self.on_response_complete()
 
         def send_400_response(self, msg: str) -> None:
             """Answer what is no HTTP."""

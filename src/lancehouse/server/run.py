@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from lancehouse.server.app import App
 
 BACKLOG = 2048
+M_ARENA_MAX = -8
+"""Of glibc's malloc.h."""
 
 
 def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Warehouse]:
@@ -176,6 +179,7 @@ def run(
     """Serve in this process until a signal comes."""
     from lancehouse.server.protocol import protocol
 
+    _share_heaps()
     log = Log(settings.log_level)
     install(log)
     failed = threading.Event()
@@ -187,7 +191,7 @@ def run(
     door = Door(lambda: make_app(settings, warehouses, log), fail)
     config = uvicorn.Config(
         door,
-        http=protocol(settings.limits),
+        http=protocol(settings.limits, door.at_once),
         ws="none",
         loop="uvloop",
         lifespan="on",
@@ -210,6 +214,13 @@ def run(
         os._exit(0)  # a library that is half imported would be waited for, and nothing was begun
     if failed.is_set():
         raise InternalError("the server could not load what it stands on; the log has the reason")
+
+
+def _share_heaps() -> None:
+    """Let all threads share two heaps: glibc would give most of them one of their own, which never shrinks."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 2)
 
 
 def die_with(parent_ends: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -67,6 +67,13 @@ class Database:
     def peek(self, work: Callable[[Tx], T]) -> T:
         """As `read`, for a `work` of one statement: that is a snapshot by itself, and costs no transaction."""
         return self.engine().peek(work)
+
+    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+        """As `peek`, from memory for as long as nobody, of any process, has written anything since.
+
+        It is for a thread that asks for the same again and again; `key` says what `work` asks for.
+        """
+        return self.engine().recall(key, work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Carry out `work` as one transaction, which is durable when this returns.

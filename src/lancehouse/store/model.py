@@ -87,6 +87,7 @@ entries = Table(
     Column("version", NUMBER),
     Column("metadata_location", TEXT),
     UniqueConstraint("namespace_id", "name"),
+    Index(None, "namespace_id", "name", "kind"),  # all that a list of names needs
     **NEVER_AGAIN,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import sleep
 from typing import Any, TypeVar, cast
@@ -151,6 +151,10 @@ class Postgres:
             return self._read(work, begin=False)
         except failures.LostError:
             return self._read(work, begin=False)
+
+    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:  # noqa: ARG002
+        """Let `work` ask: to find out whether anything was written would cost as much."""
+        return self.peek(work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Carry out `work`; again if it clashed with another, or if its connection was lost before COMMIT was sent."""

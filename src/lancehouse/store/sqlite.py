@@ -1,7 +1,8 @@
 """SQLite: a file that any number of threads and processes read, and one at a time writes.
 
-Reads take a connection of their thread and never wait. Writes of all threads go to one thread, which carries out all
-that wait in one transaction: they share the wait for the disk (group commit), and each has a savepoint of its own.
+Reads take a connection of their thread and never wait. Writes of all threads go through one connection: one thread at a
+time carries out all that wait in one transaction, so that they share the wait for the disk (group commit), and each has
+a savepoint of its own.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lancehouse.store import failures
 from lancehouse.store.sqlite_tx import SqliteTx, translated
@@ -21,8 +22,11 @@ from lancehouse.store.writer import PATIENCE_S, Writer, patiently
 
 T = TypeVar("T")
 
-READ_CACHE_KIB = 1000
+READ_CACHE_KIB = 256
+"""Of each thread: the next write empties it, and the system has the file in memory anyway."""
 JOURNAL_LIMIT = 64 << 20
+MOST_RECALLED = 2000
+"""Answers that a thread remembers."""
 
 
 class Sqlite:
@@ -45,8 +49,12 @@ class Sqlite:
         """Let `work` make one statement."""
         return self._reader().peek(work)
 
+    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+        """As `peek`, unless the answer of this thread's last time still holds."""
+        return self._reader().recall(key, work)
+
     def write(self, work: Callable[[Tx], T]) -> T:
-        """Have `work` carried out by the writer."""
+        """Have `work` carried out."""
         writer = self._writer or self._new_writer()
         return writer.write(work)
 
@@ -128,6 +136,8 @@ class _Reader:
         self._tx = SqliteTx(connection)
         self._lock = threading.Lock()
         self._busy = False
+        self._recalled: dict[Hashable, Any] = {}
+        self._data_version = -1
 
     def __del__(self) -> None:
         self._connection.close()
@@ -156,6 +166,28 @@ class _Reader:
                 return work(self._tx)
             finally:
                 self._busy = False
+
+    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+        """SQLite tells each connection whether another one has written; this one never does.
+
+        What is written between that and `work` makes an answer newer than its version says, which does no harm.
+        """
+        if self._busy:
+            return work(self._tx)
+        version = self.peek(self._version)
+        if version != self._data_version or len(self._recalled) >= MOST_RECALLED:
+            self._recalled.clear()
+            self._data_version = version
+        found: T | None = self._recalled.get(key)
+        if found is None and (found := self.peek(work)) is not None:
+            self._recalled[key] = found
+        return found
+
+    def _version(self, tx: Tx) -> int:  # noqa: ARG002
+        try:
+            return int(self._execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.Error as error:
+            raise translated(error) from error
 
     def close(self) -> None:
         """Wait for a read that is under way, and go."""

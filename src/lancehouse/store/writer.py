@@ -1,4 +1,4 @@
-"""The thread that writes to SQLite. All works that wait go into one transaction, and so wait for the disk once."""
+"""Writes to SQLite. All works that wait go into one transaction, and so wait for the disk once."""
 
 from __future__ import annotations
 
@@ -30,51 +30,69 @@ NOT_MADE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_R
 
 
 class Writer:
-    """The thread that writes."""
+    """The connection that writes. Whoever finds nobody writing writes all that waits, and the next one what came then.
+
+    There is no thread for it: to wake one, and to be woken by it, takes longer than the write.
+    """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
+        self._guard = threading.Lock()
         self._waiting: deque[_Work] = deque()
-        self._signal = threading.Condition()
+        self._busy = False
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="lancehouse-writer", daemon=True)
-        self._thread.start()
+        self._leader = 0
+        """The thread that writes."""
 
     def write(self, work: Callable[[Tx], T]) -> T:
-        if threading.current_thread() is self._thread:
+        """Have `work` carried out, by this thread or another."""
+        if threading.get_ident() == self._leader:
             raise InternalError("a write within a write: pass the transaction on instead")
-        waiting = _Work(work)
-        with self._signal:
+        with self._guard:
             if self._closing:
                 raise failures.closed()
-            self._waiting.append(waiting)
-            self._signal.notify()
-        result: T = waiting.wait()
+            mine, is_first = self._enter(work)
+        self._see_to(mine, is_first)
+        if mine.error is not None:
+            raise mine.error
+        result: T = mine.result
         return result
 
     def close(self) -> None:
-        with self._signal:
+        """Finish what waits; what comes later is refused."""
+        with self._guard:
             self._closing = True
-            self._signal.notify()
-        self._thread.join()
+            last, is_first = self._enter(lambda _: None)
+        self._see_to(last, is_first)
+        self._drop()
 
-    def _run(self) -> None:
-        batch: list[_Work] = []
+    def _enter(self, work: Callable[[Tx], Any]) -> tuple[_Work, bool]:
+        mine = _Work(work)
+        self._waiting.append(mine)
+        is_first, self._busy = not self._busy, True
+        return mine, is_first
+
+    def _see_to(self, mine: _Work, is_first: bool) -> None:
+        if not is_first:
+            mine.wait()
+        if not mine.is_done:
+            self._lead()
+
+    def _lead(self) -> None:
+        with self._guard:
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+        failed: Callable[[], LanceNamespaceError] | None = lambda: InternalError("the thread that writes has died")  # noqa: E731
+        self._leader = threading.get_ident()
         try:
-            while batch := self._next():
-                _finish(batch, self._carry_out(batch))
-        finally:  # if this thread dies of something unforeseen, nobody waits for it
-            with self._signal:
-                self._closing = True
-            _finish([*batch, *self._waiting], lambda: InternalError("the thread that writes has died"))
-            self._drop()
-
-    def _next(self) -> list[_Work]:
-        with self._signal:
-            while not self._waiting and not self._closing:
-                self._signal.wait()
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+            failed = self._carry_out(batch)
+        finally:  # whatever happens, nobody waits for ever
+            self._leader = 0
+            with self._guard:
+                self._busy = bool(self._waiting)
+                if self._busy:
+                    self._waiting[0].wake()
+            _finish(batch, failed)
 
     def _carry_out(self, batch: Sequence[_Work]) -> Callable[[], LanceNamespaceError] | None:
         """Carry out all, each with its own result or error; what is returned is the error of those without one."""
@@ -131,14 +149,15 @@ class Writer:
 class _Work:
     """A write that waits, and then what became of it. As a context it keeps the error of its block."""
 
-    __slots__ = ("_done", "error", "result", "work")
+    __slots__ = ("_woken", "error", "is_done", "result", "work")
 
     def __init__(self, work: Callable[[Tx], Any]) -> None:
         self.work = work
         self.result: Any = None
         self.error: BaseException | None = None
-        self._done = threading.Lock()
-        self._done.acquire()
+        self.is_done = False
+        self._woken = threading.Lock()
+        self._woken.acquire()
 
     def __enter__(self) -> None:
         pass
@@ -149,14 +168,12 @@ class _Work:
         self.error = error
         return True
 
-    def finish(self) -> None:
-        self._done.release()
+    def wake(self) -> None:
+        """End its wait: it is done, or it is its turn to write."""
+        self._woken.release()
 
-    def wait(self) -> Any:
-        self._done.acquire()
-        if self.error is not None:
-            raise self.error
-        return self.result
+    def wait(self) -> None:
+        self._woken.acquire()
 
 
 def patiently(step: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
@@ -180,4 +197,5 @@ def _finish(batch: Sequence[_Work], failed: Callable[[], LanceNamespaceError] | 
     for work in batch:
         if failed is not None and work.error is None:
             work.error = failed()
-        work.finish()
+        work.is_done = True
+        work.wake()
