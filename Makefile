@@ -7,7 +7,7 @@ RUN = $(UV) run --frozen --no-sync
 SYNCED = .venv/.synced
 SPARK41 = .venv/.spark41
 
-.PHONY: demo check test soak rck bench-clients bench-server clean
+.PHONY: demo check test soak rck bench-clients bench-server bench-commits clean
 
 demo: $(SYNCED)
 	$(RUN) python -m examples.demo
@@ -32,6 +32,9 @@ bench-clients: $(SYNCED)
 
 bench-server: $(SYNCED)
 	$(RUN) python -m bench.server
+
+bench-commits: $(SYNCED)
+	$(RUN) python -m bench.commits
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"

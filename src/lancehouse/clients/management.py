@@ -26,8 +26,9 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.clients.namespace import Entry, place
+from lancehouse.clients.recent import Recent
 from lancehouse.clients.snapshots import Head, Json, Staged, additions, schema_updates
-from lancehouse.clients.versions import ManagedVersions, branch_of
+from lancehouse.clients.versions import REMEMBERED, ManagedVersions, branch_of
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import latest, snapshot_id
@@ -40,18 +41,35 @@ logger = logging.getLogger(__name__)
 
 IN_STEP_EVERY = 20
 """How often a commit looks whether old versions were cleaned up, and has the catalog forget them too."""
+NOTHING_REMOVED = (1, 0)
+"""The oldest version, and how many fewer there are than the latest one's number."""
 ATTEMPTS = 5
 
 
 class ManagedTables(ManagedVersions):
     """What a catalog has to do besides accepting versions."""
 
+    def __init__(self, **properties: str) -> None:
+        super().__init__(**properties)
+        self._last_kept: Recent[TableId, tuple[int, int]] = Recent(REMEMBERED)
+
     def complete(self, versions: Sequence[Staged]) -> None:
         """As `ManagedVersions`; and now and then, the catalog forgets what was cleaned up."""
         super().complete(versions)
         for each in versions:
-            if each.branch is None and each.manifest.version % IN_STEP_EVERY == 0:
+            if each.branch is None and each.manifest.version % IN_STEP_EVERY == 0 and self._is_out_of_step(each.table):
                 self._keep_in_step(each.table)
+
+    def _is_out_of_step(self, table: TableId) -> bool:
+        """Whether versions were cleaned up since the last look, or tags made that the catalog does not know."""
+        head = self._known(table)
+        stored = manifests(self._place(head))
+        kept = (min(stored, default=0), len(stored) - max(stored, default=0))
+        is_new = self._last_kept.get(table) != kept and kept != NOTHING_REMOVED
+        self._last_kept.put(table, kept)
+        if is_new or head.is_aware:
+            return is_new
+        return any(head.ref(head.tag(name)) != snapshot_id(*at) for name, at in tags(self._place(head)).items())
 
     def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
         """Make an entry for data that is there; the catalog accepts its latest version."""

@@ -30,7 +30,7 @@ from lancehouse.store.model import metadata
 from lancehouse.store.sqlite import Sqlite
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration. They are numbered, so that a program can tell an older schema from a newer one."""
 
 VERSION_TABLE = "lancehouse_schema"

@@ -73,7 +73,6 @@ def _names() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_entries_location_key", "entries", ["location_key"])
-    op.create_index("ix_entries_namespace_id_name_kind", "entries", ["namespace_id", "name", "kind"])
 
 
 def _versions() -> None:
