@@ -456,6 +456,13 @@ def test_a_commit_that_came_too_late(committing: Committing, before: list[Fault]
     assert committing.cell.value == "theirs"
 
 
+def test_a_commit_that_was_made_before(committing: Committing) -> None:
+    """By the same request, of somebody who did not live to see the answer."""
+    committing.cell.value = "ours"
+    committing.commit()
+    assert (committing.proxy.count("POST"), committing.proxy.count("GET")) == (1, 1)
+
+
 def test_a_conflict_that_cannot_be_looked_into(committing: Committing) -> None:
     """A 409 says no, and there was only one request."""
     committing.cell.value = "theirs"
@@ -497,6 +504,14 @@ def test_a_commit_that_is_answered(
     assert committing.cell.value == ("ours" if expected is None else "before")
     assert committing.proxy.count("POST") == attempts
     assert committing.proxy.count("GET") == 0  # there is nothing to look up
+
+
+def test_nothing_but_pages(committing: Committing) -> None:
+    committing.proxy.add(html, method="POST", times=ALWAYS)
+    with pytest.raises(CommitStateUnknownError) as error:
+        committing.commit()
+    assert "Please sign in" in str(error.value)
+    assert "None" not in str(error.value)
 
 
 def test_a_commit_to_nobody(committing: Committing) -> None:

@@ -33,6 +33,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse import IcebergNamespace
 from lancehouse.clients import rest
+from lancehouse.clients.transactions import Transaction
 from lancehouse.lake.history import snapshot_id
 from tests.clients.managed import (
     NO,
@@ -533,6 +534,20 @@ def test_a_tagged_version_is_not_forgotten(house: House) -> None:
     assert house.open(table, "three").version == 3
 
 
+def test_a_tag_of_iceberg_is_not_ours_to_remove(house: House) -> None:
+    """Lance does not know it, and cleans its version up; the catalog keeps both, and forgets the others."""
+    table = many(house, 10)
+    house.iceberg().load_table((table[1], "t")).manage_snapshots().create_tag(3, "theirs").commit()
+    assert refs(house, table) == {"main": 10, "theirs": 3}
+    dataset = lance.dataset(namespace_client=house.namespace, table_id=table)
+    dataset.cleanup_old_versions(older_than=NONE)
+    for turn in range(10):
+        dataset.update_config({"n": str(turn)})
+    assert sorted(house.snapshots(table)) == [3, *range(10, 21)]
+    assert refs(house, table) == {"main": 20, "theirs": 3}
+    assert versions(house.connect(), table) == list(range(10, 21))
+
+
 def test_a_catalog_that_cannot_be_brought_in_step(
     house: House, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -559,6 +574,38 @@ def test_somebody_commits_while_the_catalog_is_brought_in_step(house: House, pro
     house.behind(proxy).create_table_tag(CreateTableTagRequest(id=table, tag="now", version=5))
     assert sorted(house.snapshots(table)) == [5, 6, 7]
     assert house.check(table) == 7
+
+
+def test_somebody_commits_while_versions_are_deleted(house: House, proxy: FaultProxy) -> None:
+    """That is no version past the catalog."""
+    table = many(house, 5)
+
+    def other_is_faster(request: Any, forward: Any) -> Any:
+        told = forward(request)
+        house.append(table)
+        return told
+
+    client = house.behind(proxy)
+    assert versions(client, table, limit=1, descending=True) == [5]
+    proxy.add(other_is_faster, method="GET", path="/tables/t[?]")
+    ranges = [VersionRange(start_version=1, end_version=4)]
+    client.batch_delete_table_versions(BatchDeleteTableVersionsRequest(id=table, ranges=ranges))
+    assert sorted(house.snapshots(table)) == versions(house.connect(), table) == [4, 5, 6]
+    assert house.check(table) == 6
+
+
+def test_versions_on_their_way_were_not_cleaned_up(house: House) -> None:
+    """The writer of a transaction is between the catalog's yes and its last step."""
+    table = many(house, 2)
+    tx = Transaction(house.namespace)
+    for _ in range(3):
+        tx.append(table, rows(1))
+    with killed_before_the_manifest_is_final():
+        tx.commit()
+    client = house.connect()
+    client._keep_in_step(client.table_id(table))
+    assert sorted(house.snapshots(table)) == [1, 2, 3, 4, 5]
+    assert versions(house.connect(), table) == house.versions(table) == [1, 2, 3, 4, 5]
 
 
 def test_a_branch_keeps_its_versions(house: House) -> None:

@@ -354,6 +354,25 @@ def test_a_conflict_leaves_exactly_what_was_there(house: House) -> None:
     assert house.files(one) == before
 
 
+def test_a_table_moves_on_by_more_than_was_staged(house: House) -> None:
+    """The transaction goes on seeing what it wrote, and learns of the conflict when it commits."""
+    table = house.table()
+    tx = Transaction(house.namespace)
+    tx.append(table, rows(1, 100))
+    for _ in range(3):
+        house.connect().insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1, 200)))
+    before = house.files(table)
+    assert count(tx, table) == 11
+    assert versions(tx, table, limit=1, descending=True) == [2]
+    tx.append(table, rows(1, 101))
+    assert count(tx, table) == 12
+    with pytest.raises(errors.ConcurrentModificationError):
+        tx.commit()
+    assert house.files(table) < before
+    assert house.check(table) == 4
+    assert count(house.connect(), table) == 13
+
+
 def test_one_of_two_transactions(house: House) -> None:
     one, other = house.table("one"), house.table("other")
     first, second = Transaction(house.namespace), Transaction(house.connect())

@@ -164,16 +164,30 @@ GARBAGE = {
 }
 
 
+def told(transaction: bytes) -> bytes:
+    """A manifest with a transaction in it."""
+    held = len(transaction).to_bytes(4, "little") + transaction
+    return held + framed(b"\xb8\x01\x00", at=len(held))
+
+
+GARBAGE |= {
+    "an index with an id that is none": told(b"\xba\x06\x07\x0a\x05\x0a\x03\x0a\x01x"),
+    "an index that is a number": told(b"\xba\x06\x02\x08\x05"),
+    "indices that are a number": told(b"\xb8\x06" + b"\xff" * 8 + b"\x01"),
+}
+
+
 @pytest.mark.parametrize("data", GARBAGE)
 def test_what_is_no_manifest(data: str) -> None:
     with pytest.raises(InvalidInputError, match="no manifest of Lance"):
         Manifest.parse(GARBAGE[data])
 
 
-@given(st.binary(max_size=200), st.integers(-300, 300))
-def test_any_bytes_are_a_manifest_or_none(message: bytes, at: int) -> None:
-    with suppress(InvalidInputError):
-        Manifest.parse(framed(message, at=at))
+@given(st.binary(max_size=200), st.integers(-300, 300), st.binary(max_size=40))
+def test_any_bytes_are_a_manifest_or_none(message: bytes, at: int, more: bytes) -> None:
+    for data in (framed(message, at=at), told(message), told(b"\xba\x06" + bytes([len(more)]) + more)):
+        with suppress(InvalidInputError):
+            Manifest.parse(data)
 
 
 def test_a_manifest_that_was_cut_off(location: str) -> None:

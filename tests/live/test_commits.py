@@ -1,0 +1,740 @@
+"""Writers whose commits a catalog arbitrates: many at once, dying, cut off from it, and over several tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from itertools import count, cycle
+from multiprocessing.connection import wait
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Self
+from uuid import uuid4
+
+import lance
+import pytest
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateTableVersionRequest,
+    CreateTableVersionResponse,
+    DescribeTableRequest,
+    InsertIntoTableRequest,
+)
+from lance_namespace.errors import ConcurrentModificationError, ServiceUnavailableError
+from pyiceberg.catalog.rest import RestCatalog
+
+import lancehouse
+from lancehouse.clients.iceberg import IcebergNamespace
+from lancehouse.clients.management import IN_STEP_EVERY
+from lancehouse.lake.dataset import local_folder
+from lancehouse.lake.manifests import Manifests
+from tests.live import writers
+from tests.live.catalogs import ICEBERG, Catalog, opened
+from tests.live.histories import (
+    ACKNOWLEDGED,
+    COMPACT,
+    REFUSED,
+    UNKNOWN,
+    History,
+    Made,
+    Operation,
+    read_faults,
+    read_notes,
+    torn,
+    violations,
+)
+from tests.live.test_conformance import given
+from tests.live.writers import (
+    ACCEPTED,
+    ANYWHERE,
+    BY_CLOCK,
+    BY_POINT,
+    KEYS_OF_ONE,
+    LINKED,
+    POINTS,
+    STAGED,
+    UNFINISHED,
+    WEIGHTS,
+    Crew,
+    Id,
+    Work,
+    Writer,
+    add_to_all,
+    rows_of,
+    run,
+    stream_of,
+    table_of,
+)
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, Forward, canned, lost_answer, reset, slow, truncated
+from tests.servers.lancehouse import start_lancehouse
+from tests.servers.loopback import Answer, Request
+from tests.servers.postgres import new_database
+
+WRITERS = 8
+EVERY_S = 1.5
+"""How often a process dies."""
+FAULTY, HAZY = 0.4, 0.02
+"""The share of commits, and of looks at the table, that meet a fault."""
+READ_TIMEOUT_S = 1.0
+OVERTAKEN = re.compile(r"Retryable commit conflict|Too many concurrent writers|failed on retry_timeout")
+"""What pylance says when it gives up, which it does for a compaction at once and for others after half a minute."""
+LAST_VERSION = (1 << 64) - 1
+"""Lance names the manifest of version n after how far it is from this one."""
+
+
+class Table:
+    """A table with three rows whose versions the catalog manages, and notes of what is done to it."""
+
+    def __init__(self, catalog: Catalog, folder: Path, name: str = "t") -> None:
+        self.catalog = catalog
+        self.notes = folder / f"notes of {name}"
+        self.notes.mkdir(parents=True)
+        level = f"commits_{uuid4().hex[:8]}"
+        self.id: Id = (*catalog.parent, level, name)
+        catalog.connect().create_namespace(CreateNamespaceRequest(id=[*catalog.parent, level]))
+
+    @classmethod
+    def created(cls, catalog: Catalog, folder: Path, name: str = "t") -> Self:
+        """One that is there."""
+        table = cls(catalog, folder, name)
+        assert Writer(table.work(0)).create() == ACKNOWLEDGED
+        return table
+
+    @property
+    def location(self) -> Path:
+        """The folder that it is in."""
+        told = self.catalog.connect().describe_table(DescribeTableRequest(id=list(self.id))).location or ""
+        return local_folder(told) or pytest.skip(f"{told} is not on this machine")
+
+    def work(self, number: int, *, through: str | None = None, **more: Any) -> Work:
+        """For a process, whose way to the catalog may lead through a proxy."""
+        endpoint = through or self.catalog.properties["endpoint"]
+        properties = {**self.catalog.properties, "endpoint": endpoint, "managed_by": "impl"}
+        properties |= {key: more.pop(key) for key in ("max_retries", "read_timeout") if key in more}
+        return Work(properties, (self.id,), self.notes, number, **more)
+
+    def open(self) -> lance.LanceDataset:
+        """By its name, with a client that knows nothing yet."""
+        return lance.dataset(namespace_client=self.catalog.connect(), table_id=list(self.id))
+
+    def plain(self) -> lance.LanceDataset:
+        """As somebody sees it who knows no catalog."""
+        return lance.dataset(str(self.location))
+
+    def snapshots(self) -> dict[int, Made]:
+        """As another client of Iceberg sees them."""
+        known = self.catalog.properties
+        names = {"endpoint": "uri", "credential": "credential", "scope": "scope", "auth_token": "token"}
+        same = {theirs: known[ours] for ours, theirs in names.items() if ours in known}
+        theirs = RestCatalog("theirs", warehouse=self.id[0], **same)
+        found = {}
+        for snapshot in theirs.load_table(self.id[1:]).metadata.snapshots:
+            assert snapshot.summary is not None
+            words = (snapshot.summary[f"lance.{name}"] or "" for name in ("transaction", "operation"))
+            found[snapshot.snapshot_id] = Made(*words)
+        return found
+
+    def manifests(self) -> set[int]:
+        """The versions that storage has."""
+        return {LAST_VERSION - int(file.stem) for file in (self.location / "_versions").glob("*.manifest")}
+
+    def staged(self) -> set[str]:
+        """What lies there and is no version."""
+        files = [*self.location.rglob("*.manifest-*"), *self.location.glob("_staging/**/*.manifest")]
+        return {file.relative_to(self.location).as_posix() for file in files}
+
+    def history(self, *others: Operation) -> History:
+        """What was done to it, and what it is now: the same, whatever way one looks at it."""
+        now = self.open()
+        versions, rows, plain = self.snapshots(), rows_of(now), self.plain()
+        assert (plain.version, rows_of(plain)) == (now.version, rows)
+        assert max(versions) == now.version
+        assert self.manifests() == set(versions)
+        told = {version: plain.read_transaction(version).uuid for version in versions}
+        assert told == {version: made.transaction for version, made in versions.items()}
+        return History([*read_notes(self.notes), *others], versions, rows)
+
+
+@pytest.fixture
+def seconds(soak: bool) -> float:
+    """How long processes work, where many do."""
+    return 60 if soak else 10
+
+
+def on_shared(name: str) -> Callable[[pytest.FixtureRequest, Path], Iterator[Catalog]]:
+    def start(request: pytest.FixtureRequest, folder: Path) -> Iterator[Catalog]:
+        with opened(name, request.getfixturevalue("shared"), folder / "dätä of 100 %") as catalog:
+            yield catalog
+
+    return start
+
+
+def on_postgres(request: pytest.FixtureRequest, folder: Path) -> Iterator[Catalog]:
+    with start_lancehouse(folder / "served", db=new_database(request.getfixturevalue("postgres"))) as server:
+        yield Catalog("postgres", ICEBERG, {"endpoint": server.iceberg}, (server.warehouse,))
+
+
+def on_live(
+    variable: str, path: str = "", **defaults: str
+) -> Callable[[pytest.FixtureRequest, Path], Iterator[Catalog]]:
+    def start(_: pytest.FixtureRequest, folder: Path) -> Iterator[Catalog]:
+        if not os.environ.get(variable):
+            pytest.skip(f"no live server: set {variable} to its properties, such as endpoint=…,parent=…")
+        properties, parent, location = given(os.environ[variable])
+        where = {"endpoint": properties["endpoint"] + path, **({"root": location} if location else {})}
+        yield Catalog(variable, ICEBERG, {**defaults, **properties, **where}, parent)
+
+    return start
+
+
+SERVERS = {
+    "reference": on_shared("iceberg"),
+    "sqlite": on_shared("iceberg-lancehouse"),
+    "postgres": on_postgres,
+    "live iceberg": on_live("LANCEHOUSE_TEST_ICEBERG"),
+    "live polaris": on_live("LANCEHOUSE_TEST_POLARIS", "/api/catalog", scope="PRINCIPAL_ROLE:ALL"),
+}
+
+
+@pytest.fixture
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+    """A server by its name here, by default ours."""
+    yield from SERVERS[getattr(request, "param", "sqlite")](request, tmp_path)
+
+
+@pytest.fixture
+def table(catalog: Catalog, tmp_path: Path) -> Table:
+    """A new one."""
+    return Table.created(catalog, tmp_path)
+
+
+def on(*servers: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("catalog", servers, indirect=True)
+
+
+def kinds(history: History, outcome: str) -> set[str]:
+    """What ended so."""
+    return {each.kind for each in history.operations if each.outcome == outcome}
+
+
+def check_work(history: History) -> None:
+    """Enough was done: all kinds of operations, and all succeeded but for compactions, which Lance does not repeat when
+    they were overtaken."""
+    assert {each.kind for each in history.operations} >= set(WEIGHTS)
+    assert kinds(history, ACKNOWLEDGED) >= set(WEIGHTS) - {COMPACT}
+
+
+def unreasonable(history: History) -> list[str]:
+    """What was refused for another reason than that others were faster."""
+    return [each.error for each in history.operations if each.outcome == REFUSED and not OVERTAKEN.search(each.error)]
+
+
+# Many at once
+
+
+@on(*SERVERS)
+@pytest.mark.timeout(600)
+def test_many_writers(table: Table, seconds: float) -> None:
+    assert run(writers.write, *(table.work(number + 1, seconds=seconds) for number in range(WRITERS))) == [0] * WRITERS
+    history = table.history()
+    assert violations(history) == []
+    assert table.staged() == set()
+    check_work(history)
+    assert unreasonable(history) == []
+    assert kinds(history, UNKNOWN) == set()
+
+
+# Death
+
+
+@on("sqlite", "reference")
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_in_a_commit(table: Table, point: str) -> None:
+    assert run(writers.append, table.work(1, dies_at=point)) == [BY_POINT]
+    assert table.plain().version == (2 if point == LINKED else 1)
+    assert run(writers.visit, table.work(2)) == [0]
+    history = table.history()
+    assert violations(history) == []
+    [killed] = (each for each in history.operations if each.outcome == UNKNOWN)
+    transactions = {made.transaction for made in history.versions.values()}
+    assert bool(killed.offered & transactions) == (point != STAGED)
+    assert table.staged() == (killed.staged if point == STAGED else set())
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_in_the_first_commit(catalog: Catalog, tmp_path: Path, point: str) -> None:
+    table = Table(catalog, tmp_path)
+    assert run(writers.create, table.work(0, dies_at=point)) == [BY_POINT]
+    assert run(writers.append, table.work(1)) == [0]
+    history = table.history()
+    assert violations(history) == []
+    assert len(history.versions) == (1 if point == STAGED else 2)
+    assert kinds(history, REFUSED) == set()
+
+
+def by_reading(table: Table, held: lance.LanceDataset) -> None:
+    assert table.open().version == 2
+
+
+def by_looking_for_news(table: Table, held: lance.LanceDataset) -> None:
+    held.checkout_latest()
+    assert held.version == 2
+
+
+def by_committing_without_news(table: Table, held: lance.LanceDataset) -> None:
+    held.delete("id = 0")
+    assert held.version == 3
+
+
+@pytest.mark.parametrize("point", [ACCEPTED, UNFINISHED, LINKED])
+@pytest.mark.parametrize("comes", [by_reading, by_looking_for_news, by_committing_without_news])
+def test_whoever_comes_next_finishes_it(
+    table: Table, point: str, comes: Callable[[Table, lance.LanceDataset], None]
+) -> None:
+    held = table.open()
+    assert run(writers.append, table.work(1, dies_at=point)) == [BY_POINT]
+    comes(table, held)
+    assert table.manifests() >= {1, 2}
+    assert table.staged() == set() or point == LINKED  # there, another name of a file that is in its place does no harm
+    assert rows_of(table.plain()) == rows_of(table.open())
+
+
+@on("sqlite", pytest.param("reference", marks=pytest.mark.soak), pytest.param("postgres", marks=pytest.mark.soak))
+@pytest.mark.timeout(600)
+def test_many_writers_that_die(table: Table, seconds: float) -> None:
+    numbers, points, seconds = count(1), cycle([*POINTS, ANYWHERE]), seconds * 0.8
+
+    def doomed(seconds: float, dies_after_s: float) -> Work:
+        return table.work(next(numbers), seconds=seconds, dies_at=next(points), dies_after_s=dies_after_s)
+
+    with Crew() as crew:
+        for place in range(1, WRITERS + 1):
+            crew.start(writers.write, doomed(seconds, place * EVERY_S))
+        crew.go()
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            alive = [process.sentinel for process in crew.processes if process.exitcode is None]
+            wait(alive, left)
+            for _ in range(WRITERS - sum(process.exitcode is None for process in crew.processes)):
+                crew.start(writers.write, doomed(max(0, end - monotonic()), WRITERS * EVERY_S))
+        ends = crew.ends()
+    assert set(ends) == {0, BY_POINT, BY_CLOCK}
+    assert set(read_faults(table.notes).values()) == set(POINTS)
+    history = table.history()
+    assert violations(history) == []
+    check_work(history)
+    assert unreasonable(history) == []
+    died = [each for each in history.operations if each.outcome == UNKNOWN]
+    assert len(died) <= len(ends) - ends.count(0)
+    assert table.staged() <= {file for each in died for file in each.staged}
+
+
+# Bad days of the network
+
+
+def late(delay_s: float) -> Fault:
+    """The server gets the request when nobody waits for the answer any more."""
+
+    def fault(request: Request, forward: Forward) -> Answer:
+        sleep(delay_s)
+        return forward(request)
+
+    return fault
+
+
+def made_but(status: int) -> Fault:
+    """The server does it, and what is in front of the server says that something went wrong."""
+
+    def fault(request: Request, forward: Forward) -> Answer:
+        forward(request)
+        return canned(status)(request, forward)
+
+    return fault
+
+
+BEFORE: Mapping[str, Fault] = {
+    **{str(status): canned(status) for status in (500, 502, 504, 503, 429)},
+    "reset": reset,
+}
+"""The server never sees the request."""
+AFTER: Mapping[str, Fault] = {
+    **{f"made, but {status}": made_but(status) for status in (500, 502, 504)},
+    "lost answer": lost_answer,
+    "half an answer": truncated(),
+    "slow": slow(0.2),
+    "too slow": slow(READ_TIMEOUT_S + 0.2),
+}
+"""The server does it."""
+LATE: Mapping[str, Fault] = {"late": late(READ_TIMEOUT_S + 0.2)}
+FAULTS = {**BEFORE, **AFTER, **LATE}
+
+CONFLICT = '{"error": {"message": "busy", "type": "CommitFailedException", "code": 409}}'
+
+IN_TIME = {"read_timeout": str(int(READ_TIMEOUT_S * 1000))}
+PYLANCE, REQUEST = 0, 1
+WAYS = pytest.mark.parametrize("way", [PYLANCE, REQUEST], ids=["pylance", "request"])
+"""To append."""
+
+
+@pytest.fixture
+def proxy(catalog: Catalog, faults: Callable[[str], FaultProxy]) -> FaultProxy:
+    """In front of the catalog."""
+    return faults(catalog.properties["endpoint"])
+
+
+def spoil(proxy: FaultProxy, table: Table, fault: Fault, *, method: str = "POST", times: int = 1) -> None:
+    """Spoil commits of the table, or looks at it."""
+    proxy.add(fault, method=method, path=rf"/tables/{table.id[-1]}($|\?)", times=times)
+
+
+@WAYS
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
+def test_a_fault_is_survived(table: Table, proxy: FaultProxy, fault: Fault, way: int) -> None:
+    spoil(proxy, table, fault)
+    assert Writer(table.work(1, through=proxy.uri, **IN_TIME)).append(way) == ACKNOWLEDGED
+    history = table.history()
+    assert violations(history) == []
+    assert len(history.versions) == 2
+    assert table.staged() == set()
+
+
+@pytest.mark.parametrize("fault", AFTER.values(), ids=list(AFTER))
+def test_what_was_made_is_not_sent_again(table: Table, proxy: FaultProxy, fault: Fault) -> None:
+    spoil(proxy, table, fault)
+    assert Writer(table.work(1, through=proxy.uri, **IN_TIME)).append() == ACKNOWLEDGED
+    assert proxy.count("POST") == 1
+
+
+@pytest.mark.parametrize("fault", [canned(500), canned(502), canned(504), reset], ids=["500", "502", "504", "reset"])
+@WAYS
+def test_unknown(table: Table, proxy: FaultProxy, fault: Fault, way: int) -> None:
+    spoil(proxy, table, fault, times=ALWAYS)
+    writer = Writer(table.work(1, through=proxy.uri, max_retries="1"))
+    assert writer.append(way) == UNKNOWN
+    assert run(writers.visit, table.work(2)) == [0]
+    history = table.history()
+    [unknown] = (each for each in history.operations if each.outcome == UNKNOWN)
+    kind = "OSError: " if way == PYLANCE else "CommitStateUnknownError: "
+    assert unknown.error.startswith(kind)
+    assert "Commit result for version 2 is unknown" in unknown.error
+    assert violations(history) == []
+    assert table.staged() == unknown.staged  # it may still be on its way
+
+
+def test_the_code_of_unknown(table: Table, proxy: FaultProxy) -> None:
+    spoil(proxy, table, canned(500), times=ALWAYS)
+    client = IcebergNamespace(**table.work(1, through=proxy.uri, max_retries="0").properties)
+    with pytest.raises(lancehouse.CommitStateUnknownError) as raised:
+        client.insert_into_table(InsertIntoTableRequest(id=list(table.id)), stream_of([(1, 1, 1)]))
+    assert raised.value.code == 18
+
+
+def afterwards(proxy: FaultProxy, fault: Fault, times: int) -> Fault:
+    """Spoil the first requests after a commit was tried."""
+    left = times
+
+    def spoiled(request: Request, forward: Forward) -> Answer:
+        nonlocal left
+        if left == 0 or proxy.count("POST") == 0:
+            return forward(request)
+        left -= 1
+        return fault(request, forward)
+
+    return spoiled
+
+
+@WAYS
+def test_unknown_to_the_client_but_seen_by_lance(table: Table, proxy: FaultProxy, way: int) -> None:
+    """The client sends it twice and looks twice, in vain; then Lance looks itself and finds its commit."""
+    spoil(proxy, table, made_but(500), times=ALWAYS)
+    spoil(proxy, table, afterwards(proxy, canned(500), 2), method="GET", times=ALWAYS)
+    assert Writer(table.work(1, through=proxy.uri, max_retries="1")).append(way) == ACKNOWLEDGED
+    assert proxy.count("POST") == 2
+    history = table.history()
+    assert violations(history) == []
+    assert len(history.versions) == 2
+
+
+@WAYS
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+@pytest.mark.parametrize("times", [1, ALWAYS], ids=["once", "for good"])
+def test_a_lost_answer_and_a_refused_look(table: Table, proxy: FaultProxy, status: int, times: int, way: int) -> None:
+    """What was perhaps accepted is not thrown away, nor called refused, because looking at it is not allowed."""
+    spoil(proxy, table, lost_answer)
+    spoil(proxy, table, afterwards(proxy, canned(status), times), method="GET", times=ALWAYS)
+    Writer(table.work(1, through=proxy.uri, max_retries="1")).append(way)
+    history = table.history()
+    assert violations(history) == []
+    assert len(history.versions) == 2
+
+
+@pytest.mark.parametrize("body", ["", "{}", "<html>Please sign in.</html>"], ids=["nothing", "empty", "page"])
+def test_a_yes_that_is_not_the_catalogs(table: Table, proxy: FaultProxy, body: str) -> None:
+    """Captive portals and misrouted proxies answer 200 to anything."""
+    spoil(proxy, table, canned(200, body))
+    Writer(table.work(1, through=proxy.uri)).append()
+    assert violations(table.history()) == []
+
+
+@WAYS
+def test_a_conflict_that_nobody_caused(table: Table, proxy: FaultProxy, way: int) -> None:
+    """Servers say so too when something else of the entry was changed."""
+    spoil(proxy, table, canned(409, CONFLICT))
+    Writer(table.work(1, through=proxy.uri)).append(way)
+    assert violations(table.history()) == []
+    assert table.staged() == set()
+    assert run(writers.visit, table.work(2)) == [0]
+
+
+def full(after: int = 0) -> Callable[[Manifests, str, str], None]:
+    """Puts manifests in their place until the store is full."""
+    finish, left = Manifests.finish, after
+
+    def failing(self: Manifests, staged: str, final: str) -> None:
+        nonlocal left
+        if not self.exists(final):
+            if left == 0:
+                raise ServiceUnavailableError("the store is full")
+            left -= 1
+        finish(self, staged, final)
+
+    return failing
+
+
+@WAYS
+def test_storage_fails_after_the_catalogs_yes_to_one(table: Table, monkeypatch: pytest.MonkeyPatch, way: int) -> None:
+    writer = Writer(table.work(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifests, "finish", full())
+        assert writer.append(way) == UNKNOWN
+    history = table.history()
+    assert violations(history) == []
+    assert len(history.versions) == 2
+
+
+@on("reference", pytest.param("sqlite", marks=pytest.mark.soak), pytest.param("postgres", marks=pytest.mark.soak))
+@pytest.mark.timeout(600)
+def test_many_writers_cut_off(table: Table, proxy: FaultProxy, seconds: float) -> None:
+    chance, met = random.Random(5), Counter[str]()
+
+    def commits(request: Request, forward: Forward) -> Answer:
+        name = chance.choice(list(FAULTS)) if chance.random() < FAULTY else ""
+        met[name] += 1
+        return FAULTS[name](request, forward) if name else forward(request)
+
+    def looks(request: Request, forward: Forward) -> Answer:
+        spoiled = chance.random() < HAZY
+        return chance.choice([reset, canned(502), canned(500)])(request, forward) if spoiled else forward(request)
+
+    spoil(proxy, table, commits, times=ALWAYS)
+    spoil(proxy, table, looks, method="GET", times=ALWAYS)
+    works = [table.work(each + 1, through=proxy.uri, seconds=seconds * 0.6, **IN_TIME) for each in range(WRITERS)]
+    assert run(writers.write, *works) == [0] * WRITERS
+    history = table.history()
+    assert violations(history) == []
+    check_work(history)
+    assert len(met) > len(FAULTS) / 2
+    unknown = [each for each in history.operations if each.outcome == UNKNOWN]
+    assert table.staged() <= {file for each in unknown for file in each.staged}
+
+
+# The same request again
+
+
+class Recording(IcebergNamespace):
+    """A client that keeps the requests by which Lance commits."""
+
+    def __init__(self, **properties: str) -> None:
+        super().__init__(**properties)
+        self.requests: list[CreateTableVersionRequest] = []
+        self.is_cut_off = False
+
+    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
+        self.requests.append(request)
+        if self.is_cut_off:
+            raise ServiceUnavailableError("nobody is there")
+        return super().create_table_version(request)
+
+
+@on("sqlite", "reference")
+def test_the_same_request_twice(table: Table) -> None:
+    client = Recording(**table.work(1).properties)
+    lance.write_dataset(table_of([(1, 1, 1)]), namespace_client=client, table_id=list(table.id), mode="append")
+    [request] = client.requests
+    first = client.create_table_version(request)
+    assert first.version is not None
+    assert (first.version.version, table.open().version) == (2, 2)
+    lance.write_dataset(table_of([(2, 2, 2)]), namespace_client=client, table_id=list(table.id), mode="append")
+    for again in (client, Recording(**table.work(2).properties)):
+        assert again.create_table_version(request) == first
+    assert (table.open().version, table.plain().version) == (3, 3)
+    assert table.staged() == set()
+
+
+@on("sqlite", "reference")
+def test_another_payload_for_the_same_version(table: Table) -> None:
+    late, rows = Recording(**table.work(1).properties), table_of([(1, 1, 1)])
+    late.is_cut_off = True
+    with pytest.raises(OSError, match="is unknown"):
+        lance.write_dataset(rows, namespace_client=late, table_id=list(table.id), mode="append")
+    [request] = late.requests
+    assert len(table.staged()) == 1
+    assert Writer(table.work(2)).append() == ACKNOWLEDGED
+    late.is_cut_off = False
+    for _ in range(2):
+        with pytest.raises(ConcurrentModificationError) as raised:
+            late.create_table_version(request)
+        assert raised.value.code == 14
+    assert violations(table.history()) == []
+    assert table.staged() == set()
+
+
+# Several tables
+
+
+@pytest.fixture
+def three(catalog: Catalog, tmp_path: Path) -> list[Table]:
+    """Tables to which only transactions write."""
+    return [Table.created(catalog, tmp_path, name) for name in "abc"]
+
+
+def work_on(tables: Sequence[Table], number: int, **more: Any) -> Work:
+    """For a process that knows them all; it notes what it does in the folder above."""
+    ids = tuple(table.id for table in tables)
+    return replace(tables[0].work(number, **more), tables=ids, notes=tables[0].notes.parent)
+
+
+def histories(tables: Sequence[Table]) -> dict[str, History]:
+    """Of each table: what was done to all of them, and the reads of this one."""
+    noted = read_notes(tables[0].notes.parent)
+    return {
+        table.id[-1]: table.history(*(each for each in noted if each.table in ("", table.id[-1]))) for table in tables
+    }
+
+
+def check_whole(tables: Sequence[Table]) -> dict[str, History]:
+    """Each table for itself, and all together."""
+    found = histories(tables)
+    assert [violations(history) for history in found.values()] == [[]] * len(tables)
+    assert torn(found) == []
+    return found
+
+
+@on("sqlite", pytest.param("postgres", marks=pytest.mark.soak), "live polaris")
+@pytest.mark.timeout(600)
+def test_transactions_are_seen_whole(three: list[Table], seconds: float) -> None:
+    tasks = [writers.transact, writers.transact, writers.poll, writers.poll]
+    with Crew() as crew:
+        for number, task in enumerate(tasks, 1):
+            crew.start(task, work_on(three, number, seconds=seconds * 0.4))
+        crew.go()
+        assert crew.ends() == [0] * len(tasks)
+    for name, history in check_whole(three).items():
+        assert kinds(history, UNKNOWN) == set()
+        read = {each.version for each in history.operations if each.table == name}
+        assert len(read) > 1, "no read saw anything happen"
+    assert [table.staged() for table in three] == [set()] * 3
+
+
+@on("reference")
+def test_transactions_on_a_server_that_takes_one_table_after_the_other(three: list[Table], seconds: float) -> None:
+    """Iceberg's own server «does not guarantee true transactional atomicity», as it says; then all end up whole."""
+    assert run(writers.transact, work_on(three, 1, seconds=seconds * 0.2)) == [0]
+    assert run(writers.poll, work_on(three, 2)) == [0]
+    lengths = [len(history.versions) for history in check_whole(three).values()]
+    assert lengths == [max(lengths)] * 3
+    assert max(lengths) > 1
+
+
+@pytest.mark.parametrize(
+    ("catalog", "point", "spared"),
+    [
+        *(("sqlite", point, 0) for point in POINTS),
+        *(("sqlite", point, spared) for point in (UNFINISHED, LINKED) for spared in (1, 2)),
+        *(("reference", point, 1) for point in (UNFINISHED, LINKED)),
+    ],
+    indirect=["catalog"],
+)
+def test_killed_in_a_transaction(three: list[Table], point: str, spared: int) -> None:
+    assert run(writers.transact, work_on(three, 1, dies_at=point, spared=spared)) == [BY_POINT]
+    assert run(writers.poll, work_on(three, 2)) == [0]
+    landed = 1 if point == STAGED else 2
+    assert {len(history.versions) for history in check_whole(three).values()} == {landed}
+    assert run(writers.transact, work_on(three, 3)) == [0]
+    assert {len(history.versions) for history in check_whole(three).values()} == {landed + 1}
+
+
+@on("sqlite", "reference")
+def test_killed_in_a_transaction_of_several_versions(three: list[Table]) -> None:
+    """Also the versions in between stay, which nobody ever opens."""
+    first, second, _ = three
+    doubled = replace(work_on([first, first, second], 1), dies_at=UNFINISHED)
+    assert run(writers.transact, doubled) == [BY_POINT]
+    writer = Writer(first.work(2))
+    for _ in range(IN_STEP_EVERY):
+        assert writer.append() == ACKNOWLEDGED
+    assert first.manifests() == set(range(1, IN_STEP_EVERY + 4))
+    assert set(first.snapshots()) == first.manifests()
+    assert first.staged() == set()
+    assert (first.open().checkout_version(2).count_rows(), second.open().count_rows()) == (4, 4)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
+def test_a_transaction_survives_a_fault(three: list[Table], proxy: FaultProxy, fault: Fault) -> None:
+    proxy.add(fault, method="POST", path="/transactions/commit$")
+    work = work_on(three, 1, through=proxy.uri, **IN_TIME)
+    assert run(writers.transact, work) == [0]
+    found = check_whole(three)
+    assert {len(history.versions) for history in found.values()} == {2}
+    assert [table.staged() for table in three] == [set()] * 3
+
+
+def first_only(request: Request, forward: Forward) -> Answer:
+    """Do the first change of a transaction, and forget the others."""
+    body = json.dumps({"table-changes": json.loads(request.body)["table-changes"][:1]}).encode()
+    headers = deepcopy(request.headers)
+    headers.replace_header("Content-Length", str(len(body)))
+    return forward(replace(request, body=body, headers=headers))
+
+
+def half_refused(request: Request, forward: Forward) -> Answer:
+    """What Iceberg's own server does when somebody commits to the second table just then."""
+    first_only(request, forward)
+    return canned(409, CONFLICT)(request, forward)
+
+
+@pytest.mark.parametrize("fault", [half_refused, first_only])
+def test_a_server_that_does_half_a_transaction(three: list[Table], proxy: FaultProxy, fault: Fault) -> None:
+    """That cannot be mended; but what it accepted stays whole, what it did not accept is not there, and nobody is told
+    that nothing was done, or all."""
+    proxy.add(fault, method="POST", path="/transactions/commit$")
+    assert run(writers.transact, work_on(three, 1, through=proxy.uri)) == [0]
+    found = histories(three)
+    assert [len(history.versions) for history in found.values()] == [2, 1, 1]
+    assert [violations(history) for history in found.values()] == [[]] * 3
+
+
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_storage_fails_after_the_catalogs_yes(three: list[Table], monkeypatch: pytest.MonkeyPatch, good: int) -> None:
+    """The transaction is made, whatever becomes of the manifests; the next reader puts them in their place."""
+    notes, namespace = work_on(three, 1).client()
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifests, "finish", full(after=good))
+        add_to_all(namespace, notes, [table.id for table in three], (KEYS_OF_ONE, 1, 1))
+    assert {len(history.versions) for history in check_whole(three).values()} == {2}
+
+
+def test_a_transaction_of_which_nothing_is_known(three: list[Table], proxy: FaultProxy) -> None:
+    proxy.add(canned(500), method="POST", path="/transactions/commit$", times=ALWAYS)
+    assert run(writers.transact, work_on(three, 1, through=proxy.uri, max_retries="1")) == [0]
+    [unknown] = read_notes(three[0].notes.parent)
+    assert (unknown.outcome, unknown.error[:25]) == (UNKNOWN, "CommitStateUnknownError: ")
+    assert {len(history.versions) for history in check_whole(three).values()} == {1}
+    assert run(writers.transact, work_on(three, 2)) == [0]
+    assert {len(history.versions) for history in check_whole(three).values()} == {2}
