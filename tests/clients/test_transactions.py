@@ -13,11 +13,15 @@ import lance
 import pyarrow as pa
 import pytest
 from lance_namespace import (
+    BatchDeleteTableVersionsRequest,
     CountTableRowsRequest,
     CreateNamespaceRequest,
     CreateTableBranchRequest,
+    CreateTableTagRequest,
     DeclareTableRequest,
     DeleteFromTableRequest,
+    DeleteTableBranchRequest,
+    DeleteTableTagRequest,
     DescribeTableRequest,
     DescribeTableVersionRequest,
     DropTableRequest,
@@ -26,9 +30,11 @@ from lance_namespace import (
     ListTableVersionsRequest,
     RestoreTableRequest,
     UpdateTableRequest,
+    UpdateTableTagRequest,
     errors,
 )
 from lance_namespace.errors import LanceNamespaceError
+from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancehouse
 from lancehouse import CommitStateUnknownError, transaction
@@ -436,7 +442,6 @@ def without_transactions(announced: bool) -> Fault:
     [
         None,
         canned(404, "<h1>Not found</h1>"),
-        canned(405),
         canned(406, '{"error": {"message": "no", "type": "UnsupportedOperationException", "code": 406}}'),
         canned(
             400,
@@ -444,7 +449,7 @@ def without_transactions(announced: bool) -> Fault:
             ' "code": 400}}',
         ),
     ],
-    ids=["not announced", "a page", "405", "406", "no route"],
+    ids=["not announced", "a page", "406", "no route"],
 )
 def test_a_server_without_transactions(house: House, proxy: FaultProxy, refusal: Fault | None) -> None:
     table = house.table()
@@ -498,6 +503,33 @@ def test_other_clients(polaris: Polaris) -> None:
     with pytest.raises(errors.UnsupportedOperationError, match="the `iceberg` client"):
         Transaction(lancehouse.UnityNamespace(endpoint="http://127.0.0.1:1", catalog="c"))
     assert len(polaris.requests) == before
+
+
+def test_what_cannot_be_staged_is_refused(house: House) -> None:
+    """Lance makes no commit of tags, branches and clean-ups: a rollback could not undo them."""
+    table = house.table()
+    house.append(table)
+    house.namespace.create_table_tag(CreateTableTagRequest(id=table, tag="one", version=1))
+    house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
+    before = house.files(table)
+    tx = Transaction(house.namespace)
+    tx.append(table, rows(1))
+    ranges = [VersionRange(start_version=1, end_version=2)]
+    calls: list[Callable[[], object]] = [
+        partial(tx.create_table_tag, CreateTableTagRequest(id=table, tag="two", version=3)),
+        partial(tx.update_table_tag, UpdateTableTagRequest(id=table, tag="one", version=2)),
+        partial(tx.delete_table_tag, DeleteTableTagRequest(id=table, tag="one")),
+        partial(tx.create_table_branch, CreateTableBranchRequest(id=table, name="new")),
+        partial(tx.delete_table_branch, DeleteTableBranchRequest(id=table, name="dev")),
+        partial(tx.batch_delete_table_versions, BatchDeleteTableVersionsRequest(id=table, ranges=ranges)),
+        partial(tx.declare_table, DeclareTableRequest(id=[*house.home, "new"])),
+        partial(tx.drop_table, DropTableRequest(id=table)),
+    ]
+    for call in calls:
+        with pytest.raises(errors.UnsupportedOperationError):
+            call()
+    tx.rollback()
+    assert house.files(table) == before
 
 
 # After the end
@@ -572,8 +604,8 @@ def landed(status: int) -> Fault:
 
 @pytest.mark.parametrize(
     "fault",
-    [lost_answer, landed(500), reset, canned(503), html],
-    ids=["made, lost", "made, 500", "reset", "503", "a page"],
+    [lost_answer, landed(500), reset, html],
+    ids=["made, lost", "made, 500", "reset", "a page"],
 )
 def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -> None:
     one, other = house.table("one"), house.table("other")
@@ -585,8 +617,9 @@ def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -
     assert (house.check(one), house.check(other)) == (3, 2)
 
 
-@pytest.mark.parametrize("look", [canned(503), canned(403, NO)], ids=["503", "403"])
-@pytest.mark.parametrize("fault", [lost_answer, reset], ids=["made", "not made"])
+@pytest.mark.parametrize(
+    ("fault", "look"), [(lost_answer, canned(403, NO)), (reset, canned(503))], ids=["made", "not made"]
+)
 def test_nobody_knows_what_became_of_it(house: House, proxy: FaultProxy, fault: Fault, look: Fault) -> None:
     """Nothing is thrown away, for it may be the current version."""
     one, other = house.table("one"), house.table("other")
@@ -639,6 +672,39 @@ def test_a_store_that_fails_after_the_yes(house: House, monkeypatch: pytest.Monk
     for table in (one, other):
         assert house.open(table).to_table().num_rows == 11
         assert house.check(table) == 2
+
+
+def test_a_server_that_fails_after_the_yes(house: House, proxy: FaultProxy) -> None:
+    """It need not be asked again."""
+    one, other = [*house.home, "one"], house.table("other")
+    house.namespace.declare_table(DeclareTableRequest(id=one))
+
+    def then_gone(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+        told = forward(request)
+        proxy.add(canned(503), times=ALWAYS)
+        return told
+
+    proxy.add(then_gone, method="POST", path=COMMIT)
+    tx = Transaction(house.behind(proxy))
+    tx.append(one, rows(1))
+    tx.append(other, rows(1))
+    tx.commit()
+    assert (house.check(one), house.check(other)) == (1, 2)
+
+
+def test_a_store_that_fails_after_the_no(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That something stays does not hide why."""
+
+    def fail(*_: object) -> None:
+        raise errors.ServiceUnavailableError("the store is away")
+
+    table = house.table()
+    tx = Transaction(house.namespace)
+    tx.append(table, rows(1))
+    house.append(table)
+    monkeypatch.setattr(Manifests, "discard", fail)
+    with pytest.raises(errors.ConcurrentModificationError):
+        tx.commit()
 
 
 def test_a_writer_that_died_after_the_yes(house: House) -> None:
