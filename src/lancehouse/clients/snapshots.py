@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lance_namespace import CreateTableVersionResponse, TableVersion
@@ -15,7 +15,7 @@ from lancehouse.clients.namespace import Entry
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import ICEBERG_WORDS, snapshot_id, version_of_snapshot
-from lancehouse.lake.manifests import Manifest
+from lancehouse.lake.manifests import Manifest, Manifests
 from lancehouse.wire.iceberg import (
     Snapshot,
     SnapshotRef,
@@ -49,6 +49,8 @@ class Staged:
     size: int
     e_tag: str | None = None
     metadata: Mapping[str, str] | None = None
+    files: Manifests | None = field(default=None, repr=False, compare=False)
+    """Where it lies."""
 
     @property
     def ref(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -10,8 +11,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 from lance_namespace import (
+    BatchDeleteTableVersionsRequest,
+    BatchDeleteTableVersionsResponse,
+    CreateTableBranchRequest,
+    CreateTableBranchResponse,
+    CreateTableTagRequest,
+    CreateTableTagResponse,
     CreateTableVersionRequest,
     CreateTableVersionResponse,
+    DeleteTableBranchRequest,
+    DeleteTableBranchResponse,
+    DeleteTableTagRequest,
+    DeleteTableTagResponse,
     DescribeTableRequest,
     DescribeTableResponse,
     DescribeTableVersionRequest,
@@ -20,8 +31,15 @@ from lance_namespace import (
     ListTableVersionsRequest,
     ListTableVersionsResponse,
     TableVersion,
+    UpdateTableTagRequest,
+    UpdateTableTagResponse,
 )
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError, UnsupportedOperationError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    LanceNamespaceError,
+    UnsupportedOperationError,
+)
 
 from lancehouse.clients.snapshots import Staged
 from lancehouse.clients.versions import ManagedVersions, branch_of
@@ -33,6 +51,8 @@ from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.versions import manifests
 from lancehouse.paging import page
 
+logger = logging.getLogger(__name__)
+
 Line = tuple[TableId, str | None]
 """A branch of a table, None for the main one."""
 
@@ -40,8 +60,9 @@ Line = tuple[TableId, str | None]
 class Transaction(TableOperations):
     """A namespace in which every commit is staged, until all of them are made at once.
 
-    It reads its own writes: what was staged is what the next operation on that table sees. Any operation of the
-    interface works, and so does pylance: `lance.dataset(namespace_client=tx, table_id=…)`.
+    It reads its own writes: what was staged is what the next operation on that table sees. Every operation on rows,
+    columns and indices works, and so does pylance: `lance.dataset(namespace_client=tx, table_id=…)`. What Lance makes
+    no commit of, such as a tag, is refused.
     """
 
     def __init__(self, namespace: LanceNamespace) -> None:
@@ -90,10 +111,13 @@ class Transaction(TableOperations):
             self._catalog.offer(staged)
         except CommitStateUnknownError:
             raise
-        except LanceNamespaceError:
-            self._clear()
+        except LanceNamespaceError as error:
+            self._clear_after(error)
             raise
-        self._catalog.complete(staged)
+        try:
+            self._catalog.complete(staged)
+        except LanceNamespaceError as error:  # it is made all the same
+            logger.warning("the next reader puts the manifests of %s in their place: %s", self.namespace_id(), error)
 
     def rollback(self) -> None:
         """Leave every table as it was, and remove what was staged."""
@@ -104,21 +128,47 @@ class Transaction(TableOperations):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if not self._is_open:
             return
-        if kind is None:
+        if error is None:
             self.commit()
             return
-        try:
-            self.rollback()
-        except LanceNamespaceError as left:
-            assert error is not None
-            error.add_note(f"and what the transaction had staged could not be removed: {left}")
+        self._is_open = False
+        self._clear_after(error)
 
     def _require_open(self) -> None:
         if not self._is_open:
             raise InvalidInputError("the transaction is over: begin another one")
+
+    # What could not be undone
+
+    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:  # noqa: ARG002
+        """Refused."""
+        raise _at_once("a tag")
+
+    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:  # noqa: ARG002
+        """Refused."""
+        raise _at_once("a tag")
+
+    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:  # noqa: ARG002
+        """Refused."""
+        raise _at_once("a tag")
+
+    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:  # noqa: ARG002
+        """Refused."""
+        raise _at_once("a branch")
+
+    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:  # noqa: ARG002
+        """Refused."""
+        raise _at_once("a branch")
+
+    def batch_delete_table_versions(
+        self,
+        request: BatchDeleteTableVersionsRequest,  # noqa: ARG002
+    ) -> BatchDeleteTableVersionsResponse:
+        """Refused."""
+        raise _at_once("the removal of versions")
 
     # What Lance asks of a namespace
 
@@ -140,7 +190,8 @@ class Transaction(TableOperations):
         if not staged:
             return self._catalog.list_table_versions(request)
         everything = ListTableVersionsRequest(id=request.id, branch=request.branch)
-        known = {each.version: each for each in self._catalog.list_table_versions(everything).versions}
+        told = self._catalog.list_table_versions(everything).versions
+        known = {each.version: each for each in told if each.version < min(staged)}
         found = page({**known, **staged}, request.limit, request.page_token, descending=bool(request.descending))
         return ListTableVersionsResponse(versions=list(found.items.values()), page_token=found.token)
 
@@ -154,6 +205,9 @@ class Transaction(TableOperations):
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
         """Keep a version aside."""
         self._require_open()
+        before = self._staged(request.id, request.branch)
+        if before and request.version != before[-1].manifest.version + 1:
+            raise ConcurrentModificationError(f"{before[-1].table} has moved on since it was read here: begin again")
         staged = self._catalog.staged(request, keep_in=f"{STAGING}/{self._id}")
         self._lines.setdefault((staged.table, staged.branch), []).append(staged)
         return CreateTableVersionResponse(version=self._described(staged), transaction_id=staged.manifest.transaction)
@@ -166,6 +220,13 @@ class Transaction(TableOperations):
         version = staged.described()
         version.manifest_path = f"{staged.root}/{staged.staged}"
         return version
+
+    def _clear_after(self, error: BaseException) -> None:
+        """Remove what was staged; a failure to do so is noted on the error that is already on its way."""
+        try:
+            self._clear()
+        except LanceNamespaceError as left:
+            error.add_note(f"and what the transaction had staged could not be removed: {left}")
 
     def _clear(self) -> None:
         """Remove the files that only what was staged needs."""
@@ -182,6 +243,12 @@ class Transaction(TableOperations):
                     for file in needed - kept:
                         files.discard(file)
                 files.discard(each.staged)
+
+
+def _at_once(what: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        f"{what} is no commit of Lance, and no part of a transaction: do it before or after"
+    )
 
 
 @contextmanager

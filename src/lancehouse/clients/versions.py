@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from lance_namespace import (
@@ -70,6 +71,8 @@ LEAST = "snapshots=refs"
 """Asks a server to leave out the snapshots that no branch or tag needs."""
 TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
 REMEMBERED = 10_000
+ATTEMPTS = 10
+"""How often a commit is sent again because the table has changed in a way that does not concern it."""
 REFUSALS = 100
 """How many tables and manifests, and how many refusals, are remembered."""
 
@@ -85,8 +88,9 @@ class ManagedVersions(WarehouseNamespace):
         super().__init__(**properties)
         self._heads: Recent[TableId, Head] = Recent(REMEMBERED)
         self._finished: Recent[tuple[str, str], None] = Recent(REMEMBERED)
-        self._refusals: Recent[tuple[TableId, int], LanceNamespaceError] = Recent(REFUSALS)
-        self._in_doubt: Recent[tuple[TableId, int], None] = Recent(REFUSALS)
+        self._refusals: Recent[tuple[TableId, int], tuple[int, LanceNamespaceError]] = Recent(REFUSALS)
+        self._in_doubt: Recent[tuple[TableId, int], int] = Recent(REFUSALS)
+        self._ticks = count()
 
     def _manages(self, table: TableId, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
         return managed_by(properties) == IMPL
@@ -268,6 +272,8 @@ class ManagedVersions(WarehouseNamespace):
         Only the making of versions is all or none with Iceberg: a batch that declares or deregisters tables, or deletes
         versions, holds nothing else.
         """
+        if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
+            raise InvalidInputError("each operation of a batch names one thing to do")
         match request.operations:
             case [CommitTableOperation(declare_table=DeclareTableRequest() as declare)]:
                 result = CommitTableResult(declare_table=self.declare_table(declare))
@@ -316,7 +322,7 @@ class ManagedVersions(WarehouseNamespace):
         if keep_in is not None:
             files.move(staged, f"{keep_in}/{final}")
             staged = f"{keep_in}/{final}"
-        return Staged(table, branch, manifest, root, staged, final, len(data), request.e_tag, request.metadata)
+        return Staged(table, branch, manifest, root, staged, final, len(data), request.e_tag, request.metadata, files)
 
     def table_id(self, id: Sequence[str] | None) -> TableId:
         """The table that a request names."""
@@ -346,7 +352,7 @@ class ManagedVersions(WarehouseNamespace):
             self._offer(versions)
         except CommitStateUnknownError:
             for each in versions:
-                self._in_doubt.put((each.table, each.manifest.version), None)
+                self._in_doubt.put((each.table, each.manifest.version), next(self._ticks))
             raise
         except LanceNamespaceError as error:
             self._refused(versions, error)
@@ -355,7 +361,7 @@ class ManagedVersions(WarehouseNamespace):
     def complete(self, versions: Sequence[Staged]) -> None:
         """Put versions that the catalog has accepted in their place."""
         for each in versions:
-            self._finish(self.files(each.table), each.staged, each.final)
+            self._finish(each.files or self.files(each.table), each.staged, each.final)
 
     def _offer(self, versions: Sequence[Staged]) -> None:
         tables = list(dict.fromkeys(each.table for each in versions))
@@ -363,15 +369,23 @@ class ManagedVersions(WarehouseNamespace):
             self._check_place(present)
             if len(present) == len(versions):
                 return
-        was_known = all(table in self._heads for table in tables)
-        try:
-            self._send(tables, versions)
-        except (InvalidInputError, _OutOfDateError):
-            # What this client remembers of a table may be out of date: its sequence numbers, its schemas.
-            if not was_known:
-                raise
+            raise ConcurrentModificationError(
+                f"{present[0].table}: its version was accepted before, without the others"
+            )
+        for attempt in range(ATTEMPTS):
+            was_known = attempt < ATTEMPTS - 1 and all(table in self._heads for table in tables)
+            try:
+                self._send(tables, versions)
+                return
+            except _OutOfDateError as error:
+                # Nobody has moved the branch; something else of the table has, such as another branch.
+                if attempt == ATTEMPTS - 1:
+                    raise ConcurrentModificationError(str(error)) from error
+            except InvalidInputError:
+                # What this client remembers of a table may be out of date: its sequence numbers, its schemas.
+                if not was_known:
+                    raise
             self._forget(tables)
-            self._send(tables, versions)
 
     def _check_place(self, versions: Sequence[Staged]) -> None:
         """Manifests lie where accepted ones would: these versions were accepted before, or others were.
@@ -406,11 +420,29 @@ class ManagedVersions(WarehouseNamespace):
             if isinstance(error, ConcurrentModificationError) and looks[-1:] == [None]:
                 raise _OutOfDateError(str(error)) from error
             raise
+        if len(tables) > 1:
+            self._check_whole(versions)
         for table, head, made in zip(tables, heads, changes, strict=True):
             if (now := head.after(made)) is not None:
                 self._heads.put(table, now)
             else:
                 self._heads.forget(table)
+
+    def _check_whole(self, versions: Sequence[Staged]) -> None:
+        """Some servers commit table after table: see that a transaction was made for all, where that can be seen.
+
+        Raises:
+            CommitStateUnknownError: it was not.
+        """
+        try:
+            landed = self._landed(versions)
+        except CommitStateUnknownError:
+            raise
+        except LanceNamespaceError as error:
+            logger.warning("the server said yes to a transaction, and cannot be asked again: %s", error)
+            return
+        if not landed:
+            raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
 
     def _commit(
         self, tables: Sequence[TableId], changes: Sequence[TableChange], landed: Callable[[], bool | None]
@@ -455,18 +487,31 @@ class ManagedVersions(WarehouseNamespace):
 
         Raises:
             InvalidTableStateError: they come after versions that the catalog never accepted.
+            CommitStateUnknownError: it has accepted those of one table and not of another.
         """
-        firsts = {(each.table, each.branch): each for each in reversed(versions)}.values()
-        found = [self._is_accepted(each) for each in firsts]
-        return False if False in found else None if None in found else True
+        lines: dict[tuple[TableId, str | None], list[Staged]] = {}
+        for each in versions:
+            lines.setdefault((each.table, each.branch), []).append(each)
+        found = {str(line[0].table): self._is_accepted(line[0], line[-1]) for line in lines.values()}
+        made = [table for table, accepted in found.items() if accepted]
+        if made and len(made) < len(found):
+            others = [table for table in found if table not in made]
+            raise CommitStateUnknownError(
+                f"the server has made half of a transaction, which it should not: {', '.join(made)} without "
+                f"{', '.join(others)}; read the tables again before repeating it"
+            )
+        return False if False in found.values() else None if None in found.values() else True
 
-    def _is_accepted(self, first: Staged) -> bool | None:
-        head = self._head(first.table, whole=True)
+    def _is_accepted(self, first: Staged, last: Staged) -> bool | None:
+        """The same of versions of one branch."""
+        head = self._head(first.table, whole=False)
+        if head is not None and (head.version(first.branch) or 0) > last.manifest.version:
+            head = self._head(first.table, whole=True)
         if head is None:
             return False
-        known = head.snapshots.get(first.snapshot_id)
+        known = head.snapshots.get(last.snapshot_id)
         if known is not None:
-            return known.summary.get(STAGED) == first.staged
+            return known.summary.get(STAGED) == last.staged
         if first.branch is None and (head.ref(MAIN) or 0) < first.manifest.version - 1:
             raise stray(first.table, first.manifest.version - 1)
         return None if head.ref(first.ref) == head.before(first) else False
@@ -474,16 +519,21 @@ class ManagedVersions(WarehouseNamespace):
     def _refused(self, versions: Sequence[Staged], error: LanceNamespaceError) -> None:
         """Clear away what was staged for nothing, and remember why: pylance does not pass the reason on."""
         for each in versions:
-            self._refusals.put((each.table, each.manifest.version), error)
+            self._refusals.put((each.table, each.manifest.version), (next(self._ticks), error))
             try:
-                self.files(each.table).discard(each.staged)
+                (each.files or self.files(each.table)).discard(each.staged)
             except LanceNamespaceError as left:
                 logger.warning("%s: the staged manifest %s stays: %s", each.table, each.staged, left)
 
-    def commit_refusal(self, id: Sequence[str], version: int) -> LanceNamespaceError | None:
-        """Why the catalog refused a version lately; None if it may have accepted one of this number."""
+    def commit_mark(self) -> int:
+        """A moment, for `commit_refusal`."""
+        return next(self._ticks)
+
+    def commit_refusal(self, id: Sequence[str], version: int, since: int) -> LanceNamespaceError | None:
+        """Why the catalog refused a version since a moment; None if it may have accepted one of this number."""
         key = (self._table(id), version)
-        return None if key in self._in_doubt else self._refusals.get(key)
+        when, error = self._refusals.get(key) or (-1, None)
+        return None if when < since or (self._in_doubt.get(key) or -1) > since else error
 
 
 def stray(table: TableId, version: int) -> InvalidTableStateError:

@@ -119,12 +119,13 @@ def committing(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[
 
     pylance says of every refusal, be it a missing permission, that the result is unknown.
     """
+    refusal = getattr(namespace, "commit_refusal", None)
+    since = namespace.commit_mark() if refusal else 0  # type: ignore[union-attr]
     try:
         yield
     except CommitStateUnknownError as error:
-        refusal = getattr(namespace, "commit_refusal", None)
         version = _UNKNOWN.search(str(error))
-        refused = refusal(id, int(version[1])) if refusal and version else None
+        refused = refusal(id, int(version[1]), since) if refusal and version else None
         if refused is None:
             raise
         raise refused from error

@@ -87,7 +87,7 @@ class Manifest:
         """
         try:
             return cls._parse(data)
-        except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
+        except (struct.error, IndexError, KeyError, MemoryError, OverflowError, TypeError, ValueError) as error:
             raise InvalidInputError(f"this is no manifest of Lance: {error}") from error
 
     @classmethod
