@@ -260,7 +260,6 @@ STAGE: dict[str, Callable[[Transaction, Id], object]] = {
     "several": several,
     "columns": lambda tx, table: opened(tx, table).add_columns({"n": "id"}),
     "index": lambda tx, table: opened(tx, table).create_scalar_index("id", "BTREE"),
-    "compaction": lambda tx, table: opened(tx, table).optimize.compact_files(),
     "restore": lambda tx, table: tx.restore_table(RestoreTableRequest(id=table, version=1)),
     "branch": on_a_branch,
 }
