@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -7,7 +8,9 @@ import pytest
 from lance_namespace import CreateNamespaceRequest
 
 from lancehouse import IcebergNamespace
+from lancehouse.clients import rest
 from tests.clients.managed import House
+from tests.servers.faults import FaultProxy
 from tests.servers.lancehouse import Served
 
 
@@ -24,3 +27,10 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     namespace, home = IcebergNamespace(**properties), [warehouse, f"db_{uuid4().hex[:8]}"]
     namespace.create_namespace(CreateNamespaceRequest(id=home))
     return House(endpoint, prefix, home, properties, namespace, request.param == "ours")
+
+
+@pytest.fixture
+def proxy(house: House, faults: Callable[[str], FaultProxy], monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
+    """Faults in front of it; the client does not wait long before it tries again."""
+    monkeypatch.setattr(rest, "FIRST_BACKOFF_S", 0.001)
+    return faults(house.endpoint)

@@ -15,7 +15,13 @@ from urllib.request import urlopen
 
 import lance
 import pyarrow as pa
-from lance_namespace import CreateTableRequest, DescribeTableRequest
+from lance_namespace import (
+    CountTableRowsRequest,
+    CreateTableRequest,
+    DescribeTableRequest,
+    LanceNamespace,
+    ListTableVersionsRequest,
+)
 from lance_namespace.errors import InternalError
 from pyiceberg.catalog.rest import RestCatalog
 
@@ -189,3 +195,26 @@ def killed_before_the_manifest_is_final() -> Iterator[None]:
     except KilledError:
         return
     raise AssertionError("nobody died")
+
+
+def versions(namespace: LanceNamespace, table: Id, **more: Any) -> list[int]:
+    """The numbers of the versions that a list has."""
+    found = namespace.list_table_versions(ListTableVersionsRequest(id=table, **more)).versions
+    return [version.version for version in found]
+
+
+def count(namespace: LanceNamespace, table: Id, branch: str | None = None) -> int | None:
+    """The rows of a table."""
+    return namespace.count_table_rows(CountTableRowsRequest(id=table, branch=branch)).count
+
+
+def opened(house: House, table: Id, version: int | None = None) -> lance.LanceDataset:
+    return lance.dataset(namespace_client=house.namespace, table_id=table, version=version)
+
+
+def write_to(namespace: IcebergNamespace, table: Id, mode: str, data: pa.Table) -> None:
+    lance.write_dataset(data, namespace_client=namespace, table_id=table, mode=mode)
+
+
+def write(house: House, table: Id, mode: str, data: pa.Table) -> None:
+    write_to(house.namespace, table, mode, data)

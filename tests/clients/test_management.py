@@ -11,7 +11,6 @@ import lance
 import pytest
 from lance_namespace import (
     BatchDeleteTableVersionsRequest,
-    CountTableRowsRequest,
     CreateTableBranchRequest,
     CreateTableRequest,
     CreateTableTagRequest,
@@ -24,7 +23,6 @@ from lance_namespace import (
     DescribeTableVersionRequest,
     InsertIntoTableRequest,
     ListTablesRequest,
-    ListTableVersionsRequest,
     RegisterTableRequest,
     UpdateTableTagRequest,
     errors,
@@ -32,16 +30,17 @@ from lance_namespace import (
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse import IcebergNamespace
-from lancehouse.clients import rest
 from lancehouse.clients.transactions import Transaction
 from lancehouse.lake.history import snapshot_id
 from tests.clients.managed import (
     NO,
     House,
     Id,
+    count,
     killed_before_the_manifest_is_final,
     rows,
     staged,
+    versions,
 )
 from tests.lake.folder import stream
 from tests.servers.faults import ALWAYS, FaultProxy, canned, lost_answer, passes
@@ -50,23 +49,8 @@ Faults = Callable[[str], FaultProxy]
 NONE = timedelta(0)
 
 
-@pytest.fixture
-def proxy(house: House, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
-    monkeypatch.setattr(rest, "FIRST_BACKOFF_S", 0.001)
-    return faults(house.endpoint)
-
-
-def count(namespace: IcebergNamespace, table: Id, branch: str | None = None) -> int | None:
-    return namespace.count_table_rows(CountTableRowsRequest(id=table, branch=branch)).count
-
-
 def insert(house: House, table: Id, branch: str | None = None, client: IcebergNamespace | None = None) -> None:
     (client or house.namespace).insert_into_table(InsertIntoTableRequest(id=table, branch=branch), stream(rows(1)))
-
-
-def versions(namespace: IcebergNamespace, table: Id, **more: Any) -> list[int]:
-    found = namespace.list_table_versions(ListTableVersionsRequest(id=table, **more)).versions
-    return [version.version for version in found]
 
 
 def plain_table(house: House, name: str = "t", versions: int = 3) -> Id:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from lance_namespace import (
     BatchDeleteTableVersionsRequest,
-    CountTableRowsRequest,
     CreateNamespaceRequest,
     CreateTableBranchRequest,
     CreateTableTagRequest,
@@ -26,7 +25,6 @@ from lance_namespace import (
     DescribeTableVersionRequest,
     DropTableRequest,
     InsertIntoTableRequest,
-    LanceNamespace,
     ListTableVersionsRequest,
     RestoreTableRequest,
     UpdateTableRequest,
@@ -38,7 +36,6 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 import lancehouse
 from lancehouse import CommitStateUnknownError, transaction
-from lancehouse.clients import rest
 from lancehouse.clients.transactions import Transaction
 from lancehouse.lake.history import snapshot_id
 from lancehouse.lake.manifests import Manifests
@@ -46,33 +43,20 @@ from tests.clients.managed import (
     NO,
     House,
     Id,
+    count,
     files_in,
     killed_before_the_manifest_is_final,
     on_the_way,
     rows,
+    versions,
 )
 from tests.lake.folder import stream
-from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, landed, lost_answer, reset
 from tests.servers.loopback import Answer, Request
 from tests.servers.polaris import Polaris
 
 Faults = Callable[[str], FaultProxy]
 COMMIT = "/transactions/commit$"
-
-
-@pytest.fixture
-def proxy(house: House, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
-    monkeypatch.setattr(rest, "FIRST_BACKOFF_S", 0.001)
-    return faults(house.endpoint)
-
-
-def count(namespace: LanceNamespace, table: Id, branch: str | None = None) -> int | None:
-    return namespace.count_table_rows(CountTableRowsRequest(id=table, branch=branch)).count
-
-
-def versions(namespace: LanceNamespace, table: Id, **more: Any) -> list[int]:
-    found = namespace.list_table_versions(ListTableVersionsRequest(id=table, **more)).versions
-    return [version.version for version in found]
 
 
 class ChangeOfMindError(Exception):
@@ -478,14 +462,18 @@ def test_a_server_that_does_not_say_what_it_can(house: House, proxy: FaultProxy,
     one, other = house.table("one"), house.table("other")
     proxy.add(without_transactions(announced=False), path="/v1/config", times=ALWAYS)
 
+    asked: list[bool] = []
+
     def of_nothing(request: Request, forward: Callable[[Request], Answer]) -> Answer:
         is_empty = not json.loads(request.body)["table-changes"]
+        asked.append(is_empty)
         return answer(request, forward) if is_empty and answer else forward(request)
 
     proxy.add(of_nothing, method="POST", path=COMMIT, times=ALWAYS)
     with transaction(house.behind(proxy)) as tx:
         tx.append(one, rows(1))
         tx.append(other, rows(1))
+    assert asked == [True, False]  # once, and then the transaction itself
     assert (house.check(one), house.check(other)) == (2, 2)
 
 
@@ -589,14 +577,6 @@ def test_a_table_that_is_dropped_meanwhile(house: House) -> None:
 
 
 # On a bad day
-
-
-def landed(status: int) -> Fault:
-    def answer(request: Request, forward: Callable[[Request], Answer]) -> Answer:
-        forward(request)
-        return Answer(status)
-
-    return answer
 
 
 @pytest.mark.parametrize(

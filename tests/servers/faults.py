@@ -43,6 +43,16 @@ def lost_answer(request: Request, forward: Forward) -> Answer:
     return Answer(reset=True)
 
 
+def landed(status: int) -> Fault:
+    """The request is handled; the client is told that something went wrong."""
+
+    def answer(request: Request, forward: Forward) -> Answer:
+        forward(request)
+        return Answer(status)
+
+    return answer
+
+
 def html(request: Request, forward: Forward) -> Answer:
     """Answer 200 with a page for people, as captive portals and misrouted proxies do."""
     return Answer.text(PAGE, content_type="text/html")

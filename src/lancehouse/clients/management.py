@@ -25,10 +25,11 @@ from lance_namespace.errors import (
     LanceNamespaceError,
 )
 
+from lancehouse.clients.commits import ManagedCommits
 from lancehouse.clients.namespace import Entry, place
 from lancehouse.clients.recent import Recent
 from lancehouse.clients.snapshots import Head, Json, Staged, additions, schema_updates
-from lancehouse.clients.versions import REMEMBERED, ManagedVersions, branch_of
+from lancehouse.clients.versions import REMEMBERED, branch_of
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import latest, snapshot_id
@@ -46,7 +47,7 @@ NOTHING_REMOVED = (1, 0)
 ATTEMPTS = 5
 
 
-class ManagedTables(ManagedVersions):
+class ManagedTables(ManagedCommits):
     """What a catalog has to do besides accepting versions."""
 
     def __init__(self, **properties: str) -> None:
@@ -54,7 +55,7 @@ class ManagedTables(ManagedVersions):
         self._last_kept: Recent[TableId, tuple[int, int]] = Recent(REMEMBERED)
 
     def complete(self, versions: Sequence[Staged]) -> None:
-        """As `ManagedVersions`; and now and then, the catalog forgets what was cleaned up."""
+        """As `ManagedCommits`; and now and then, the catalog forgets what was cleaned up."""
         super().complete(versions)
         for each in versions:
             if each.branch is None and each.manifest.version % IN_STEP_EVERY == 0:
@@ -158,9 +159,8 @@ class ManagedTables(ManagedVersions):
         head = self._head(table, whole=True)
         if head is None or head.ref(MAIN) is None:
             return True
-        for branch in (None, *head.branches):
-            if branch != gone_branch or branch is None:
-                self._complete(table, head, branch)
+        for branch in (None, *(head.branches - {gone_branch})):
+            self._complete(table, head, branch)
         updates = self._ref_updates(head, gone_tag)
         if gone_branch in head.branches:
             updates.append({"action": "remove-snapshot-ref", "ref-name": gone_branch})
@@ -229,24 +229,29 @@ class ManagedTables(ManagedVersions):
         if wanted == STORAGE and not is_managed:
             return stored.get(None)
         ahead = {branch: version for branch, version in stored.items() if version != head.version(branch)}
-        for branch, version in ahead.items():
-            at = head.version(branch)
-            was_told = is_managed or (at is not None and not head.is_aware)
-            may_adopt = wanted == IMPL and (adopt or not is_managed) and version > (at or 0)
-            if was_told and not may_adopt:
-                raise _disagreement(table, branch, at, version)
-        if is_managed and None not in stored and head.version(None) is not None:
-            raise _disagreement(table, None, head.version(None), None)
-        few = FEW_METADATA_FILES if wanted == IMPL else {}
-        new = {key: value for key, value in few.items() if key not in head.entry.properties}
-        if managed_by(head.entry.properties) != wanted:
-            new[MANAGED_BY] = wanted
-        updates: list[Json] = [{"action": "set-properties", "updates": new}] if new else []
+        if is_managed or not head.is_aware:
+            self._check_agreement(table, head, stored, may_adopt=wanted == IMPL and (adopt or not is_managed))
+        updates = _property_updates(head, wanted)
         if wanted == IMPL:
             updates += self._adoption(table, head, ahead)
         if updates:
             self._update(table, head, updates, (MAIN, *(branch for branch in ahead if branch)))
         return stored.get(None)
+
+    def _check_agreement(
+        self, table: TableId, head: Head, stored: Mapping[str | None, int], *, may_adopt: bool
+    ) -> None:
+        """See that catalog and storage are at the same versions, or storage at later ones if those may be adopted.
+
+        Raises:
+            InvalidTableStateError: they are not.
+        """
+        is_managed = managed_by(head.entry.properties) == IMPL
+        for branch in dict.fromkeys((None, *stored)):
+            at, version = head.version(branch), stored.get(branch)
+            agrees = version == at or (may_adopt and (version or 0) > (at or 0)) or (at is None and not is_managed)
+            if not agrees:
+                raise _disagreement(table, branch, at, version)
 
     def _complete(self, table: TableId, head: Head, branch: str | None = None) -> None:
         """Put the latest version that the catalog accepted in its place, if it is not."""
@@ -293,6 +298,15 @@ class ManagedTables(ManagedVersions):
         """Whether all of some updates show; if not, they may yet."""
         head = self._loaded(table, whole=True)
         return all(map(head.shows, updates)) or None
+
+
+def _property_updates(head: Head, wanted: str) -> list[Json]:
+    """What makes an entry say who manages its versions; what its user has set stays."""
+    few = FEW_METADATA_FILES if wanted == IMPL else {}
+    new = {key: value for key, value in few.items() if key not in head.entry.properties}
+    if managed_by(head.entry.properties) != wanted:
+        new[MANAGED_BY] = wanted
+    return [{"action": "set-properties", "updates": new}] if new else []
 
 
 def _in_place(table: TableId, branch: str | None, file: str, reader: Manifests) -> Staged:

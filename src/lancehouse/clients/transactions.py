@@ -41,8 +41,9 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse.clients.commits import ManagedCommits
 from lancehouse.clients.snapshots import Staged
-from lancehouse.clients.versions import ManagedVersions, branch_of
+from lancehouse.clients.versions import branch_of
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef
@@ -66,7 +67,7 @@ class Transaction(TableOperations):
     """
 
     def __init__(self, namespace: LanceNamespace) -> None:
-        if not isinstance(namespace, ManagedVersions):
+        if not isinstance(namespace, ManagedCommits):
             raise UnsupportedOperationError(
                 f"{type(namespace).__name__} has no transactions over several tables; the `iceberg` client has"
             )

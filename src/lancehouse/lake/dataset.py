@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
 
 import lance
 from lance.file import LanceFileSession
 from lance_namespace import LanceNamespace
-from lance_namespace.errors import InvalidInputError, TableNotFoundError
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
@@ -113,19 +113,31 @@ class TableRef:
         return named + "".join(f" {name} {value}" for name, value in at if value is not None)
 
 
+@runtime_checkable
+class Refusing(Protocol):
+    """A namespace that knows why it refused a commit."""
+
+    def commit_mark(self) -> int:
+        """A moment."""
+
+    def commit_refusal(self, id: Sequence[str], version: int, since: int) -> LanceNamespaceError | None:
+        """Why a version was refused since a moment; None if it may have been accepted."""
+
+
 @contextmanager
 def committing(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[None]:
     """Turn a commit of which pylance only knows that it failed into the reason why the namespace refused it.
 
     pylance says of every refusal, be it a missing permission, that the result is unknown.
     """
-    refusal = getattr(namespace, "commit_refusal", None)
-    since = namespace.commit_mark() if refusal else 0  # type: ignore[union-attr]
+    since = namespace.commit_mark() if isinstance(namespace, Refusing) else 0
     try:
         yield
     except CommitStateUnknownError as error:
         version = _UNKNOWN.search(str(error))
-        refused = refusal(id, int(version[1]), since) if refusal and version else None
+        if version is None or not isinstance(namespace, Refusing):
+            raise
+        refused = namespace.commit_refusal(id, int(version[1]), since)
         if refused is None:
             raise
         raise refused from error

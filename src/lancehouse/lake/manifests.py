@@ -206,6 +206,7 @@ class Manifests:
         with translated(f"{self.location}/{final}", self.storage_options):
             if folder := local_folder(self.location):
                 self._finish_locally(folder / staged, folder / final)
+                _remove_empty(folder, folder / staged)
             else:
                 self._finish_remotely(staged, final)
 
@@ -224,7 +225,7 @@ class Manifests:
         with translated(f"{self.location}/{file}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), file)
         if folder := local_folder(self.location):
-            _remove_empty(folder / file)
+            _remove_empty(folder, folder / file)
 
     def _finish_locally(self, staged: Path, final: Path) -> None:
         try:
@@ -239,7 +240,6 @@ class Manifests:
         except OSError:  # a file system without links
             self._move(staged, final)
         staged.unlink(missing_ok=True)
-        _remove_empty(staged)
 
     def _move(self, staged: Path, final: Path) -> None:
         if final.exists():
@@ -290,11 +290,11 @@ def _missing(staged: object, final: object) -> InvalidTableStateError:
     )
 
 
-def _remove_empty(staged: Path) -> None:
-    """Remove the folders of a transaction that have become empty."""
+def _remove_empty(root: Path, staged: Path) -> None:
+    """Remove the folders of a transaction, below a table's, that have become empty."""
     with suppress(OSError):
         for folder in staged.parents:
-            if STAGING not in folder.parts:
+            if not folder.is_relative_to(root / STAGING):
                 return
             folder.rmdir()
 

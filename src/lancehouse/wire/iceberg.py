@@ -69,7 +69,6 @@ class Snapshot(KebabModel):
     """A version of a table."""
 
     snapshot_id: int
-    parent_snapshot_id: int | None = None
     sequence_number: int = 0
     timestamp_ms: int
     manifest_list: str = ""
@@ -89,7 +88,6 @@ class VersionedMetadata(TableMetadata):
     table_uuid: str
     last_updated_ms: int = 0
     last_sequence_number: int = 0
-    current_snapshot_id: int | None = None
     current_schema_id: int = 0
     schemas: list[dict[str, Any]] = Field(default_factory=list)
     snapshots: list[Snapshot] = Field(default_factory=list)

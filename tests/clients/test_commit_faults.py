@@ -1,0 +1,249 @@
+"""Commits on a bad day: answers that are lost, refusals, writers that die, on Iceberg's own server and on ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lance_namespace import (
+    CreateTableRequest,
+    CreateTableVersionRequest,
+    DeclareTableRequest,
+    DescribeTableRequest,
+    DescribeTableVersionRequest,
+    InsertIntoTableRequest,
+    ListTablesRequest,
+    ListTableVersionsRequest,
+    TableExistsRequest,
+    errors,
+)
+from lance_namespace.errors import LanceNamespaceError
+
+from lancehouse import CommitStateUnknownError, IcebergNamespace
+from lancehouse.lake.dataset import committing
+from tests.clients.managed import (
+    NO,
+    House,
+    Id,
+    count,
+    files_in,
+    killed_before_the_manifest_is_final,
+    on_the_way,
+    rows,
+    staged,
+    versions,
+)
+from tests.lake.folder import stream
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, landed, lost_answer, reset
+from tests.servers.loopback import Answer, Request
+
+Faults = Callable[[str], FaultProxy]
+IMPL = {"managed_by": "impl"}
+FEW = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [lost_answer, landed(500), reset, html],
+    ids=["made, lost", "made, 500", "reset", "a page"],
+)
+def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -> None:
+    table = house.table()
+    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    proxy.add(fault, method="POST", path="/tables/t$")
+    house.behind(proxy).create_table_version(request)
+    assert house.check(table) == 2
+    assert count(house.connect(), table) == 11
+
+
+@pytest.mark.parametrize(
+    ("fault", "look"), [(lost_answer, canned(403, NO)), (reset, canned(503))], ids=["made", "not made"]
+)
+def test_an_answer_that_is_lost_for_good(house: House, proxy: FaultProxy, fault: Fault, look: Fault) -> None:
+    """Nobody knows: what was staged stays, for it may be the current version."""
+    table = house.table()
+    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    client = house.behind(proxy)
+    client.list_table_versions(ListTableVersionsRequest(id=table))
+    proxy.add(fault, method="POST", path="/tables/t$", times=ALWAYS)
+    proxy.add(look, method="GET", path=r"/tables/t(\?.*)?$", times=ALWAYS)
+    with pytest.raises(CommitStateUnknownError, match="read the table again before repeating it"):
+        client.create_table_version(request)
+    assert len(on_the_way(house.files(table))) == 1
+    assert count(house.connect(), table) == (11 if fault is lost_answer else 10)
+    house.namespace.create_table_version(request)  # it may be sent again
+    assert house.check(table) == 2
+
+
+def test_a_look_that_is_refused_once(house: House, proxy: FaultProxy) -> None:
+    """The answer is lost, and the token is over just then: the version was accepted, and its manifest stays."""
+    table = house.table()
+    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    client = house.behind(proxy)
+    client.list_table_versions(ListTableVersionsRequest(id=table))
+    proxy.add(lost_answer, method="POST", path="/tables/t$")
+    proxy.add(canned(403, NO), method="GET", path=r"/tables/t(\?.*)?$")
+    client.create_table_version(request)
+    assert house.check(table) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (canned(403, NO), errors.PermissionDeniedError),
+        (canned(503), errors.ServiceUnavailableError),
+        (canned(400, '{"error": {"message": "no", "type": "X", "code": 400}}'), errors.InvalidInputError),
+    ],
+    ids=["403", "503", "400"],
+)
+def test_a_commit_that_is_refused(
+    house: House, proxy: FaultProxy, fault: Fault, expected: type[LanceNamespaceError]
+) -> None:
+    """The reason arrives, though pylance only knows that the result is unknown; no manifest stays."""
+    table = house.table()
+    client = house.behind(proxy)
+    proxy.add(fault, method="POST", path="/tables/t$", times=ALWAYS)
+    with pytest.raises(expected) as error:
+        client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
+    assert not isinstance(error.value, CommitStateUnknownError)
+    assert house.check(table) == 1
+    proxy.clear()
+    client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
+    assert house.check(table) == 2
+
+
+def test_a_first_commit_that_is_refused(house: House, proxy: FaultProxy) -> None:
+    """No entry, no file."""
+    new = [*house.home, "new"]
+    places: list[str | None] = []
+
+    def refuse(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+        places.append(house.location(new))
+        return Answer(403, NO.encode())
+
+    proxy.add(refuse, method="POST", path="/tables/new$", times=ALWAYS)
+    with pytest.raises(errors.PermissionDeniedError):
+        house.behind(proxy).create_table(CreateTableRequest(id=new), stream(rows()))
+    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == []
+    assert files_in(Path(str(places[0]))) == set()
+
+
+def test_the_reason_of_another_commit(house: House, proxy: FaultProxy) -> None:
+    """Of one commit, nothing is known; that another one of the same version was refused is no reason for it."""
+    table = house.table()
+    mine, other = (CreateTableVersionRequest(**staged(house.namespace, table)) for _ in range(2))
+    client = house.behind(proxy)
+    client.list_table_versions(ListTableVersionsRequest(id=table))
+    proxy.add(lost_answer, method="POST", path="/tables/t$")
+    proxy.add(reset, method="GET", path=r"/tables/t(\?.*)?$", times=2)
+    proxy.add(reset, method="POST", path="/tables/t$")
+    proxy.add(reset, method="GET", path=r"/tables/t(\?.*)?$", times=2)
+    with pytest.raises(CommitStateUnknownError):
+        client.create_table_version(mine)
+    with pytest.raises(errors.ConcurrentModificationError):
+        client.create_table_version(other)
+    with pytest.raises(CommitStateUnknownError), committing(client, table):
+        raise CommitStateUnknownError("Commit result for version 2 is unknown")
+    assert house.open(table).version == house.check(table) == 2
+
+
+def test_the_reason_after_a_doubt(house: House, proxy: FaultProxy) -> None:
+    """Of one commit nothing was known; the next one is refused, and told why."""
+    table = house.table()
+    client = house.behind(proxy)
+    proxy.add(reset, method="POST", path="/tables/t$", times=ALWAYS)
+    with pytest.raises(CommitStateUnknownError):
+        client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
+    proxy.clear()
+    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    with pytest.raises(errors.PermissionDeniedError):
+        client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
+
+
+def test_a_server_that_fails_after_the_yes(house: House, proxy: FaultProxy) -> None:
+    """It need not be asked again, not even after a change of columns."""
+    table = house.table()
+    client = house.behind(proxy)
+    request = CreateTableVersionRequest(**staged(client, table, lambda dataset: dataset.add_columns({"n": "1"})))
+
+    def then_gone(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+        told = forward(request)
+        proxy.add(canned(503), times=ALWAYS)
+        return told
+
+    proxy.add(then_gone, method="POST", path="/tables/t$")
+    client.create_table_version(request)
+    assert house.check(table) == 2
+
+
+def test_a_writer_that_died_after_the_yes(house: House) -> None:
+    """The next reader puts the manifest in its place."""
+    table = house.table()
+    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    with killed_before_the_manifest_is_final():
+        house.connect().create_table_version(request)
+    assert house.versions(table) == [1]
+    assert house.at(table) == 2
+    assert house.open(table).count_rows() == 11
+    assert house.check(table) == 2
+
+
+def test_a_writer_that_comes_back_after_the_yes(house: House) -> None:
+    """It sends the same request again, and is told that it was accepted."""
+    table = house.table()
+    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    with killed_before_the_manifest_is_final():
+        house.connect().create_table_version(request)
+    answer = house.connect().create_table_version(request)
+    assert answer.version is not None
+    assert answer.version.version == house.check(table) == 2
+    assert house.connect().create_table_version(request) == answer
+
+
+READERS: dict[str, Callable[[IcebergNamespace, Id], object]] = {
+    "versions": lambda namespace, table: versions(namespace, table),
+    "latest": lambda namespace, table: versions(namespace, table, limit=1, descending=True),
+    "described": lambda namespace, table: namespace.describe_table_version(DescribeTableVersionRequest(id=table)),
+    "by number": lambda namespace, table: namespace.describe_table_version(
+        DescribeTableVersionRequest(id=table, version=2)
+    ),
+    "details": lambda namespace, table: namespace.describe_table(
+        DescribeTableRequest(id=table, load_detailed_metadata=True)
+    ),
+    "version exists": lambda namespace, table: namespace.table_exists(TableExistsRequest(id=table, version=2)),
+    "writer": lambda namespace, table: namespace.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1))),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_everybody_finishes_what_was_accepted(house: House, reader: str) -> None:
+    table = house.table()
+    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    with killed_before_the_manifest_is_final():
+        house.connect().create_table_version(request)
+    READERS[reader](house.connect(), table)
+    assert house.versions(table)[:2] == [1, 2]
+    assert house.check(table) == (3 if reader == "writer" else 2)
+
+
+def test_a_creator_that_died_after_the_yes(house: House) -> None:
+    """The next one finds a table."""
+    table, twin = [*house.home, "t"], house.table("twin")
+    house.namespace.declare_table(DeclareTableRequest(id=table))
+    name = f"{2**64 - 2}.manifest"
+    here = house.folder(table)
+    for file in house.files(twin):
+        (here / file).parent.mkdir(parents=True, exist_ok=True)
+        (here / (f"{file}-x" if file.endswith(".manifest") else file)).write_bytes(
+            (house.folder(twin) / file).read_bytes()
+        )
+    path = f"{str(here).strip('/')}/_versions/{name}-x"
+    with killed_before_the_manifest_is_final():
+        house.namespace.create_table_version(CreateTableVersionRequest(id=table, version=1, manifest_path=path))
+    described = house.connect().describe_table(DescribeTableRequest(id=table, check_declared=True))
+    assert described.is_only_declared is False
+    with pytest.raises(errors.TableAlreadyExistsError):
+        house.connect().create_table(CreateTableRequest(id=table), stream(rows(3)))
+    assert house.check(table) == 1
+    assert house.open(table).count_rows() == 10
