@@ -386,6 +386,19 @@ def test_only_the_first_commit_on_a_branch_looks_at_storage(
     assert shown(orjson.loads(made.metadata)) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
 
 
+def test_after_a_commit_refs_are_told_without_a_list_of_versions(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = adopted(catalog, caller)
+    load(catalog, caller, "t")
+    commit(catalog, caller, "t", version(1, 2))
+    lance.write_dataset(ROWS, location, mode="append")
+    monkeypatch.setattr("lancehouse.lake.history.read", None)
+    metadata = orjson.loads(catalog.tables.load(caller, main, LEVELS, "t", "refs").metadata)
+    assert shown(metadata)[1] == {"main": 2, "dev": dev(1)}
+    assert metadata["snapshots"][0]["summary"]["total-records"] == str(2 * ROWS.num_rows)
+
+
 def test_an_iceberg_table_stays_one(catalog: Catalog, caller: Caller) -> None:
     create(catalog, caller, "i", None)
     with pytest.raises(InvalidInputError, match="cannot become a Lance table"):

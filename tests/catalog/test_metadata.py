@@ -29,10 +29,12 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from lancehouse.catalog.lance_metadata import managed, manifest_location
-from lancehouse.catalog.metadata import LanceTable, LanceTables
+from lancehouse.catalog.metadata import LanceTable, LanceTables, Snapshots
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history
+from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.versions import manifests
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
@@ -743,7 +745,7 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
 ]
 
 
-@pytest.mark.parametrize("looks", ["after each", "after some", "never"])
+@pytest.mark.parametrize("looks", ["after each", "after some", "never", "at refs after each", "at refs after some"])
 def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
     """Whatever is taken from before: the bytes, the etag and the refs are those of a table that is made anew."""
     at = Steps(catalog, properties=IMPL, version=3)
@@ -756,9 +758,12 @@ def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
         assert texts(table) == texts(at.at_once()), name
         checked(table)
         assert states.setdefault(table.etag, table.all) == table.all, name
-        if looks == "after each" or (looks == "after some" and number % 4 == 3):
-            loaded = catalog.tables.load(catalog.warehouse, at.entry)
-            assert texts(loaded) == texts(LanceTables(catalog.database).load(catalog.warehouse, at.entry)), name
+        if "after each" in looks or ("after some" in looks and number % 4 == 3):
+            asked: Snapshots = "refs" if "at refs" in looks else "all"
+            loaded = catalog.tables.load(catalog.warehouse, at.entry, asked)
+            anew = LanceTables(catalog.database).load(catalog.warehouse, at.entry)
+            assert (loaded.refs, loaded.manifest) == (anew.refs, anew.manifest), name
+            assert asked == "refs" or texts(loaded) == texts(anew), name
             checked(loaded)
             assert states.setdefault(loaded.etag, loaded.all) == loaded.all, name
     assert len(set(states.values())) == len(states)
@@ -829,6 +834,78 @@ def test_a_commit_costs_what_is_new(catalog: Catalog, monkeypatch: pytest.Monkey
     assert cost(at.entry) == [1, 52]
     at.commit(54)
     assert cost(at.entry) == [2]
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that are listed for manifests."""
+    folders: list[str] = []
+
+    def counted(table: TableRef) -> dict[int, str]:
+        folders.append(table.branch or "main")
+        return manifests(table)
+
+    monkeypatch.setattr(history, "manifests", counted)
+    return folders
+
+
+def test_refs_after_a_commit_cost_what_is_new(catalog: Catalog, listed: list[str]) -> None:
+    """Versions are not listed: neither with the manifest in its place, nor before, nor if another server committed."""
+    at = Steps(catalog, properties=IMPL, version=3)
+    at.append(3)
+    catalog.load(at.entry)
+    elsewhere = LanceTables(catalog.database)
+    for version in range(4, 8):
+        listed.clear()
+        at.commit(version)
+        if version % 2:
+            catalog.tables.committed(catalog.warehouse, at.entry)
+        before = catalog.tables.load(catalog.warehouse, at.entry, "refs").refs
+        at.append()
+        table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
+        assert table.refs != before
+        assert listed == []
+        assert table.refs == elsewhere.load(catalog.warehouse, at.entry).refs
+
+
+def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list[str]) -> None:
+    at = Steps(catalog, properties=IMPL, version=3)
+    at.append(4)
+    catalog.settle(at.entry)
+    at.commit(4)
+    catalog.tables.committed(catalog.warehouse, at.entry)
+    time.sleep(0.1)
+    table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
+    assert catalog.tables.cached(catalog.warehouse, at.entry, "refs") is table
+    assert catalog.cached(at.entry) is None
+    listed.clear()
+    assert ids(catalog.load(at.entry)) == [1, 2, 3, 4]
+    assert listed == ["main"]
+    assert catalog.cached(at.entry) is catalog.tables.cached(catalog.warehouse, at.entry, "refs") is not None
+
+
+def without_manifest(at: Steps, version: int) -> None:
+    (Path(at.entry.location) / f"_versions/{2**64 - 1 - version:020}.manifest").unlink()
+
+
+@pytest.mark.parametrize("gone", [[1], [2], [1, 2], [3], [5], [4, 5], [1, 4, 5]])
+def test_versions_that_are_gone(catalog: Catalog, gone: list[int]) -> None:
+    """Of those from before the catalog and of those that it accepted, named by a ref of the catalog or by none."""
+    at = Steps(catalog, properties=IMPL, version=3)
+    at.append(6)
+    at.commit(4, 5, refs=(RefRow("x", "tag", 2), RefRow("y", "branch", 5)))
+    catalog.settle(at.entry)
+    for version in gone:
+        without_manifest(at, version)
+    at.commit(6)
+    catalog.tables.committed(catalog.warehouse, at.entry)
+    table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
+    assert table.refs == LanceTables(catalog.database).load(catalog.warehouse, at.entry).refs
+    shown = catalog.load(at.entry)
+    assert ids(shown) == [each for each in range(1, 7) if each > 3 or each not in gone]
+    assert [each["snapshot-id"] for each in shown["snapshots"] if "total-records" not in each["summary"]] == [
+        each for each in gone if each > 3
+    ]
 
 
 def test_json_is_held_once(catalog: Catalog) -> None:

@@ -18,7 +18,8 @@ from lance_namespace.errors import (
 
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.history import History, from_snapshot_id, read, snapshot_id
+from lancehouse.lake.history import History, extended, from_snapshot_id, holds, read, snapshot_id
+from lancehouse.lake.versions import manifests
 from tests.lake.store import BUCKET, Store
 
 ROWS = pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})
@@ -215,6 +216,145 @@ def test_at_a_version(location: str) -> None:
     manifest.rename(manifest.with_suffix(".staged"))
     assert told(location, at=2).version == 1
     assert read(TableRef(location), at=0) is None
+
+
+# One more
+
+
+@pytest.fixture
+def unlisted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, History, int], History | None]:
+    """`extended`, which lists no versions of the main branch."""
+
+    def without_a_list(table: TableRef) -> dict[int, str]:
+        assert table.branch is not None
+        return manifests(table)
+
+    def call(location: str, known: History, at: int) -> History | None:
+        with monkeypatch.context() as patched:
+            patched.setattr(history, "manifests", without_a_list)
+            return extended(TableRef(location), known, at)
+
+    return call
+
+
+Extended = Callable[[str, History, int], History | None]
+
+
+def made(location: str) -> lance.LanceDataset:
+    """A dataset with old names, which can become new ones."""
+    return lance.write_dataset(ROWS, location, enable_v2_manifest_paths=False)
+
+
+def emptied(location: str) -> str:
+    shutil.rmtree(location)
+    return location
+
+
+def moved_away(location: str, version: int) -> Path:
+    """The manifest of a version, which is not in its place any more."""
+    manifest = Path(location) / told(location).of(None)[version].manifest
+    return manifest.rename(manifest.with_suffix(".staged"))
+
+
+LATER: list[tuple[str, Callable[[str], object]]] = [
+    ("nothing", lambda at: at),
+    ("a version", append),
+    ("columns", lambda at: lance.dataset(at).add_columns({"x": "id * 2"})),
+    ("several", lambda at: [append(at) for _ in range(3)]),
+    ("a tag", lambda at: lance.dataset(at).tags.create("x", 2)),
+    ("a branch", lambda at: append(lance.dataset(at).create_branch("b", 2))),
+    ("another version of it", lambda at: append(lance.dataset(at).checkout_version(("b", None)))),
+    (
+        "the branch made again",
+        lambda at: (lance.dataset(at).branches.delete("b"), lance.dataset(at).create_branch("b")),
+    ),
+    ("no tag", lambda at: lance.dataset(at).tags.delete("x")),
+]
+
+
+@pytest.mark.parametrize("names", ["new", "old"])
+def test_extended_is_as_read(location: str, unlisted: Extended, opened: list[int], names: str) -> None:
+    lance.write_dataset(ROWS, location, enable_v2_manifest_paths=names == "new")
+    for _ in range(19):
+        append(location)
+    known = told(location)
+    for name, step in LATER:
+        step(location)
+        before, at = known.version, lance.dataset(location).version
+        opened.clear()
+        found = unlisted(location, known, at)
+        assert found is not None, name
+        assert len(opened) <= at - before + len(known.branches) + 2, name
+        assert found == told(location, at=at), name
+        known = found
+
+
+def test_extended_up_to_a_version(location: str, unlisted: Extended) -> None:
+    """Later ones do not count, and one that is not in its place is not there."""
+    append(location)
+    known = told(location)
+    for _ in range(4):
+        append(location)
+    assert unlisted(location, known, 3) == told(location, at=3)
+    moved_away(location, 4)
+    for at in (4, 5, 7):
+        assert unlisted(location, known, at) == told(location, at=at)
+
+
+UNTOLD: dict[str, tuple[Callable[[str], object], int]] = {
+    "another dataset": (lambda at: [made(emptied(at)), *map(append, [at] * 5)], 6),
+    "cleaned up": (lambda at: lance.dataset(at).cleanup_old_versions(older_than=timedelta(0)), 5),
+    "cleaned up but for a tag": (
+        lambda at: (
+            lance.dataset(at).tags.create("x", 1),
+            lance.dataset(at).cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False),
+        ),
+        5,
+    ),
+    "the newest is gone": (lambda at: moved_away(at, 5), 5),
+    "other names": (lambda at: lance.dataset(at).migrate_manifest_paths_v2(), 5),
+    "gone": (emptied, 5),
+    "an older one": (lambda _: None, 4),
+    "many more": (lambda at: [append(at) for _ in range(9)], 14),
+}
+
+
+@pytest.mark.parametrize(("change", "at"), UNTOLD.values(), ids=UNTOLD)
+def test_what_only_a_list_can_tell(location: str, change: Callable[[str], object], at: int) -> None:
+    made(location)
+    for _ in range(4):
+        append(location)
+    known = told(location)
+    assert extended(TableRef(location), known, 5) == known
+    change(location)
+    assert extended(TableRef(location), known, at) is None
+
+
+def test_an_object_store_is_listed(store: Store) -> None:
+    table = TableRef(f"s3://{BUCKET}/t", store.options)
+    lance.write_dataset(ROWS, table.location, storage_options=store.options)
+    known = read(table)
+    assert known is not None
+    assert extended(table, known, 1) is None
+
+
+def test_holds(location: str) -> None:
+    """A snapshot tells which version was before it, so that this one has to be right too."""
+    for _ in range(4):
+        append(location)
+    known = told(location)
+    assert holds(TableRef(location), known, [1, 2, 4, 9])
+    moved = moved_away(location, 2)
+    assert holds(TableRef(location), known, [1, 4, 9])
+    assert not holds(TableRef(location), known, [2])
+    assert not holds(TableRef(location), known, [3])
+    without = told(location)
+    assert holds(TableRef(location), without, [1, 2, 3, 4])
+    moved_away(location, 1)
+    assert not holds(TableRef(location), without, [3])
+    moved.rename(moved.with_suffix(".manifest"))
+    assert not holds(TableRef(location), without, [2])
+    assert not holds(TableRef(location), without, [3])
 
 
 def test_ids_of_fields_stay(location: str) -> None:

@@ -88,6 +88,18 @@ class Built:
     """How many of the main branch are there because storage has them, before those that the catalog accepted."""
     last: SnapshotRow | None
     """The last that the catalog accepted."""
+    refs: Collection[RefRow]
+    """Tags and branches that are kept in the catalog."""
+
+    @property
+    def named(self) -> set[int]:
+        """The versions of the main branch that `table.refs` depends on.
+
+        The last of those from before the catalog is one of them: the log never goes back behind its time.
+        """
+        tags = self.history.tags.values() if self.history else ()
+        ids = {self.main.end.id, self.main.mark(self.inherited).id, *tags, *(ref.snapshot_id for ref in self.refs)}
+        return {each for each in ids if each <= self.main.end.id}
 
     @property
     def bytes(self) -> int:
@@ -253,7 +265,7 @@ def _built(
     )
     view = memoryview(whole)
     main, side = main.placed(view, len(head), log_start), side.placed(view, side_start, log_start)
-    return Built(table, entry.location, history, main, side, inherited, last)
+    return Built(table, entry.location, history, main, side, inherited, last, rows)
 
 
 def _keep(entry: EntryRow, before: Built | None, versions: Sequence[Version]) -> int:

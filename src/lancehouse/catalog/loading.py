@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from lancehouse.catalog import vending
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.documents import Documents
-from lancehouse.catalog.metadata import LanceTable, LanceTables
+from lancehouse.catalog.metadata import LanceTable, LanceTables, Snapshots
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.rows import EntryRow, Json
-
-Snapshots = Literal["all", "refs"]
 
 SERVER_PLANS: Mapping[str, str] = {"scan-planning-mode": "server"}
 """Only the server can turn a Lance table into files that Iceberg's readers know."""
@@ -45,7 +42,7 @@ class Loader:
         if caller.delegation and warehouse.vend != "none":
             return None
         if entry.kind == "lance":
-            table = self.lance.cached(warehouse, entry)
+            table = self.lance.cached(warehouse, entry, snapshots)
             return None if table is None else self._lance(caller, warehouse, entry, (), table, snapshots)
         document = self.documents.cached(warehouse, str(entry.metadata_location))
         if document is None:
@@ -65,7 +62,8 @@ class Loader:
             MetadataNotFoundError: an Iceberg table's metadata file is gone.
         """
         if entry.kind == "lance":
-            return self._lance(caller, warehouse, entry, levels, self.lance.load(warehouse, entry), snapshots)
+            table = self.lance.load(warehouse, entry, snapshots)
+            return self._lance(caller, warehouse, entry, levels, table, snapshots)
         document = self.documents.load(warehouse, str(entry.metadata_location))
         body = document.refs if snapshots == "refs" else document.all
         if entry.kind == "view":

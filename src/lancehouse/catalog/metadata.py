@@ -7,9 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
+from typing import Literal
 
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
@@ -35,6 +36,8 @@ TABLE_BYTES, VERSION_BYTES = 4_000, 500
 
 Key = tuple[int, str]
 
+Snapshots = Literal["all", "refs"]
+
 
 @dataclass(frozen=True)
 class _Held:
@@ -46,6 +49,8 @@ class _Held:
     """When the look at storage began; 0 if there was none."""
     watch: Watch | None
     """None if it has to be built again each time."""
+    is_listed: bool = True
+    """Whether all versions were looked for in storage; else only those that refs name are known to be right."""
 
     @property
     def table(self) -> LanceTable:
@@ -54,6 +59,10 @@ class _Held:
     @property
     def history(self) -> History | None:
         return self.built.history
+
+    def serves(self, revision: int, snapshots: Snapshots) -> bool:
+        """Whether it is of this revision, and right in all that is asked for."""
+        return self.revision == revision and (self.is_listed or snapshots == "refs")
 
     def is_newer_than(self, moment_ns: int) -> bool:
         """Whether it shows all that was there at a moment: it was read later, or nothing changed since it was read."""
@@ -88,19 +97,27 @@ class LanceTables:
         self._bytes = 0
         self._turns: dict[Key, _Turn] = {}
 
-    def cached(self, warehouse: Warehouse, entry: EntryRow) -> LanceTable | None:
+    def cached(self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all") -> LanceTable | None:
         """The table, if a look at a few local folders tells that it did not change; None: `load` it."""
         key = (warehouse.id, entry.uuid)
         held = self._held.get(key)
-        if held is None or held.revision != entry.revision or held.watch is None or not held.watch.is_unchanged():
+        if held is None or not held.serves(entry.revision, snapshots):
+            return None
+        if held.watch is None or not held.watch.is_unchanged():
             return None
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
         return held.table
 
-    def load(self, warehouse: Warehouse, entry: EntryRow) -> LanceTable:
+    def load(self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all") -> LanceTable:
         """The table as it is now. Threads that ask at the same time share one look at its storage.
+
+        Args:
+            warehouse: where it is.
+            entry: the table in the catalog.
+            snapshots: those that will be told. Whoever asks for "refs" may use nothing else of the table: if the
+                catalog manages it, its other versions need not be what storage has by now.
 
         Raises:
             InvalidTableStateError: the dataset is broken.
@@ -109,9 +126,9 @@ class LanceTables:
         arrived_ns = time.monotonic_ns()
         with self._turn((warehouse.id, entry.uuid)) as key:
             held = self._held.get(key)
-            if held is not None and held.revision == entry.revision and held.is_newer_than(arrived_ns):
+            if held is not None and held.serves(entry.revision, snapshots) and held.is_newer_than(arrived_ns):
                 return held.table
-            return self._hold(key, self._read(warehouse, entry, held))
+            return self._hold(key, self._read(warehouse, entry, held, snapshots))
 
     def committed(self, warehouse: Warehouse, entry: EntryRow) -> LanceTable:
         """The table after a commit. If the catalog manages it, storage is only looked at if nothing is known of it."""
@@ -121,7 +138,7 @@ class LanceTables:
             held = self._held.get(key)
             if held is None:
                 return self._hold(key, self._read(warehouse, entry, None, lenient=True))
-            return self._hold(key, self._managed(entry, held, held.history, 0, None))
+            return self._hold(key, replace(self._managed(entry, held, held.history, 0, None), is_listed=False))
 
     def current_version(self, warehouse: Warehouse, entry: EntryRow) -> int | None:
         """The current version: as the catalog says if it manages the table, else the latest in storage."""
@@ -155,7 +172,15 @@ class LanceTables:
         """
         return lake.schema(_ref(warehouse, location, version))
 
-    def _read(self, warehouse: Warehouse, entry: EntryRow, held: _Held | None, *, lenient: bool = False) -> _Held:
+    def _read(
+        self,
+        warehouse: Warehouse,
+        entry: EntryRow,
+        held: _Held | None,
+        snapshots: Snapshots = "all",
+        *,
+        lenient: bool = False,
+    ) -> _Held:
         started_ns = time.monotonic_ns()
         known = held.history if held else None
         table = _ref(warehouse, entry.location)
@@ -167,6 +192,8 @@ class LanceTables:
             return self._managed(entry, held, None, started_ns, watch(entry.location, versions=False))
         seen = watch(entry.location, versions=False)
         try:
+            if snapshots == "refs" and (found := self._extended(table, entry, held, started_ns, seen)) is not None:
+                return found
             history = lake.read(table, known=known, at=entry.version)
         except LanceNamespaceError as error:
             if not lenient and known is None and entry.schema is None:
@@ -175,6 +202,18 @@ class LanceTables:
             return self._managed(entry, held, known, started_ns, None)
         is_complete = history is not None and history.version == entry.version
         return self._managed(entry, held, history, started_ns, seen if is_complete else None)
+
+    def _extended(
+        self, table: TableRef, entry: EntryRow, held: _Held | None, started_ns: int, seen: Watch | None
+    ) -> _Held | None:
+        """What is held, and the versions that came after it; None if something that refs name may be different."""
+        if held is None or held.history is None or entry.version is None:
+            return None
+        history = lake.extended(table, held.history, entry.version)
+        if history is None:
+            return None
+        found = self._managed(entry, held, history, started_ns, seen if history.version == entry.version else None)
+        return replace(found, is_listed=False) if lake.holds(table, history, found.built.named) else None
 
     def _managed(
         self, entry: EntryRow, held: _Held | None, history: History | None, started_ns: int, seen: Watch | None

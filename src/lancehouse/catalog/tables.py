@@ -16,7 +16,8 @@ from lancehouse.catalog.documents import Document, provisional
 from lancehouse.catalog.entries import TableName, insert, list_names, rename_entry, require_free
 from lancehouse.catalog.files import Files
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.loading import Loaded, Loader, Snapshots
+from lancehouse.catalog.loading import Loaded, Loader
+from lancehouse.catalog.metadata import Snapshots
 from lancehouse.catalog.names import Levels, checked_name, dotted, no_table
 from lancehouse.catalog.transactions import write
 from lancehouse.catalog.warehouses import Warehouse

@@ -7,9 +7,9 @@ reading the next one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -19,12 +19,13 @@ from lance_namespace.errors import (
     ConcurrentModificationError,
     InternalError,
     InvalidTableStateError,
+    TableNotFoundError,
     TableVersionNotFoundError,
 )
 
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.errors import translated
-from lancehouse.lake.versions import manifests, millis, operation
+from lancehouse.lake.versions import manifest_in_place, manifests, millis, operation
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
 from lancehouse.schema.walk import field_ids
 
@@ -114,6 +115,11 @@ class History:
         at = bisect_left(self.versions, version, hi=self._mains, key=lambda each: each.version)
         return self.versions[at] if at < self._mains and self.versions[at].version == version else None
 
+    def before(self, version: int) -> int:
+        """The version of the main branch that came before; 0 if none did."""
+        at = bisect_left(self.versions, version, hi=self._mains, key=lambda each: each.version)
+        return self.versions[at - 1].version if at else 0
+
     @property
     def _mains(self) -> int:
         return bisect_left(self.versions, True, key=lambda each: each.branch is not None)
@@ -166,6 +172,42 @@ def read(table: TableRef, *, known: History | None = None, at: int | None = None
     raise ConcurrentModificationError(f"{table}: versions are deleted faster than they can be read")
 
 
+def extended(table: TableRef, known: History, at: int) -> History | None:
+    """A history that is known, and the few versions of the main branch that came after it, up to `at`.
+
+    It costs the same however many versions there are: they are not listed, so that one in the middle may be gone. Tags
+    and branches are read anew.
+
+    Returns:
+        None where only `read` can tell: if there is too much that is new, if the dataset is another one or was cleaned
+        up, or if it is not on this machine.
+
+    Raises:
+        LanceNamespaceError: as `read`.
+    """
+    newest = known.on_main_at(known.version)
+    if newest is None or not 0 <= at - known.version <= FEW or not _is_in_place(table, newest):
+        return None
+    later = {version: manifest_in_place(table, version) for version in range(known.version + 1, at + 1)}
+    files = {version: file for version, file in later.items() if file is not None}
+    with suppress(TableNotFoundError, TableVersionNotFoundError), _readable():
+        found = _Reading(table, max(files, default=known.version), known).extended(newest, files)
+        return None if found is None or _is_cleaned_up(table, found) else found
+    return None
+
+
+def holds(table: TableRef, history: History, versions: Collection[int]) -> bool:
+    """Whether storage has those of these versions of the main branch that a history has, and no other of them.
+
+    The same is asked of the version before each, which its snapshot names.
+    """
+    asked = {number for each in versions for number in (each, each - 1, history.before(each))}
+    return all(
+        manifest_in_place(table, each) == (known.manifest if (known := history.on_main_at(each)) else None)
+        for each in asked
+    )
+
+
 def latest(table: TableRef) -> int | None:
     """The latest version of a dataset, None where there is none; costs one listing."""
     return max(manifests(table), default=None)
@@ -178,11 +220,8 @@ def schema(table: TableRef) -> Json:
         TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
         InvalidTableStateError: it cannot be read.
     """
-    try:
-        with table.opened() as dataset:
-            return schema_of(dataset)
-    except InternalError as error:
-        raise InvalidTableStateError(f"the dataset cannot be read: {error}") from error.__cause__
+    with _readable(), table.opened() as dataset:
+        return schema_of(dataset)
 
 
 def schema_of(dataset: lance.LanceDataset) -> Json:
@@ -191,10 +230,27 @@ def schema_of(dataset: lance.LanceDataset) -> Json:
 
 
 def _read(table: TableRef, files: Mapping[int, str], known: History | None) -> History:
-    try:
+    with _readable():
         return _Reading(table, max(files), known).history(files)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
     except InternalError as error:
         raise InvalidTableStateError(f"the dataset cannot be read: {error}") from error.__cause__
+
+
+def _is_cleaned_up(table: TableRef, history: History) -> bool:
+    """Whether old versions were deleted: Lance begins with the oldest that no tag and no branch needs."""
+    needed = {*history.tags.values(), *(branch.parent for branch in history.branches.values())}
+    oldest = next((each for each in history.versions if each.snapshot_id not in needed), None)
+    return oldest is not None and oldest.branch is None and not _is_in_place(table, oldest)
+
+
+def _is_in_place(table: TableRef, version: Version) -> bool:
+    return manifest_in_place(table, version.version) == version.manifest
 
 
 class _Reading:
@@ -206,13 +262,25 @@ class _Reading:
     def history(self, files: Mapping[int, str]) -> History:
         with translated(self.table, self.table.storage_options):
             self._forget_another(files)
-            tags, branches = self.dataset.tags.list(), self.dataset.branches.list()
-            told = {name: _branch(branches[name]) for name in sorted(branches)}
-            versions = [*self._versions(None, files)]
-            for name in told:
-                of_branch = manifests(replace(self.table, branch=name))
-                versions += self._versions(name, of_branch, is_known=self._is_known(name, told[name]))
-            schema_now = schema_of(self.dataset)
+            return self._with(self._versions(None, files))
+
+    def extended(self, newest: Version, files: Mapping[int, str]) -> History | None:
+        """What is known, up to its newest version, and these manifests; None if it is of another dataset."""
+        with translated(self.table, self.table.storage_options):
+            if self.known is None or not self._is_same(newest):
+                return None
+            later = sorted(self._read_all(None, files), key=lambda each: each.version)
+            return self._with((*self.known.on_main, *later))
+
+    def _with(self, on_main: Iterable[Version]) -> History:
+        """All of it, told these versions of the main branch."""
+        tags, branches = self.dataset.tags.list(), self.dataset.branches.list()
+        told = {name: _branch(branches[name]) for name in sorted(branches)}
+        versions = [*on_main]
+        for name in told:
+            of_branch = manifests(replace(self.table, branch=name))
+            versions += self._versions(name, of_branch, is_known=self._is_known(name, told[name]))
+        schema_now = schema_of(self.dataset)
         return History(
             version=self.dataset.version,
             schema=schema_now,
@@ -226,9 +294,13 @@ class _Reading:
         """Forget what is known if it is of another dataset, which was here before: the newest version tells."""
         known = self.known.of(None) if self.known else {}
         if shared := known.keys() & files.keys():
-            newest = max(shared)
-            if self._read(None, newest, files[newest], known[newest].operation) != known[newest]:
+            newest = known[max(shared)]
+            if files[newest.version] != newest.manifest or not self._is_same(newest):
                 self.known = None
+
+    def _is_same(self, version: Version) -> bool:
+        """Whether a version of the main branch is what it was."""
+        return self._read(None, version.version, version.manifest, version.operation) == version
 
     def _is_known(self, name: str, branch: Branch) -> bool:
         return self.known is not None and self.known.branches.get(name) == branch

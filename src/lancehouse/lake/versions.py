@@ -109,6 +109,17 @@ def manifests(table: TableRef) -> dict[int, str]:
         return dict(sorted((version, file) for version, file in named if version is not None))
 
 
+def manifest_in_place(table: TableRef, version: int) -> str | None:
+    """Where the manifest of a version of the main branch is, below the location, told by a look for this file alone.
+
+    None if it is not there, or the table is not on this machine.
+    """
+    if (root := local_folder(str(table.location))) is None:
+        return None
+    files = (f"_versions/{_LAST - version:020}.manifest", f"_versions/{version}.manifest")
+    return next((file for file in files if os.path.exists(f"{root}/{file}")), None)  # noqa: PTH110
+
+
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
     """The uuid of the commit that made the dataset's version."""
     made = dataset.read_transaction(dataset.version)
