@@ -868,6 +868,22 @@ def test_refs_after_a_commit_cost_what_is_new(catalog: Catalog, listed: list[str
         assert table.refs == elsewhere.load(catalog.warehouse, at.entry).refs
 
 
+def test_refs_after_a_commit_that_was_answered_here_cost_no_read_of_snapshots(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = Steps(catalog, properties=IMPL, version=3)
+    at.append(3)
+    catalog.load(at.entry)
+    for version in range(4, 8):
+        at.commit(version, refs=(RefRow("x", "tag", version - 1),))
+        catalog.tables.committed(catalog.warehouse, at.entry)
+        at.append()
+        with monkeypatch.context() as patched:
+            patched.setattr(repository, "list_snapshots", None)
+            table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
+        assert texts(table) == texts(LanceTables(catalog.database).load(catalog.warehouse, at.entry))
+
+
 def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list[str]) -> None:
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(4)

@@ -88,7 +88,7 @@ class Built:
     """How many of the main branch are there because storage has them, before those that the catalog accepted."""
     last: SnapshotRow | None
     """The last that the catalog accepted."""
-    refs: Collection[RefRow]
+    refs: Sequence[RefRow]
     """Tags and branches that are kept in the catalog."""
 
     @property
@@ -120,6 +120,11 @@ class Resumption:
     last: SnapshotRow
     version: int
 
+    @property
+    def is_of_last(self) -> bool:
+        """Whether the last known is the only one of main that the catalog has to tell, unless there are new ones."""
+        return self.after == self.last.snapshot_id - 1
+
     def fits(self, rows: Sequence[SnapshotRow], count: int) -> bool:
         """Whether these rows go on where it stops, told how many there are in all.
 
@@ -130,16 +135,28 @@ class Resumption:
         return is_there and count - len(rows) == self.kept
 
 
-def resumption(entry: EntryRow, history: History | None, before: Built | None) -> Resumption | None:
-    """What of a table that the catalog manages need not be made again; None if nothing."""
+def resumption(
+    entry: EntryRow, history: History | None, before: Built | None, *, is_extended: bool = False
+) -> Resumption | None:
+    """What of a table that the catalog manages need not be made again; None if nothing.
+
+    Args:
+        entry: the table in the catalog.
+        history: what its storage holds.
+        before: the table as it was.
+        is_extended: whether the history is the one from before with more versions after its last one.
+    """
     if before is None or before.last is None or entry.version is None or before.location != entry.location:
         return None
     if entry.version >> VERSION_BITS:
         return None  # its ids are not apart from those of other branches
     main, inherited = before.main, before.inherited
     keep = last = main.before(before.last.snapshot_id)
-    if history is not before.history:
-        older = _versions_before(history, main.mark(inherited + 1).id)
+    first = main.mark(inherited + 1).id
+    if is_extended and before.history is not None and before.history.version + 1 >= first:
+        keep = min(keep, main.before(before.history.version + 1))
+    elif history is not before.history:
+        older = _versions_before(history, first)
         if len(older) != inherited:
             return None
         told = history.of(None) if history else {}
@@ -241,7 +258,7 @@ def _built(
     history: History | None,
     main: Line,
     side: Line,
-    rows: Collection[RefRow],
+    rows: Sequence[RefRow],
     more: Sequence[Snapshot],
     *,
     inherited: int = 0,

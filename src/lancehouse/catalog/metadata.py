@@ -14,7 +14,16 @@ from typing import Literal
 
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
-from lancehouse.catalog.lance_metadata import Built, LanceTable, is_managed, managed, resumption, stored
+from lancehouse.catalog.lance_metadata import (
+    Built,
+    LanceTable,
+    Resumption,
+    branches_of,
+    is_managed,
+    managed,
+    resumption,
+    stored,
+)
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history as lake
 from lancehouse.lake.dataset import TableRef
@@ -212,14 +221,33 @@ class LanceTables:
         history = lake.extended(table, held.history, entry.version)
         if history is None:
             return None
-        found = self._managed(entry, held, history, started_ns, seen if history.version == entry.version else None)
+        resumed = resumption(entry, history, held.built, is_extended=True)
+        seen = seen if history.version == entry.version else None
+        found = self._managed(entry, held, history, started_ns, seen, resumed)
         return replace(found, is_listed=False) if lake.holds(table, history, found.built.named) else None
 
     def _managed(
-        self, entry: EntryRow, held: _Held | None, history: History | None, started_ns: int, seen: Watch | None
+        self,
+        entry: EntryRow,
+        held: _Held | None,
+        history: History | None,
+        started_ns: int,
+        seen: Watch | None,
+        resumed: Resumption | None = None,
     ) -> _Held:
         before = held.built if held else None
-        resumed = resumption(entry, history, before)
+        resumed = resumed or resumption(entry, history, before)
+        refs, rows, keep = self._rows(entry, held, resumed)
+        return _Held(managed(entry, history, rows, refs, before, keep), entry.revision, started_ns, seen)
+
+    def _rows(
+        self, entry: EntryRow, held: _Held | None, resumed: Resumption | None
+    ) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
+        """Refs, snapshots, and how many of those that are held come before them."""
+        if held is not None and resumed is not None and held.revision == entry.revision and resumed.is_of_last:
+            refs = held.built.refs
+            if not branches_of(refs):
+                return refs, [resumed.last], resumed.keep
 
         def read(tx: Tx) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
             refs = repository.list_refs(tx, entry.id)
@@ -229,8 +257,7 @@ class LanceTables:
                     return refs, rows, resumed.keep
             return refs, repository.list_snapshots(tx, entry.id), 0
 
-        refs, rows, keep = self._database.read(read)
-        return _Held(managed(entry, history, rows, refs, before, keep), entry.revision, started_ns, seen)
+        return self._database.read(read)
 
     def _hold(self, key: Key, held: _Held) -> LanceTable:
         with self._lock:
