@@ -28,8 +28,8 @@ MAY_IMPORT = {
 
 ONE_USER = {
     "lance": {"lake", "conformance"},
-    "urllib3": {"clients/transport.py"},
-    "httptools": {"clients/bulk.py"},
+    "urllib3": {"clients/connections.py", "clients/transport.py"},
+    "httptools": {"clients/messages.py"},
     "sqlalchemy": {"store"},
     "click": {"cli"},
     "rich": {"cli"},

@@ -117,6 +117,22 @@ def test_a_request_that_comes_too_late(house: House) -> None:
         assert house.check(table) == 2  # and what was staged is gone
 
 
+def test_the_requests_of_a_commit(house: House) -> None:
+    table = house.table()
+    with FaultProxy(house.endpoint) as proxy:
+        namespace = house.behind(proxy)
+        write_to(namespace, table, "append", rows(1))
+        for _ in range(3):
+            proxy.clear()
+            write_to(namespace, table, "append", rows(1))
+            assert [method for method, _ in proxy.requests] == ["GET", "GET", "POST"]
+        held = lance.dataset(namespace_client=namespace, table_id=table)
+        for _ in range(3):
+            proxy.clear()
+            held = lance.write_dataset(rows(1), held, mode="append")
+            assert [method for method, _ in proxy.requests] == ["POST"]
+
+
 def test_two_requests_at_once(house: House) -> None:
     """Of eight that all come next, one wins; the others leave nothing."""
     table = house.table()

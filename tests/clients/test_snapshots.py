@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from lancehouse.clients.namespace import Entry
 from lancehouse.clients.snapshots import COLUMNS, Head, Staged, additions, change, schema_updates
@@ -19,7 +21,7 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import snapshot_id
 from lancehouse.lake.manifests import Manifest, folder_of
 from lancehouse.lake.versions import manifests
-from lancehouse.wire.iceberg import VersionedTable
+from lancehouse.wire.iceberg import LatestTable, VersionedTable
 
 TABLE = TableId.parse(["wh", "a", "b", "t"])
 LOCATION = "/data of 100 %/t"
@@ -420,3 +422,25 @@ def test_what_a_change_makes_of_a_head(versions: list[Staged]) -> None:
 def test_only_the_server_knows_what_comes_of_a_new_schema(dataset: str) -> None:
     before = head(location=dataset)
     assert before.after(change(TABLE, before, [version_of(dataset, 1)])) is None
+
+
+SNAPSHOTS = [{"snapshot-id": number, "timestamp-ms": number} for number in range(1, 6)]
+REFS = {"main": {"snapshot-id": 5, "type": "branch"}, "old": {"snapshot-id": 2, "type": "tag"}}
+
+
+@pytest.mark.parametrize(("refs", "kept"), [(REFS, [2, 5]), ({}, [])], ids=["some", "none"])
+def test_snapshots_that_nothing_names_are_not_kept(refs: Json, kept: list[int]) -> None:
+    told = json.dumps({"metadata": {"table-uuid": UUID, "snapshots": SNAPSHOTS, "refs": refs}})
+    latest, whole = LatestTable.model_validate_json(told), VersionedTable.model_validate_json(told)
+    assert [each.snapshot_id for each in latest.metadata.snapshots] == kept
+    assert [each.snapshot_id for each in whole.metadata.snapshots] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "refs"),
+    [(None, {}), ([1], {}), ([{"snapshot-id": 5}], REFS), (SNAPSHOTS, {"main": 5}), (SNAPSHOTS, [])],
+)
+def test_snapshots_that_make_no_sense(snapshots: object, refs: object) -> None:
+    told = json.dumps({"metadata": {"table-uuid": UUID, "snapshots": snapshots, "refs": refs}})
+    with pytest.raises(ValidationError):
+        LatestTable.model_validate_json(told)

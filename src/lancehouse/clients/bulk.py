@@ -14,10 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import httptools
-
-Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers with their names in lower case, body."""
+from lancehouse.clients.messages import PORTS, Answer, BrokenError, Incoming, host_of, request
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +38,17 @@ def fetch(
 async def _fetch(
     origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: Limits
 ) -> list[Answer | None]:
-    parts = urlsplit(origin)
+    parts, host = urlsplit(origin), host_of(origin)
     secure = parts.scheme == "https"
     answers: list[Answer | None] = [None] * len(requests)
-    waiting = iter([(number, _encoded(parts.netloc, *request)) for number, request in enumerate(requests)])
+    waiting = iter([(number, request("GET", host, *each)) for number, each in enumerate(requests)])
     loop = asyncio.get_running_loop()
 
     async def work() -> None:
         connection = loop.create_connection(
             lambda: _Connection(waiting, answers, limits.read_s),
             parts.hostname or "",
-            parts.port or (443 if secure else 80),
+            parts.port or PORTS[parts.scheme],
             ssl=tls if secure else None,
         )
         try:
@@ -62,11 +59,6 @@ async def _fetch(
 
     await asyncio.gather(*(work() for _ in range(min(limits.connections, len(requests)))))
     return answers
-
-
-def _encoded(host: str, target: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"GET {target} HTTP/1.1", f"Host: {host}", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 class _Connection(asyncio.Protocol):
@@ -85,36 +77,29 @@ class _Connection(asyncio.Protocol):
         self._next()
 
     def _next(self) -> None:
-        self._number, request = next(self._waiting, (-1, b""))
-        if not request:
+        self._number, data = next(self._waiting, (-1, b""))
+        if not data:
             self._transport.close()
             return
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
+        self._incoming = Incoming()
         self._late = self._loop.call_later(self._read_s, self._transport.abort)
-        self._transport.write(request)
+        self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
+            self._incoming.feed(data)
+        except BrokenError:
             self._transport.abort()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
+            return
+        if (answer := self._incoming.answer) is None:
+            return
         self._late.cancel()
-        if "content-encoding" not in self._headers:
-            self._answers[self._number] = (self._parser.get_status_code(), self._headers, b"".join(self._body))
-        if self._parser.should_keep_alive():
-            self._next()
-        else:
+        if "content-encoding" not in answer[1]:
+            self._answers[self._number] = answer
+        if self._incoming.is_last:
             self._transport.close()
+        else:
+            self._next()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._number >= 0:

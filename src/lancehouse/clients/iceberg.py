@@ -100,7 +100,7 @@ class IcebergNamespace(ManagedTables):
             return known[1]
         loaded = parse(reply, LoadedTable, table)
         entry = _entry(loaded) if is_lance(loaded.metadata.properties) else None
-        if (tag := reply.headers.get("ETag", "")) and not (entry and entry.vended):
+        if (tag := reply.headers.get("etag", "")) and not (entry and entry.vended):
             self._tags.put(path, (tag, entry))
         return entry
 

@@ -384,7 +384,7 @@ def _named(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
 def _error(reply: Reply) -> tuple[str, str]:
     """The server's name for an error and its words: of Iceberg REST, Unity or OAuth2, or the text of a page."""
     if 300 <= reply.status < 400:
-        place = reply.headers.get("Location", "nowhere").partition("?")[0]
+        place = reply.headers.get("location", "nowhere").partition("?")[0]
         return "", f"the server redirects to {place}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)
@@ -410,7 +410,7 @@ def _excerpt(body: bytes, length: int) -> str:
 
 
 def _retry_after_s(reply: Reply | None) -> float:
-    value = reply.headers.get("Retry-After", "").strip() if reply else ""
+    value = reply.headers.get("retry-after", "").strip() if reply else ""
     if value.isascii() and value.isdigit():
         return float(value)
     try:

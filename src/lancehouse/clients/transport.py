@@ -1,4 +1,4 @@
-"""One HTTP request, one answer: connections, TLS, proxies, time-outs. The only user of the HTTP library."""
+"""One HTTP request, one answer: TLS, proxies, time-outs, and what is known when no answer comes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnav
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from lancehouse.clients import bulk
+from lancehouse.clients.connections import KEPT, Connections
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
 """How many requests of one list are under way at once."""
 
-KEPT = 64
-"""How many idle connections are kept, so that many threads can share a client."""
-
 ONCE = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
 
-Pool = urllib3.HTTPConnectionPool | urllib3.ProxyManager
+Way = Connections | urllib3.ProxyManager
+"""To a server: direct, or through a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
+    """With their names in lower case."""
     body: bytes
 
 
@@ -62,7 +62,7 @@ class Transport:
         self._settings = settings
         self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
         self._tls = _tls(settings) if settings.endpoint.startswith("https:") or settings.ca_bundle else None
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._ways: dict[tuple[str, str], Way] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send once and read the whole answer.
@@ -72,67 +72,74 @@ class Transport:
             LostError: the answer did not arrive in time, or not whole.
             UnreadableError: it is no HTTP, or not encoded as it says.
         """
-        pool, where, target = self._way(url)
+        way, where, target = self._way(url)
         try:
-            answer = pool.urlopen(
-                method,
-                target,
-                body=body,
-                headers=headers,
-                timeout=self._timeout,
-                retries=ONCE,
-                redirect=False,
-                assert_same_host=False,
-            )
-            return Reply(answer.status, answer.headers, answer.data)
-        except urllib3.exceptions.SSLError as error:
-            if not isinstance(error.args[0], ssl.SSLCertVerificationError):
-                raise LostError(f"the secure connection to {where} broke: {_reason(error)}") from error
-            raise UnreachableError(f"no secure connection to {where}: {_reason(error)}; see `ca_bundle`") from error
+            if isinstance(way, Connections):
+                return _decoded(Reply(*way.send(method, target, headers, body)))
+            return self._send_through(way, method, url, headers, body)
+        except (ssl.SSLError, urllib3.exceptions.SSLError) as error:
+            cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else error
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise UnreachableError(f"no secure connection to {where}: {_reason(error)}; see `ca_bundle`") from error
+            raise LostError(f"the secure connection to {where} broke: {_reason(error)}") from error
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             raise UnreachableError(f"no connection to {where}: {_reason(error)}") from error
         except urllib3.exceptions.ProxyError as error:
             raise UnreachableError(f"no connection to {where} through the proxy: {_reason(error)}") from error
-        except urllib3.exceptions.TimeoutError as error:
+        except (TimeoutError, urllib3.exceptions.TimeoutError) as error:
             seconds = self._settings.read_timeout_s
             raise LostError(f"{where} gave no whole answer within {seconds:g} s") from error
         except urllib3.exceptions.DecodeError as error:
             raise UnreadableError(f"the answer of {where} is not encoded as it says: {_reason(error)}") from error
-        except urllib3.exceptions.HTTPError as error:
+        except (OSError, urllib3.exceptions.HTTPError) as error:
             raise LostError(f"the answer of {where} was lost: {_reason(error)}") from error
+
+    def _send_through(
+        self, proxy: urllib3.ProxyManager, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Reply:
+        answer = proxy.urlopen(
+            method,
+            url,
+            body=body,
+            headers=headers,
+            timeout=self._timeout,
+            retries=ONCE,
+            redirect=False,
+            assert_same_host=False,
+        )
+        return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
 
     def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         """GET many targets of one server; None for each that must be asked for again by `send`."""
-        if isinstance(self._way(origin)[0], urllib3.ProxyManager):
+        if not isinstance(self._way(origin)[0], Connections):
             return [None] * len(requests)
         limits = bulk.Limits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
         answers = bulk.fetch(origin, requests, self._tls, limits)
-        return [
-            Reply(answer[0], urllib3.HTTPHeaderDict(answer[1]), answer[2]) if answer is not None else None
-            for answer in answers
-        ]
+        return [Reply(*answer) if answer is not None else None for answer in answers]
 
-    def _way(self, url: str) -> tuple[Pool, str, str]:
-        """The connections for an address, its name, and what to ask of them."""
+    def _way(self, url: str) -> tuple[Way, str, str]:
+        """The way to an address, its name, and what to ask for there."""
         scheme, where, *_ = urlsplit(url)
-        if (pool := self._pools.get((scheme, where))) is None:
-            pool = self._pools.setdefault((scheme, where), self._pool(scheme, where))
-        if isinstance(pool, urllib3.ProxyManager):
-            return pool, where, url
-        return pool, where, url[len(f"{scheme}://{where}") :] or "/"
+        if (way := self._ways.get((scheme, where))) is None:
+            way = self._ways.setdefault((scheme, where), self._new_way(scheme, where))
+        return way, where, url[len(f"{scheme}://{where}") :] or "/"
 
-    def _pool(self, scheme: str, where: str) -> Pool:
-        """Connections: direct, or through the proxy that the environment names for this address."""
+    def _new_way(self, scheme: str, where: str) -> Way:
+        """Direct, or through the proxy that the environment names for this address."""
         proxies = urllib.request.getproxies()
         proxy = proxies.get(scheme) or proxies.get("all")
-        options: dict[str, Any] = {"maxsize": KEPT, "ssl_context": self._tls}
-        manager = urllib3.PoolManager(**options)
         if proxy and not urllib.request.proxy_bypass(where):
-            manager = _through(proxy, options)
-        manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-        return (
-            manager if isinstance(manager, urllib3.ProxyManager) else manager.connection_from_url(f"{scheme}://{where}")
-        )
+            return _through(proxy, {"maxsize": KEPT, "ssl_context": self._tls})
+        seconds = {"connect_s": self._settings.connect_timeout_s, "read_s": self._settings.read_timeout_s}
+        return Connections(f"{scheme}://{where}", self._tls, **seconds)
+
+
+def _decoded(reply: Reply) -> Reply:
+    """Some servers compress though nobody asked them to."""
+    if "content-encoding" not in reply.headers:
+        return reply
+    whole = urllib3.HTTPResponse(io.BytesIO(reply.body), headers=reply.headers, status=reply.status)
+    return Reply(reply.status, reply.headers, whole.data)
 
 
 def _through(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
@@ -145,7 +152,9 @@ def _through(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers = urllib3.make_headers(proxy_basic_auth=user)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return urllib3.ProxyManager(address, proxy_headers=headers, **options)
+    manager = urllib3.ProxyManager(address, proxy_headers=headers, **options)
+    manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+    return manager
 
 
 def _tls(settings: ClientSettings) -> ssl.SSLContext:

@@ -42,7 +42,7 @@ from lancehouse.lake.manifests import (
 from lancehouse.lake.versions import manifests, root_path
 from lancehouse.paging import page
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by, require_lance
-from lancehouse.wire.iceberg import Snapshot, VersionedTable
+from lancehouse.wire.iceberg import LatestTable, Snapshot, VersionedTable
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class ManagedVersions(WarehouseNamespace):
             table.namespace.catalog,
             lambda at: self._rest.get(
                 at.table(table),
-                VersionedTable,
+                VersionedTable if whole else LatestTable,
                 query="" if whole else LEAST,
                 about=table,
                 headers=VEND,

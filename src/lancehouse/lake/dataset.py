@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
@@ -179,6 +180,7 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     return TableRef(location, storage_options or {}).exists()
 
 
+@lru_cache(maxsize=1024)
 def local_folder(location: str) -> Path | None:
     """The folder of a location on this machine; None for an object store."""
     if location.startswith("file:/"):

@@ -36,7 +36,7 @@ _FOOTER = struct.Struct("<q4x4s")
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
-_FIELD, _VERSION, _TRANSACTION_FILE, _BRANCH, _TRANSACTION_AT = 1, 3, 12, 20, 23
+_FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 20, 23
 """Numbers in Lance's message `Manifest`."""
 
 _OPERATIONS: Mapping[int, str] = MappingProxyType(
@@ -97,7 +97,7 @@ class Manifest:
             raise InvalidInputError("this is no manifest of Lance: it does not end like one")
         message = _message(data, start)
         numbers, texts, columns = {}, {}, blake2b(digest_size=8)
-        for number, value in _fields(message):
+        for number, value in _fields(message, without=_FRAGMENT):
             if number == _FIELD and isinstance(value, bytes):
                 columns.update(value)
             elif isinstance(value, int):
@@ -206,7 +206,7 @@ class Manifests:
         with translated(f"{self.location}/{final}", self.storage_options):
             if folder := local_folder(self.location):
                 self._finish_locally(folder / staged, folder / final)
-                _remove_empty(folder, folder / staged)
+                _remove_empty(folder, staged)
             else:
                 self._finish_remotely(staged, final)
 
@@ -225,7 +225,7 @@ class Manifests:
         with translated(f"{self.location}/{file}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), file)
         if folder := local_folder(self.location):
-            _remove_empty(folder, folder / file)
+            _remove_empty(folder, file)
 
     def _finish_locally(self, staged: Path, final: Path) -> None:
         try:
@@ -290,10 +290,12 @@ def _missing(staged: object, final: object) -> InvalidTableStateError:
     )
 
 
-def _remove_empty(root: Path, staged: Path) -> None:
+def _remove_empty(root: Path, staged: str) -> None:
     """Remove the folders of a transaction, below a table's, that have become empty."""
+    if not staged.startswith(f"{STAGING}/"):
+        return
     with suppress(OSError):
-        for folder in staged.parents:
+        for folder in (root / staged).parents:
             if not folder.is_relative_to(root / STAGING):
                 return
             folder.rmdir()
@@ -348,10 +350,17 @@ def _message(data: bytes, start: int) -> bytes:
     return data[start + _LENGTH.size : start + _LENGTH.size + length]
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: numbers, and texts or messages as bytes."""
-    at = 0
-    while at < len(message):
+def _fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message: numbers, and texts or messages as bytes.
+
+    Messages of the number `without` are passed over: there may be many thousands of them.
+    """
+    at, end, passed_over = 0, len(message), without << 3 | 2
+    while at < end:
+        if message[at] == passed_over:
+            size, at = _varint(message, at + 1)
+            at += size
+            continue
         tag, at = _varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == 0:

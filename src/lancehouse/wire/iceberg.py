@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from lancehouse.wire.model import KebabModel, Paged
 
@@ -90,8 +90,8 @@ class VersionedMetadata(TableMetadata):
     last_sequence_number: int = 0
     current_schema_id: int = 0
     schemas: list[dict[str, Any]] = Field(default_factory=list)
-    snapshots: list[Snapshot] = Field(default_factory=list)
     refs: dict[str, SnapshotRef] = Field(default_factory=dict)
+    snapshots: list[Snapshot] = Field(default_factory=list)
 
 
 class VersionedTable(LoadedTable):
@@ -99,6 +99,24 @@ class VersionedTable(LoadedTable):
 
     metadata: VersionedMetadata
     metadata_location: str | None = None
+
+
+class LatestMetadata(VersionedMetadata):
+    """The same, with the snapshots that branches and tags name; a server may send thousands of others all the same."""
+
+    @field_validator("snapshots", mode="before")
+    @classmethod
+    def _named(cls, told: Any, info: ValidationInfo) -> Any:
+        if not isinstance(told, list):
+            return told
+        named = {ref.snapshot_id for ref in info.data.get("refs", {}).values()}
+        return [each for each in told if not isinstance(each, dict) or each.get("snapshot-id") in named]
+
+
+class LatestTable(VersionedTable):
+    """Answer of LoadTable, with the latest versions."""
+
+    metadata: LatestMetadata
 
 
 class TableChange(KebabModel):
