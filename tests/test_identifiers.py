@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.identifiers import NamespaceId, TableId, is_plain
+from lancehouse.identifiers import NamespaceId, TableId, is_plain, parse_levels, write_levels
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,28 @@ def test_contains() -> None:
     assert parent.contains(NamespaceId("wh", ("a", "b")))
     assert not parent.contains(NamespaceId("wh", ("ab",)))
     assert not parent.contains(NamespaceId("other", ("a", "b")))
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("", ()),
+        ("catalog", ("catalog",)),
+        ("catalog.schema", ("catalog", "schema")),
+        ("catalog$schema", ("catalog", "schema")),
+        ("a.b c.d/e", ("a", "b c", "d/e")),
+        ("a.`b.c`", ("a", "b.c")),
+        ("`a.b`.c", ("a.b", "c")),
+        ("`a``b`", ("a`b",)),
+        ("`a$b`$c", ("a$b", "c")),
+    ],
+)
+def test_levels_as_people_write_them(text: str, levels: tuple[str, ...]) -> None:
+    assert parse_levels(text) == levels
+    assert parse_levels(write_levels(levels)) == levels
+
+
+@pytest.mark.parametrize("text", [".", "a.", ".a", "a..b", "`a", "a`b`", "`a`b", "``", "a$"])
+def test_levels_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="is no id"):
+        parse_levels(text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -10,6 +11,8 @@ from urllib.parse import quote
 
 from lance_namespace.errors import InvalidInputError
 
+LEVEL = re.compile(r"`((?:[^`]|``)+)`|([^.$`]+)")
+"""A level as people write it: one with a dot, a `$` or a backquote in backquotes, which are doubled inside."""
 UNIT_SEPARATOR = "%1F"
 """What joins levels on the wire where the server announces nothing else; it comes encoded."""
 
@@ -89,6 +92,35 @@ class TableId:
 
     def __str__(self) -> str:
         return "table " + ".".join(self.parts)
+
+
+def parse_levels(text: str) -> tuple[str, ...]:
+    """The levels of an id as people write it: joined by dots (or `$`), a level with a dot in backquotes.
+
+    Raises:
+        InvalidInputError: an empty level, or a backquote without its partner.
+    """
+    levels: list[str] = []
+    rest = text
+    while rest:
+        match = LEVEL.match(rest)
+        if match is None or (rest[match.end() :] and rest[match.end()] not in ".$"):
+            raise InvalidInputError(f"{text!r} is no id: levels are joined by dots, one with a dot is `quoted`")
+        levels.append(match[1].replace("``", "`") if match[1] else match[2])
+        rest = rest[match.end() :]
+        if rest in (".", "$"):
+            raise InvalidInputError(f"{text!r} is no id: it ends with a {rest!r}")
+        rest = rest[1:]
+    return tuple(levels)
+
+
+def write_levels(levels: Iterable[str]) -> str:
+    """An id as people write it: levels joined by dots, one with a dot in backquotes."""
+    return ".".join(level if LEVEL.fullmatch(level) and level[0] != "`" else _in_backquotes(level) for level in levels)
+
+
+def _in_backquotes(level: str) -> str:
+    return f"`{level.replace('`', '``')}`"
 
 
 def _checked(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def test_secrets_never_appear(tmp_path: Path, impl: str, output: str) -> None:
         (["--impl", MODEL, "--property", "root=r", "--parent", "missing"], 1, "there is no namespace missing"),
         (["--impl", MODEL, "--property", "nonsense=s3cr3t-t0ken"], 1, "nonsense"),
         (["--impl", "dir", "--property", "s3cr3t-t0ken"], 2, "a property is key=value"),
-        (["--impl", "dir", "--parent", "a."], 2, "is no namespace id"),
+        (["--impl", "dir", "--parent", "a."], 2, "is no id"),
         (["--impl", "dir", "--area", "nonsense"], 2, "--area"),
         ([], 2, "--impl"),
     ],

@@ -97,7 +97,7 @@ def test_the_database_is_an_option_or_in_the_environment(home: Path, monkeypatch
         (["create", "bob", "--role", "owner"], 2, "owner"),
         (["create", "bob", "--warehouse", "w"], 2, "say where a --role is given"),
         (["create", "bob", "--role", "reader", "--namespace", "a"], 1, "names its warehouse"),
-        (["create", "bob", "--role", "reader", "--warehouse", "w", "--namespace", "a."], 2, "no namespace id"),
+        (["create", "bob", "--role", "reader", "--warehouse", "w", "--namespace", "a."], 2, "is no id"),
         (["grant", "ada", "--warehouse", "w"], 2, "--role"),
         (["grant", "bob", "--role", "reader"], 1, "no principal called 'bob'"),
         (["revoke", "ada"], 1, "it is nothing"),

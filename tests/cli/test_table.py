@@ -186,8 +186,8 @@ def test_what_is_not_there(home: Home) -> None:
     ("words", "status", "said"),
     [
         (["--by", "impl", "wh.docs"], 1, "a table id is [warehouse or catalog, namespace, ..., table]"),
-        (["--by", "impl", "wh..docs"], 2, "is no table id: levels are joined by dots"),
-        (["--by", "impl", "wh.`db.docs"], 2, "is no table id"),
+        (["--by", "impl", "wh..docs"], 2, "is no id: levels are joined by dots"),
+        (["--by", "impl", "wh.`db.docs"], 2, "is no id"),
         (["--by", "impl"], 2, "'ID'"),
         (["--by", "catalog", "wh.db.docs"], 2, "'catalog' is not one of 'impl', 'storage'"),
         (["wh.db.docs"], 2, "--by"),

@@ -3,31 +3,7 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import Target, parse_parent, parse_property
-
-
-@pytest.mark.parametrize(
-    ("text", "levels"),
-    [
-        ("", ()),
-        ("catalog", ("catalog",)),
-        ("catalog.schema", ("catalog", "schema")),
-        ("catalog$schema", ("catalog", "schema")),
-        ("a.b c.d/e", ("a", "b c", "d/e")),
-        ("a.`b.c`", ("a", "b.c")),
-        ("`a.b`.c", ("a.b", "c")),
-        ("`a``b`", ("a`b",)),
-        ("`a$b`$c", ("a$b", "c")),
-    ],
-)
-def test_parse_parent(text: str, levels: tuple[str, ...]) -> None:
-    assert parse_parent(text) == levels
-
-
-@pytest.mark.parametrize("text", [".", "a.", ".a", "a..b", "`a", "a`b`", "`a`b", "``", "a$"])
-def test_parse_parent_refuses(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="is no namespace id"):
-        parse_parent(text)
+from lancehouse.conformance.target import Target, parse_property
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,12 @@ def test_files_of_others(file: str) -> None:
     assert not is_ours(file, ["main", "a/b"], metadata=True)
 
 
+@pytest.mark.parametrize("branches", [["a", "a/b"], ["a/b", "a"]])
+def test_a_branch_below_another(branches: list[str]) -> None:
+    assert is_ours("tree/a/b/data/1.lance", branches)
+    assert is_ours("tree/a/data/1.lance", branches)
+
+
 def test_metadata_is_removed_only_where_the_catalog_wrote_it() -> None:
     assert [is_ours(file) for file in ICEBERG] == [False] * len(ICEBERG)
     assert [is_ours(file, metadata=True) for file in ICEBERG] == [True] * len(ICEBERG)

@@ -24,7 +24,8 @@ from lancehouse.cli.main import main
 from lancehouse.conformance.checks import AREAS
 from lancehouse.conformance.results import Outcome, Report
 from lancehouse.conformance.runner import run
-from lancehouse.conformance.target import Target, parse_parent, parse_property
+from lancehouse.conformance.target import Target, parse_property
+from lancehouse.identifiers import parse_levels
 from tests.live.catalogs import ICEBERG, POLARIS, UNITY, Catalog, Shared, opened
 
 RENAMES = {
@@ -91,7 +92,7 @@ def given(text: str) -> tuple[dict[str, str], tuple[str, ...], str | None]:
         pairs = [pair.strip() for pair in text.replace("\n", ",").split(",")]
         properties = dict(parse_property(pair) for pair in pairs if pair)
     location = properties.pop("location", properties.get("root"))
-    return properties, parse_parent(properties.pop("parent", "")), location
+    return properties, parse_levels(properties.pop("parent", "")), location
 
 
 @pytest.mark.parametrize(

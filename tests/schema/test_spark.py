@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from lance_namespace.errors import TableSchemaValidationError
+from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 from pyspark.sql.types import StructType
 
 from lancehouse.schema.ddl import to_ddl
-from lancehouse.schema.spark import ARROW, from_spark, to_spark
+from lancehouse.schema.spark import ARROW, from_spark, table_schema, to_spark
 from tests.schema.storable import BFLOAT16, BLOB, CHANGED, LEGACY_BLOB, REFUSED, STORABLE, label, schemas
 
 AS_SPARK: list[tuple[pa.DataType, str]] = [
@@ -205,3 +205,53 @@ def test_metadata_of_spark_are_text_in_arrow() -> None:
 def test_a_kept_type_that_is_no_json() -> None:
     with pytest.raises(TableSchemaValidationError, match="column c: "):
         from_spark({"fields": [field("long", metadata={ARROW: "{"})]})
+
+
+def array_of(element: str) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+@pytest.mark.parametrize(
+    ("type_", "element"), [("float", pa.float32()), ("double", pa.float64()), ("byte", pa.int8())], ids=str
+)
+def test_vectors_of_a_new_table(type_: str, element: pa.DataType) -> None:
+    made = table_schema({"fields": [field(array_of(type_), nullable=False), field("long", name="d")]}, {"c": 3})
+    assert made == pa.schema([pa.field("c", pa.list_(element, 3), nullable=False), pa.field("d", pa.int64())])
+
+
+def test_vectors_in_structs() -> None:
+    struct = {"type": "struct", "fields": [field(array_of("float")), field("long", name="d")]}
+    made = table_schema({"fields": [field(struct, name="s"), field(array_of("float"), name="s.c")]}, {"s.c": 2})
+    assert made.field("s").type.field("c").type == pa.list_(pa.float32())
+    assert made.field("s.c").type == pa.list_(pa.float32(), 2)
+    made = table_schema({"fields": [field(struct, name="s")]}, {"s.c": 2})
+    assert made.field("s").type == pa.struct([("c", pa.list_(pa.float32(), 2)), ("d", pa.int64())])
+
+
+def test_a_new_table_for_rows_of_another() -> None:
+    schema = pa.schema([("v", pa.list_(BFLOAT16, 2)), ("b", BLOB)])
+    assert table_schema(to_spark(schema)) == schema
+    assert table_schema(to_spark(schema), {"v": 2}) == schema
+
+
+@pytest.mark.parametrize(
+    ("vectors", "problem"),
+    [
+        ({"x": 2}, "vector column x: there is no x among c, s$"),
+        ({"s.x": 2}, r"vector column s\.x: there is no x among c$"),
+        ({"c": 2}, "vector column c: c is no array of numbers, but list<item: string>$"),
+        ({"c.d": 2}, r"vector column c\.d: c is no array of numbers"),
+        ({"s": 2}, "vector column s: s is no array of numbers"),
+        ({"c": 0}, "vector column c: the dimension is 0, not a positive number"),
+    ],
+    ids=str,
+)
+def test_vectors_that_are_none(vectors: dict[str, int], problem: str) -> None:
+    struct = {"type": "struct", "fields": [field("long")]}
+    with pytest.raises(InvalidInputError, match=problem):
+        table_schema({"fields": [field(array_of("string")), field(struct, name="s")]}, vectors)
+
+
+def test_two_columns_of_one_name() -> None:
+    with pytest.raises(TableSchemaValidationError, match=r"more than one column is called c$"):
+        table_schema({"fields": [field("long"), field("string"), field("long", name="d")]})

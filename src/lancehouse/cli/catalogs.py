@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import click
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import Target, parse_parent, parse_property
+from lancehouse.conformance.target import Target, parse_property
+from lancehouse.identifiers import parse_levels
 
 Command = Callable[..., Any]
 
@@ -22,30 +22,13 @@ CLASS_PATHS = {
 }
 """Our own aliases, which another package may register too."""
 
-PLAIN = re.compile(r"[^.$`]+")
-"""A level that is written as it is; any other one in backquotes."""
-
 
 def levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """A namespace id as people write it, taken apart."""
+    """An id as people write it, taken apart."""
     try:
-        return parse_parent(value)
+        return parse_levels(value)
     except InvalidInputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
-
-
-def table_levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """A table id as people write it, taken apart."""
-    try:
-        return parse_parent(value)
-    except InvalidInputError:
-        words = f"{value!r} is no table id: levels are joined by dots, one with a dot is `quoted`"
-        raise click.BadParameter(words, ctx, param) from None
-
-
-def written(id: Iterable[str]) -> str:
-    """An id as people write it: levels joined by dots, one with a dot in backquotes."""
-    return ".".join(level if PLAIN.fullmatch(level) else f"`{level.replace('`', '``')}`" for level in id)
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -64,7 +47,7 @@ with_properties = click.option(
     callback=pairs,
     help="Of the client: endpoint=URL, …; repeat it for each.",
 )
-with_table = click.argument("table", metavar="ID", callback=table_levels)
+with_table = click.argument("table", metavar="ID", callback=levels)
 
 
 def with_namespace(command: Command) -> Command:

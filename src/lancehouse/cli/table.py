@@ -8,7 +8,8 @@ import click
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import UnsupportedOperationError
 
-from lancehouse.cli.catalogs import with_namespace, with_table, written
+from lancehouse.cli.catalogs import with_namespace, with_table
+from lancehouse.identifiers import write_levels
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, namespace: La
     if adopt and by != IMPL:
         raise click.UsageError(f"--adopt goes with --by {IMPL}")
     version = managing(namespace).manage_table(table, by, adopt=adopt)
-    app.output.record("", {"table": written(table), MANAGED_BY: by, "version": version})
+    app.output.record("", {"table": write_levels(table), MANAGED_BY: by, "version": version})
 
 
 def managing(namespace: LanceNamespace) -> ManagedTables:

@@ -17,7 +17,8 @@ from lancehouse.conformance.checks import AREAS
 from lancehouse.conformance.judge import BASIC, described, named
 from lancehouse.conformance.results import Outcome, Report, Result
 from lancehouse.conformance.subject import Subject
-from lancehouse.conformance.target import Target, parse_parent, parse_property
+from lancehouse.conformance.target import Target, parse_property
+from lancehouse.identifiers import parse_levels
 
 CHECKS = Path(__file__).parent / "checks"
 TARGET = pytest.StashKey[Target]()
@@ -46,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.stash[TARGET] = Target(
                 impl=impl,
                 properties=dict(map(parse_property, config.getoption("--namespace-property"))),
-                parent=parse_parent(config.getoption("--namespace-parent")),
+                parent=parse_levels(config.getoption("--namespace-parent")),
                 root=config.getoption("--namespace-root"),
                 entries=config.getoption("--namespace-entries"),
                 known=frozenset(config.getoption("--namespace-known")),

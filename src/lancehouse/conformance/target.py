@@ -16,7 +16,6 @@ URL = re.compile(r"^https?://", re.IGNORECASE)
 DEAD_URL = "http://127.0.0.1:9"
 """Nobody listens on the discard port."""
 
-LEVEL = re.compile(r"`((?:[^`]|``)+)`|([^.$`]+)")
 HIDDEN = "***"
 
 
@@ -80,28 +79,6 @@ class Target:
             pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
             text = re.sub(pattern, HIDDEN, text)
         return text
-
-
-def parse_parent(text: str) -> tuple[str, ...]:
-    """The levels of a namespace id as people write it: joined by dots (or `$`), a level with a dot in backquotes.
-
-    Raises:
-        InvalidInputError: an empty level, or a backquote without its partner.
-    """
-    levels: list[str] = []
-    rest = text
-    while rest:
-        match = LEVEL.match(rest)
-        if match is None or (rest[match.end() :] and rest[match.end()] not in ".$"):
-            raise InvalidInputError(
-                f"{text!r} is no namespace id: levels are joined by dots, one with a dot is `quoted`"
-            )
-        levels.append(match[1].replace("``", "`") if match[1] else match[2])
-        rest = rest[match.end() :]
-        if rest in (".", "$"):
-            raise InvalidInputError(f"{text!r} is no namespace id: it ends with a {rest!r}")
-        rest = rest[1:]
-    return tuple(levels)
 
 
 def parse_property(text: str) -> tuple[str, str]:

@@ -92,7 +92,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"is referenced by .* versions|tagged version\(s\) have been marked", InvalidInputError),
         # Commits
         (r"Commit result for version \d+ is unknown", CommitStateUnknownError),
-        (r"[Cc]ommit conflict|Too many concurrent writers", ConcurrentModificationError),
+        (r"[Cc]ommit conflict|Too many concurrent writers|with concurrent transaction", ConcurrentModificationError),
         # The store
         (r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", UnauthenticatedError),
         (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),

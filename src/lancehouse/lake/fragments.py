@@ -1,89 +1,168 @@
-"""Data files that no version of a table names yet."""
+"""Data files that no version of a table names yet, written by as many processes as there are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
-import lance
 import pyarrow as pa
 from lance.file import LanceFileSession
-from lance.fragment import FragmentMetadata, write_fragments
-from lance_namespace import LanceNamespace
-from lance_namespace.errors import TableAlreadyExistsError, TableVersionNotFoundError
+from lance.fragment import FragmentMetadata, FragmentWriteProgress, write_fragments
+from lance_namespace import DescribeTableRequest
+from lance_namespace.errors import InternalError
 
-from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.dataset import StorageOptions, committing, delete_file
+from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file
 from lancehouse.lake.errors import translated
 
+Piece = str
+"""A fragment that is written but not committed, as JSON."""
 
-class OvertakenError(TableAlreadyExistsError):
-    """Another writer made the first version of the table while this one was about to."""
+
+ALIGNMENT = 16
+"""Of values of more than eight bytes."""
 
 
-def create(
-    rows: pa.Table,
-    location: str,
-    storage_options: StorageOptions,
-    *,
-    namespace: LanceNamespace,
-    id: list[str],
-    managed: bool,
-) -> int:
-    """Write the first version of a table. Of several writers one succeeds, and the others leave no files.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the files of a table go."""
 
-    `lance.write_dataset(mode="create")` will not do: of two at the same time the second overwrites the first.
+    location: str
+    storage_options: StorageOptions = field(default_factory=dict, repr=False, hash=False)
+    is_managed: bool = False
+    """Whether the table's namespace manages its versions."""
 
-    Args:
-        rows: all of them.
-        location: where the catalog has the table.
-        storage_options: to write with; the namespace renews them.
-        namespace: the catalog.
-        id: of the table there.
-        managed: whether the namespace manages the table's versions.
+
+def place(table: TableRef) -> Place:
+    """Ask the namespace, if there is one.
 
     Raises:
-        OvertakenError: there is a version already.
+        TableNotFoundError: it has no such table.
     """
-    options = dict(storage_options) or None
-    about = f"table {'.'.join(id)}"
-    with translated(about, storage_options):
-        written = write_fragments(
-            rows,
-            location,
-            mode="create",
-            return_transaction=True,
-            storage_options=options,
-            namespace_client=namespace,
-            table_id=id,
-        )
+    if table.location is not None or table.namespace is None:
+        return Place(table.location or "", table.storage_options)
+    entry = table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
+    if not entry.location:
+        raise InternalError(f"{table}: the catalog did not say where the table is")
+    return Place(entry.location, entry.storage_options or {}, entry.managed_versioning is True)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How files are written; None is Lance's own default."""
+
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    data_storage_version: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """As pylance takes them."""
+        chosen = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def write(
+    table: TableRef, at: Place, rows: pa.RecordBatchReader, *, mode: str, layout: Layout | None = None
+) -> list[Piece]:
+    """Write rows that no version names yet. If that fails, nothing is left of them.
+
+    Args:
+        table: by its name, so that credentials are renewed.
+        at: where it is.
+        rows: in the table's own types.
+        mode: `append` if the table has versions and keeps its columns, else `overwrite`.
+        layout: how.
+    """
+    begun, source = _Begun(), _Source(rows)
     try:
-        with committing(namespace, id), translated(about, storage_options):
-            committed = lance.LanceDataset.commit(
-                location,
-                written,
-                storage_options=options,
-                enable_v2_manifest_paths=True,
-                max_retries=0,
-                namespace_client=namespace,
-                table_id=id,
-                namespace_client_managed_versioning=managed,
+        with translated(table, at.storage_options):
+            written = write_fragments(
+                source.reader(),
+                at.location,
+                schema=rows.schema,
+                mode=mode,
+                progress=begun,
+                storage_options=dict(at.storage_options) or None,
+                namespace_client=table.namespace,
+                table_id=list(table.id) or None,
+                **(layout or Layout()).arguments(),
             )
-    except CommitStateUnknownError:
+    except BaseException as error:
+        _discard(begun.fragments, at)
+        if source.error is not None:
+            raise source.error from error
         raise
-    except (TableAlreadyExistsError, TableVersionNotFoundError) as error:
-        # Lance looks for version 0, which the commit says it has read, as soon as there is a version 1.
-        discard(written.operation.fragments, location, storage_options)
-        raise OvertakenError(f"{about}: another writer created it just now") from error
-    return int(committed.version)
+    return [json.dumps(fragment.to_json()) for fragment in written]
 
 
-def discard(fragments: Iterable[FragmentMetadata], location: str, storage_options: StorageOptions) -> None:
-    """Delete the files of fragments that were not committed."""
-    options = dict(storage_options)
-    with translated(location, options):
-        session = LanceFileSession(location, storage_options=options or None)
-        for file in (file.path for fragment in fragments for file in fragment.files):
+class _Source:
+    """Rows on their way to Lance, which would make a mere text of what they raise."""
+
+    def __init__(self, rows: pa.RecordBatchReader) -> None:
+        self._rows = rows
+        self.error: BaseException | None = None
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same rows, with decimals where Rust can take them: those of another process may lie between its marks."""
+        return pa.RecordBatchReader.from_batches(self._rows.schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        wide = [position for position, field in enumerate(self._rows.schema) if _is_wide(field.type)]
+        try:
+            for batch in self._rows:
+                columns = [_moved(each) if place in wide else each for place, each in enumerate(batch.columns)]
+                yield pa.RecordBatch.from_arrays(columns, schema=batch.schema) if wide else batch
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _is_wide(dtype: pa.DataType) -> bool:
+    if isinstance(dtype, pa.BaseExtensionType):
+        return _is_wide(dtype.storage_type)
+    children = (dtype.field(position).type for position in range(dtype.num_fields))
+    return pa.types.is_decimal(dtype) or any(map(_is_wide, children))
+
+
+def _moved(array: pa.Array[Any]) -> pa.Array[Any]:
+    if all(buffer is None or buffer.address % ALIGNMENT == 0 for buffer in array.buffers()):
+        return array
+    return pa.concat_arrays([array])
+
+
+class _Begun(FragmentWriteProgress):  # type: ignore[misc]
+    """Remembers what was begun, finished or not."""
+
+    def __init__(self) -> None:
+        self.fragments: list[FragmentMetadata] = []
+
+    def begin(self, fragment: FragmentMetadata, **_: Any) -> None:
+        self.fragments.append(fragment)
+
+    def complete(self, fragment: FragmentMetadata, **_: Any) -> None:
+        self.fragments.append(fragment)
+
+
+def metadata(pieces: Iterable[Piece]) -> list[FragmentMetadata]:
+    """Pieces as pylance has them."""
+    return [FragmentMetadata.from_json(piece) for piece in pieces]
+
+
+def discard(pieces: Iterable[Piece], at: Place) -> None:
+    """Delete the files of pieces that are not committed."""
+    _discard(metadata(pieces), at)
+
+
+def _discard(fragments: Sequence[FragmentMetadata], at: Place) -> None:
+    options = dict(at.storage_options)
+    with translated(at.location, options):
+        session = LanceFileSession(at.location, storage_options=options or None)
+        for file in dict.fromkeys(file.path for fragment in fragments for file in fragment.files):
             blobs = session.list(f"data/{PurePosixPath(file).stem}")
             for path in (f"data/{file}", *blobs):
-                delete_file(location, options, path)
+                delete_file(at.location, options, path)
+        for fragment in fragments:
+            if fragment.deletion_file is not None:
+                delete_file(at.location, options, fragment.deletion_file.path(fragment.id))

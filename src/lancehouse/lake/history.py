@@ -25,7 +25,7 @@ from lance_namespace.errors import (
 
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.errors import translated
-from lancehouse.lake.versions import manifest_in_place, manifests, millis, operation
+from lancehouse.lake.versions import manifest_in_place, manifests, millis, operation, transaction_of
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
 from lancehouse.schema.walk import field_ids
 
@@ -360,7 +360,7 @@ def _branch(told: Mapping[str, Any]) -> Branch:
 
 def _operation(dataset: lance.LanceDataset) -> str | None:
     try:
-        made = dataset.read_transaction(dataset.version)
+        made = transaction_of(dataset, dataset.version)
     except (OSError, ValueError) as error:
         if "not found" not in str(error).lower():
             raise

@@ -16,7 +16,7 @@ from lancehouse.lake.errors import translated
 _DELETES_AT_ONCE = 16
 
 _TABLE = re.compile(
-    r"(_versions|_staging|_transactions|_deletions|_indices)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob",
+    r"(_versions|_staging|_transactions|_deletions|_indices|_lancehouse)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob",
 )
 """Files of a version, on the main branch or below the folder of another."""
 
@@ -55,7 +55,7 @@ def drop(location: str, storage_options: StorageOptions | None = None, *, metada
 
 def is_ours(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:
     """Whether a file below a table's location belongs to the table, which has these branches."""
-    below = next((len(f"tree/{branch}/") for branch in branches if file.startswith(f"tree/{branch}/")), 0)
+    below = max((len(f"tree/{branch}/") for branch in branches if file.startswith(f"tree/{branch}/")), default=0)
     if _TABLE.fullmatch(file, below) or _REFS.fullmatch(file):
         return True
     return metadata and _METADATA.fullmatch(file) is not None

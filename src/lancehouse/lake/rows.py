@@ -39,9 +39,10 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake.commits import OvertakenError, create_with
 from lancehouse.lake.dataset import MAIN, TableRef, committing, exists
 from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import OvertakenError, create
+from lancehouse.lake.fragments import Place
 from lancehouse.lake.removal import drop
 from lancehouse.modes import one_of
 
@@ -173,8 +174,9 @@ class Rows(LanceNamespace):
         if request.storage_options:
             client = cast("LanceNamespace", _Overriding(self, request.storage_options))
         managed = entry.managed_versioning is True
-        if not (TableRef.of(client, table_id).exists() if managed else exists(location, options)):
-            return create(rows, location, options, namespace=client, id=table_id, managed=managed)
+        table = TableRef.of(client, table_id)
+        if not (table.exists() if managed else exists(location, options)):
+            return create_with(table, Place(location, options, managed), rows)
         if mode != "Overwrite":
             raise TableAlreadyExistsError(f"{about}: there is a Lance table at {location}")
         with committing(client, table_id), translated(about, options):

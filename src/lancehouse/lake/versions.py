@@ -120,9 +120,22 @@ def manifest_in_place(table: TableRef, version: int) -> str | None:
     return next((file for file in files if os.path.exists(f"{root}/{file}")), None)  # noqa: PTH110
 
 
+def transaction_of(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
+    """What made a version, if Lance still knows it.
+
+    pylance 14 cannot read that of a compaction which rewrote an index: of it, only that it was one is known.
+    """
+    try:
+        return dataset.read_transaction(version)
+    except TypeError as error:
+        if "RewrittenIndex" not in str(error):
+            raise
+        return lance.Transaction(version - 1, lance.LanceOperation.Rewrite([], []), uuid="")
+
+
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
     """The uuid of the commit that made the dataset's version."""
-    made = dataset.read_transaction(dataset.version)
+    made = transaction_of(dataset, dataset.version)
     return None if made is None else str(made.uuid)
 
 
@@ -198,7 +211,7 @@ def _transaction(dataset: lance.LanceDataset, wanted: str) -> tuple[int, lance.T
     versions = [ref["version"] for ref in dataset.version_refs()]
     candidates = [int(wanted)] if wanted.isdecimal() else reversed(versions)
     for version in candidates:
-        found = dataset.read_transaction(version) if version in versions else None
+        found = transaction_of(dataset, version) if version in versions else None
         if found is not None and (wanted.isdecimal() or found.uuid == wanted):
             return version, found
     raise TransactionNotFoundError(f"transaction {wanted} not found")

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
 from lancehouse.schema.ddl import SparkType, to_ddl
 from lancehouse.schema.jsonarrow import type_from_jsonarrow, type_to_jsonarrow
@@ -102,6 +103,49 @@ def from_spark(struct: Mapping[str, Any]) -> pa.Schema:
     return pa.schema([from_struct_field(field) for field in struct["fields"]])
 
 
+def table_schema(struct: Mapping[str, Any], vector_columns: Mapping[str, int] | None = None) -> pa.Schema:
+    """The Arrow schema of a new Lance table for rows of a StructType.
+
+    Args:
+        struct: the JSON of the StructType.
+        vector_columns: dimensions of arrays of numbers that are vectors, by name; `a.b` is the field b of the struct a.
+
+    Raises:
+        TableSchemaValidationError: Lance does not store a type, or two columns have one name.
+        InvalidInputError: a vector column is unknown or no array of numbers, or its dimension is not positive.
+    """
+    schema = from_spark(struct)
+    if len(set(schema.names)) < len(schema):
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        raise TableSchemaValidationError(f"more than one column is called {', '.join(twice)}")
+    fields = list(schema)
+    for name, dimension in (vector_columns or {}).items():
+        if dimension < 1:
+            raise InvalidInputError(f"vector column {name}: the dimension is {dimension}, not a positive number")
+        fields = _with_vector(fields, [name] if name in schema.names else name.split("."), name, dimension)
+    return pa.schema(fields)
+
+
+def _with_vector(fields: list[pa.Field[Any]], steps: list[str], name: str, dimension: int) -> list[pa.Field[Any]]:
+    if not any(field.name == steps[0] for field in fields):
+        known = ", ".join(field.name for field in fields)
+        raise InvalidInputError(f"vector column {name}: there is no {steps[0]} among {known or 'no columns'}")
+    return [_vector(field, steps, name, dimension) if field.name == steps[0] else field for field in fields]
+
+
+def _vector(field: pa.Field[Any], steps: list[str], name: str, dimension: int) -> pa.Field[Any]:
+    dtype = field.type
+    if len(steps) > 1 and isinstance(dtype, pa.StructType):
+        return field.with_type(pa.struct(_with_vector(list(dtype), steps[1:], name, dimension)))
+    if len(steps) == 1 and isinstance(dtype, pa.FixedSizeListType) and dtype.list_size == dimension:
+        return field
+    if len(steps) == 1 and isinstance(dtype, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        element = dtype.value_field
+        if pa.types.is_integer(element.type) or pa.types.is_floating(element.type):
+            return field.with_type(pa.list_(element, dimension))
+    raise InvalidInputError(f"vector column {name}: {field.name} is no array of numbers, but {dtype}")
+
+
 def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[Any]:
     """The Arrow field of one StructField; `above` is the path of its parent, for errors."""
     path = (*above, field["name"])
@@ -115,6 +159,32 @@ def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[An
             return arrow_field(path, dtype, nullable=nullable, metadata=metadata)
         metadata = {key: value for key, value in metadata.items() if key not in (EXTENSION, EXTENSION_METADATA)}
     return arrow_field(path, plain, nullable=nullable, metadata=metadata)
+
+
+def exchanged(node: Node) -> pa.DataType:
+    """The Arrow type in which Spark gives and takes what has no children to it.
+
+    Raises:
+        TableSchemaValidationError: Spark has no such type.
+    """
+    return named(_EXTENSIONS.get(node.extension or "") or _name(node), node.path)
+
+
+def named(name: str, path: Path) -> pa.DataType:
+    """The Arrow type of a Spark type without children; `path` is that of the field, for errors.
+
+    Raises:
+        TableSchemaValidationError: Arrow has no such type.
+    """
+    if (dtype := _NAMES.get(name)) is not None:
+        return dtype
+    try:
+        for pattern, build in _PARAMETRIC:
+            if found := pattern.fullmatch(name):
+                return build(found)
+    except ValueError as error:
+        raise refused(path, f"Arrow has no type for Spark {name}: {error}") from error
+    raise refused(path, f"Arrow has no type for Spark {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +276,7 @@ def _text(value: object) -> str:
 def _arrow_type(spark: SparkType, path: Path) -> pa.DataType:
     match spark:
         case str():
-            return _named(spark, path)
+            return named(spark, path)
         case {"type": "array", "elementType": of, "containsNull": nullable}:
             return pa.list_(_child(path, "item", of, nullable))
         case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nullable}:
@@ -219,15 +289,3 @@ def _arrow_type(spark: SparkType, path: Path) -> pa.DataType:
 def _child(above: Path, name: str, spark: SparkType, nullable: bool) -> pa.Field[Any]:
     path = (*above, name)
     return arrow_field(path, _arrow_type(spark, path), nullable=nullable, metadata={})
-
-
-def _named(name: str, path: Path) -> pa.DataType:
-    if (dtype := _NAMES.get(name)) is not None:
-        return dtype
-    try:
-        for pattern, build in _PARAMETRIC:
-            if found := pattern.fullmatch(name):
-                return build(found)
-    except ValueError as error:
-        raise refused(path, f"Arrow has no type for Spark {name}: {error}") from error
-    raise refused(path, f"Arrow has no type for Spark {name}")

@@ -6,27 +6,31 @@ knows no difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, UUID, Folded, Node, Path, fold, map_type, narrow_decimal
+from lancehouse.schema.arrays import (
+    Conversion,
+    Convert,
+    Typed,
+    cast,
+    float_of_bfloat16,
+    floored,
+    mask,
+    narrowed,
+    storage,
+)
+from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, UUID, Folded, Node, Path, fold
 
 FIELD_ID = "PARQUET:field_id"
 """Key of Arrow field metadata that pyarrow writes as a Parquet field id."""
 
 PLACEHOLDER_ID = 2_147_000_000
 """The id of a field that stands in a struct without fields, which Parquet does not have; no reader asks for it."""
-
-_DAY_MS = 86_400_000
-
-Convert = Callable[..., Any]
-"""Arrays in, arrays out; pyarrow's stubs know too little of nested ones to say more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,9 @@ def converter(fields: Iterable[pa.Field[Any]], iceberg: Mapping[str, Any]) -> Co
         TableSchemaValidationError: a type that Iceberg has no word for.
     """
     ids = dict(_ids((), iceberg))
-    folded = fold(fields, _Values(ids))
-    return Converter(pa.schema([_field(column, ids) for column in folded]), [column.type.convert for column in folded])
+    values = _Values(ids)
+    folded = fold(fields, values)
+    return Converter(pa.schema([values.field(column) for column in folded]), [column.type.convert for column in folded])
 
 
 def _ids(path: Path, json: Any) -> Iterator[tuple[Path, int]]:
@@ -85,75 +90,41 @@ def _ids(path: Path, json: Any) -> Iterator[tuple[Path, int]]:
             yield from _ids((*path, "value"), value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Typed:
-    type: pa.DataType
-    convert: Convert
+class _Values(Conversion):
+    """Folds to Iceberg's types."""
 
-
-def _field(folded: Folded[_Typed], ids: Mapping[Path, int], name: str | None = None) -> pa.Field[Any]:
-    node = folded.node
-    # A column of nulls is a column of strings to Iceberg, and those may be null.
-    nullable = node.nullable or node.type == pa.null()
-    return pa.field(name or node.name, folded.type.type, nullable=nullable, metadata={FIELD_ID: str(ids[node.path])})
-
-
-class _Values:
-    """Folds to a type and a way to convert arrays to it."""
+    list_of = staticmethod(pa.large_list)
 
     def __init__(self, ids: Mapping[Path, int]) -> None:
         self._ids = ids
 
-    def enter(self, node: Node) -> _Typed | None:
+    def field(self, folded: Folded[Typed], name: str | None = None) -> pa.Field[Any]:
+        node = folded.node
+        # A column of nulls is a column of strings to Iceberg, and those may be null.
+        nullable = node.nullable or node.type == pa.null()
+        metadata = {FIELD_ID: str(self._ids[node.path])}
+        return pa.field(name or node.name, folded.type.type, nullable=nullable, metadata=metadata)
+
+    def enter(self, node: Node) -> Typed | None:
         return _EXTENSIONS.get(node.extension or "")
 
-    def leaf(self, node: Node) -> _Typed:
-        return _leaf(node)
+    def leaf(self, node: Node) -> Typed:
+        if (narrow := narrowed(node.type)) is not None:
+            return narrow
+        match dtype := node.type:
+            case pa.Time32Type() | pa.Time64Type():
+                to: pa.DataType = pa.time64("us")
+                return Typed(to, floored(1000, to) if dtype.unit == "ns" else cast(to))
+            case pa.DurationType():
+                return Typed(pa.int64(), cast(pa.int64()))
+        to = _WIDER.get(dtype, dtype)
+        return Typed(to, storage if to == dtype else cast(to))
 
-    def dictionary(self, _: Node, values: _Typed) -> _Typed:
-        return _Typed(values.type, lambda array: values.convert(_storage(array).dictionary_decode()))
-
-    def list(self, _: Node, element: Folded[_Typed]) -> _Typed:
-        dtype = pa.large_list(_field(element, self._ids, "element"))
-        return _Typed(dtype, lambda array: _list(_storage(array), dtype, element.type.convert))
-
-    def map(self, _: Node, key: Folded[_Typed], value: Folded[_Typed]) -> _Typed:
-        dtype = map_type(_field(key, self._ids, "key"), _field(value, self._ids, "value"))
-        return _Typed(dtype, lambda array: _map(_storage(array), dtype, key.type.convert, value.type.convert))
-
-    def struct(self, _: Node, fields: Sequence[Folded[_Typed]]) -> _Typed:
+    def struct(self, node: Node, fields: Sequence[Folded[Typed]]) -> Typed:
         if not fields:
             return _empty_struct()
         # Where the struct is null, so are fields that are required in it: Parquet's writer must not mind.
-        arrow = [_field(field, self._ids).with_nullable(True) for field in fields]
-        converts = [field.type.convert for field in fields]
-        return _Typed(pa.struct(arrow), lambda array: _struct(_storage(array), arrow, converts))
-
-
-def _storage(array: Any) -> Any:
-    while isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    return array
-
-
-def _leaf(node: Node) -> _Typed:
-    match dtype := node.type:
-        case pa.TimestampType():
-            to: pa.DataType = pa.timestamp("us", None if dtype.tz is None else "UTC")
-            return _Typed(to, _floored(1000, to) if dtype.unit == "ns" else _cast(to))
-        case pa.Time32Type() | pa.Time64Type():
-            to = pa.time64("us")
-            return _Typed(to, _floored(1000, to) if dtype.unit == "ns" else _cast(to))
-        case pa.DurationType():
-            return _Typed(pa.int64(), _cast(pa.int64()))
-        case pa.Decimal128Type() | pa.Decimal256Type():
-            if (digits := narrow_decimal(dtype)) is None:
-                return _Typed(pa.string(), _plain_digits)
-            return _Typed(pa.decimal128(*digits), _cast(pa.decimal128(*digits)))
-    if dtype == pa.date64():
-        return _Typed(pa.date32(), _floored(_DAY_MS, pa.date32()))
-    to = _WIDER.get(dtype, dtype)
-    return _Typed(to, _storage if to == dtype else _cast(to))
+        return super().struct(node, [replace(field, node=replace(field.node, nullable=True)) for field in fields])
 
 
 _WIDER: Mapping[pa.DataType, pa.DataType] = {
@@ -165,85 +136,20 @@ _WIDER: Mapping[pa.DataType, pa.DataType] = {
 }
 
 
-def _cast(to: pa.DataType) -> Convert:
-    return lambda array: _storage(array).cast(to)
-
-
-def _floored(by: int, to: pa.DataType) -> Convert:
-    """Coarser units, rounded down as Iceberg does; pyarrow rounds towards zero."""
-
-    def convert(array: Any) -> Any:
-        plain = _storage(array)
-        numbers = plain.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // by
-        coarse = pa.array(numbers, mask=_nulls(plain))
-        return (coarse.cast(pa.int32()) if to == pa.date32() else coarse).view(to)
-
-    return convert
-
-
-def _plain_digits(array: Any) -> Any:
-    return pa.array(
-        [None if value is None else format(value, "f") for value in _storage(array).to_pylist()], pa.string()
-    )
-
-
-def _bfloat16(array: Any) -> Any:
-    plain = _storage(array)
-    nulls = _nulls(plain)
-    bits = plain.view(pa.binary(2)) if plain.type != pa.binary(2) else plain
-    raw = np.frombuffer(bits.buffers()[1] or b"", dtype="<u2")[bits.offset : bits.offset + len(bits)]
-    return pa.array((raw.astype("<u4") << 16).view("<f4"), mask=nulls)
-
-
-def _list(array: Any, dtype: pa.DataType, convert: Convert) -> Any:
-    # What a null list may hide is left out: Parquet's writer refuses it.
-    values = convert(array.flatten())
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    return pa.LargeListArray.from_arrays(_offsets(lengths, np.int64), values, type=dtype, mask=_mask(array))
-
-
-def _map(array: Any, dtype: pa.DataType, convert_key: Convert, convert_value: Convert) -> Any:
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    lengths = np.where(_nulls(array), 0, np.diff(offsets))
-    starts = np.repeat(offsets[:-1] - np.concatenate(([0], np.cumsum(lengths)))[:-1], lengths)
-    chosen = pa.array(starts + np.arange(len(starts)))
-    # `keys` and `items` are those of the whole array, of which this may be a slice; so are the offsets.
-    keys, values = convert_key(array.keys.take(chosen)), convert_value(array.items.take(chosen))
-    from_arrays: Convert = pa.MapArray.from_arrays
-    return from_arrays(_offsets(lengths, np.int32), keys, values, type=dtype, mask=_mask(array))
-
-
-def _struct(array: Any, fields: Sequence[pa.Field[Any]], converts: Sequence[Convert]) -> Any:
-    children = [convert(array.field(position)) for position, convert in enumerate(converts)]
-    return pa.StructArray.from_arrays(children, fields=list(fields), mask=_mask(array))
-
-
-def _empty_struct() -> _Typed:
+def _empty_struct() -> Typed:
     placeholder = pa.field("_", pa.bool_(), metadata={FIELD_ID: str(PLACEHOLDER_ID)})
 
     def convert(array: Any) -> Any:
-        plain = _storage(array)
-        return pa.StructArray.from_arrays([pa.nulls(len(plain), pa.bool_())], fields=[placeholder], mask=_mask(plain))
+        plain = storage(array)
+        return pa.StructArray.from_arrays([pa.nulls(len(plain), pa.bool_())], fields=[placeholder], mask=mask(plain))
 
-    return _Typed(pa.struct([placeholder]), convert)
-
-
-def _nulls(array: Any) -> Any:
-    return array.is_null().to_numpy(zero_copy_only=False)
+    return Typed(pa.struct([placeholder]), convert)
 
 
-def _mask(array: Any) -> Any:
-    return array.is_null() if array.null_count else None
-
-
-def _offsets(lengths: Any, dtype: Any) -> Any:
-    return pa.array(np.concatenate((np.zeros(1, dtype), np.cumsum(lengths, dtype=dtype))))
-
-
-_EXTENSIONS: Mapping[str, _Typed] = {
-    **dict.fromkeys(JSON, _Typed(pa.string(), _cast(pa.string()))),
-    BLOB: _Typed(pa.large_binary(), _cast(pa.large_binary())),
-    BFLOAT16: _Typed(pa.float32(), _bfloat16),
-    UUID: _Typed(pa.uuid(), lambda array: pa.ExtensionArray.from_storage(pa.uuid(), _storage(array))),
+_EXTENSIONS: Mapping[str, Typed] = {
+    **dict.fromkeys(JSON, Typed(pa.string(), cast(pa.string()))),
+    BLOB: Typed(pa.large_binary(), cast(pa.large_binary())),
+    BFLOAT16: Typed(pa.float32(), float_of_bfloat16),
+    UUID: Typed(pa.uuid(), lambda array: pa.ExtensionArray.from_storage(pa.uuid(), storage(array))),
 }
 """Extensions that mean something else than their storage type; Lance hands out blobs as binaries if asked to."""

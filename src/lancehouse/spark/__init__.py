@@ -1,1 +1,21 @@
 """Lance tables in PySpark."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lancehouse.spark.catalog import LanceCatalog
+    from lancehouse.spark.session import local
+
+__all__ = ["LanceCatalog", "local"]
+
+_HOMES = {"LanceCatalog": "lancehouse.spark.catalog", "local": "lancehouse.spark.session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load PySpark when it is first needed: `lancehouse.spark.java` does without."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

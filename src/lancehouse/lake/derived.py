@@ -1,0 +1,204 @@
+"""Columns computed from others, added to a table fragment by fragment; what is done stays done."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Self
+
+import lance
+import pyarrow as pa
+from lance.fragment import FragmentMetadata
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+
+from lancehouse.lake.commits import Properties, commit
+from lancehouse.lake.dataset import TableRef, committing
+from lancehouse.lake.errors import translated
+from lancehouse.lake.fragments import Piece, Place
+
+Function = Callable[[pa.RecordBatch], Any]
+"""Takes a batch, gives an Arrow array of as many values."""
+
+SAMPLE = 16
+"""Rows that tell which type a function gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """What the new columns are."""
+
+    expressions: Mapping[str, str]
+    functions: Mapping[str, Function]
+    reads: tuple[str, ...]
+    """Columns that the functions get."""
+    schema: pa.Schema
+    """Of the new columns."""
+
+    @classmethod
+    def of(
+        cls,
+        table: TableRef,
+        dataset: lance.LanceDataset,
+        columns: Mapping[str, str | Function],
+        reads: Sequence[str] | None = None,
+    ) -> Self:
+        """See that the columns can be added.
+
+        Raises:
+            InvalidInputError: no column, one that is there already, SQL beside functions, or a function that fails.
+            TableColumnNotFoundError: a column is read that is not there.
+        """
+        known = dataset.schema.names
+        if taken := [name for name in columns if name in known]:
+            raise InvalidInputError(f"{table} has a column {', '.join(taken)} already")
+        if missing := [name for name in reads or () if name not in known]:
+            raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(known)}")
+        expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
+        functions = {name: value for name, value in columns.items() if callable(value)}
+        if not columns or len(expressions) not in (0, len(columns)) or len(functions) not in (0, len(columns)):
+            raise InvalidInputError("add_columns takes columns that are all SQL, or all functions of Arrow batches")
+        chosen = tuple(known if reads is None else reads)
+        return cls(expressions, functions, chosen, _schema(table, dataset, expressions, functions, chosen))
+
+    @property
+    def digest(self) -> str:
+        """The same for the same columns, in another process too."""
+        codes = {name: _code(function) for name, function in self.functions.items()}
+        return _hash([dict(self.expressions), codes, list(self.reads), str(self.schema)])
+
+    def values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What the functions give for a batch."""
+        return _called(self.functions, batch, self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The new columns of one fragment, written but not committed; it goes through JSON."""
+
+    fragment: int
+    digest: str
+    """Of what the columns were computed from: of other data they would be others."""
+    piece: Piece
+    schema: str | None = None
+    """Of the table with the new columns: pylance's own, pickled. Not kept, as what lies in storage is not unpickled."""
+
+    def to_json(self, *, keep: bool = False) -> str:
+        """As text, to be kept in storage or not."""
+        return json.dumps([self.fragment, self.digest, self.piece, None if keep else self.schema])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From text."""
+        return cls(*json.loads(text))
+
+
+def execute(table: TableRef, dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> Added:
+    """Compute and write the new columns of a fragment."""
+    found = dataset.get_fragment(fragment)
+    with translated(table, table.storage_options):
+        if derivation.expressions:
+            metadata, schema = found.merge_columns(dict(derivation.expressions))
+        else:
+            metadata, schema = found.merge_columns(derivation.values, columns=list(derivation.reads))
+    pickled = base64.b64encode(pickle.dumps(schema)).decode()
+    return Added(fragment, _state(dataset, found.metadata), json.dumps(metadata.to_json()), pickled)
+
+
+def missing(dataset: lance.LanceDataset, done: Iterable[Added]) -> list[int]:
+    """The fragments of a version for which there is nothing yet, or nothing that still holds.
+
+    One is always done anew by whoever goes on with the work of another: it tells the schema.
+    """
+    known = {(each.fragment, each.digest): each for each in done}
+    states = {fragment.fragment_id: _state(dataset, fragment.metadata) for fragment in dataset.get_fragments()}
+    found = [fragment for fragment, state in states.items() if (fragment, state) not in known]
+    is_told = found or any(known[each].schema for each in states.items())
+    return found if is_told else list(states)[:1]
+
+
+def finish(
+    table: TableRef,
+    at: Place,
+    dataset: lance.LanceDataset,
+    derivation: Derivation,
+    done: Iterable[Added],
+    properties: Properties = None,
+) -> int:
+    """Make the version with the new columns; the version.
+
+    Raises:
+        ConcurrentModificationError: the table has changed; what is done holds, for the fragments that have not.
+    """
+    by_id = {each.fragment: each for each in done}
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    if not fragments:
+        with committing(table.namespace, table.id), translated(table, at.storage_options):
+            dataset.add_columns(derivation.schema)
+        return int(dataset.version)
+    merged = [_merged(each, by_id[each.id]) for each in fragments]
+    told = next(each.schema for each in by_id.values() if each.schema)
+    schema = pickle.loads(base64.b64decode(told))  # noqa: S301 - it came from a task of this job, not from storage
+    return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, properties, retries=0)
+
+
+def _merged(now: FragmentMetadata, added: Added) -> FragmentMetadata:
+    """A fragment as it is now, with the new columns: rows may have been deleted since these were computed."""
+    known = {file.path for file in now.files}
+    new = [file for file in FragmentMetadata.from_json(added.piece).files if file.path not in known]
+    return replace(now, files=[*now.files, *new])
+
+
+def _schema(
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    expressions: Mapping[str, str],
+    functions: Mapping[str, Function],
+    reads: Sequence[str],
+) -> pa.Schema:
+    with translated(table, table.storage_options):
+        if expressions:
+            found: pa.Schema = dataset.scanner(columns=dict(expressions)).projected_schema
+            return found
+        sample = dataset.scanner(columns=list(reads), limit=SAMPLE).to_table()
+    [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_arrays([], schema=pa.schema([]))]
+    return _called(functions, batch).schema
+
+
+def _called(
+    functions: Mapping[str, Function], batch: pa.RecordBatch, schema: pa.Schema | None = None
+) -> pa.RecordBatch:
+    made: dict[str, Any] = {}
+    for name, array in _arrays(functions, batch):
+        if len(array) != batch.num_rows:
+            raise InvalidInputError(f"column {name}: of {batch.num_rows} rows its function made {len(array)} values")
+        made[name] = array if schema is None else array.cast(schema.field(name).type)
+    return pa.record_batch(made)
+
+
+def _arrays(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
+    for name, function in functions.items():
+        array = function(batch)
+        if not isinstance(array, pa.Array | pa.ChunkedArray):
+            raise InvalidInputError(f"column {name}: its function gave {type(array).__name__}, not an Arrow array")
+        yield name, array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _state(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
+    return _hash([str(dataset.lance_schema), [file.path for file in fragment.files]])
+
+
+def _code(function: Function) -> list[str]:
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return [name]
+    constants = [repr(each) for each in code.co_consts if not hasattr(each, "co_code")]  # nested code has an address
+    return [name, code.co_code.hex(), *code.co_names, *constants]
+
+
+def _hash(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,134 @@
+"""The rows that each version of a table added, for those who follow the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import lance
+from lance.fragment import FragmentMetadata
+from lance_namespace.errors import InvalidTableStateError, TableVersionNotFoundError, UnsupportedOperationError
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translated
+from lancehouse.lake.versions import transaction_of
+
+_Done = lance.LanceOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Rows of a version that lie together."""
+
+    id: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What a version added, as it was then: rows that were deleted later are among it."""
+
+    version: int
+    fragments: tuple[Fragment, ...] = ()
+
+
+def latest(table: TableRef) -> int:
+    """The version that is the latest now."""
+    return int(table.open().version)
+
+
+def oldest(table: TableRef) -> int:
+    """The oldest version that is there."""
+    with table.opened() as dataset:
+        return min(int(each["version"]) for each in dataset.version_refs())
+
+
+def whole(table: TableRef, version: int) -> Increment:
+    """All rows of a version.
+
+    Raises:
+        TableVersionNotFoundError: it is gone.
+    """
+    with table.opened() as dataset:
+        return _increment(_at(table, dataset, version))
+
+
+def between(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
+    """What each version added, oldest first; they are looked at as they are asked for.
+
+    An append, an insert and an update added the rows that they wrote, an overwrite all of its own. Compaction, indices,
+    deletions, new columns and settings added none.
+
+    Args:
+        table: which.
+        after: the last version that is not wanted.
+        upto: the last one that is.
+        lossless: fail at a version of which this cannot be told, else pass over it.
+
+    Raises:
+        TableVersionNotFoundError: a version was cleaned up.
+        UnsupportedOperationError: a version changed rows and does not tell which.
+        InvalidTableStateError: the table was made anew, and has no such version yet.
+    """
+    if after >= upto:
+        return
+    with table.opened() as dataset:
+        if dataset.version < upto:
+            raise InvalidTableStateError(f"{table} was at version {upto} and is at {dataset.version}: it was made anew")
+        for version in range(after + 1, upto + 1):
+            try:
+                added = _added(table, _at(table, dataset, version))
+            except (TableVersionNotFoundError, UnsupportedOperationError):
+                if lossless:
+                    raise
+            else:
+                yield added
+
+
+def _at(table: TableRef, dataset: lance.LanceDataset, version: int) -> lance.LanceDataset:
+    try:
+        with translated(table, table.storage_options):
+            return dataset.checkout_version(version)
+    except TableVersionNotFoundError as error:
+        raise TableVersionNotFoundError(f"version {version} of {table} was cleaned up") from error
+
+
+def _added(table: TableRef, dataset: lance.LanceDataset) -> Increment:
+    match _operation(dataset):
+        case _Done.Append(fragments=new) | _Done.Update(new_fragments=new, fields_modified=[]):
+            return _increment(dataset, new)
+        case _Done.Overwrite() | _Done.Clone():
+            return _increment(dataset)
+        case _Done.Update() | _Done.DataOverlay():
+            does = "changed values in place, and does not tell in which rows"
+        case _Done.Restore():
+            does = "restored an older one"
+        case None:
+            does = "does not tell how it was made"
+        case _:
+            return Increment(dataset.version)
+    raise UnsupportedOperationError(f"version {dataset.version} of {table} {does}")
+
+
+def _operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
+    """What made a version; None where that is not known any more."""
+    try:
+        made = transaction_of(dataset, dataset.version)
+    except (OSError, ValueError) as error:
+        if "not found" not in str(error).lower():
+            raise
+        return None
+    return None if made is None else made.operation
+
+
+def _increment(dataset: lance.LanceDataset, new: Iterable[FragmentMetadata] | None = None) -> Increment:
+    """The fragments of a version, all or those that a transaction wrote: it knows their files, not their ids."""
+    files = None if new is None else {file.path for fragment in new for file in fragment.files}
+    return Increment(
+        dataset.version,
+        tuple(
+            Fragment(fragment.fragment_id, fragment.count_rows())
+            for fragment in dataset.get_fragments()
+            if files is None or any(file.path in files for file in fragment.data_files())
+        ),
+    )

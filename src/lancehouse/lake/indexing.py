@@ -1,0 +1,346 @@
+"""Indices of one table, built in pieces.
+
+`plan` says what to do, `train` makes what the pieces of a vector index have in common, `execute` builds one piece, in
+any process, and `commit` makes one index of all results.
+
+Each piece becomes a segment of the index, and a search looks into all of them; `merge` makes one of several. Two kinds
+are not split: scalar quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give
+their pieces a common scale, without which searches miss much of what they should find.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import json
+import tempfile
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+from lance.dataset import Index, IndexFile
+from lance.file import LanceFileSession
+from lance.lance import indices as native
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableIndexNotFoundError
+
+from lancehouse.lake import orphans
+from lancehouse.lake.builds import PQ_BITS, Build, checked, dimension, dtype_of
+from lancehouse.lake.compaction import overtaken
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translated
+from lancehouse.lake.fragments import place
+from lancehouse.lake.manifests import STAGING
+from lancehouse.lake.orphans import require_latest
+
+TASKS = 8
+ROWS_PER_TASK = 100_000
+
+_SAMPLE_RATE, _MAX_ITERS = 256, 50
+"""Lance's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do to build an index of a version."""
+
+    version: int
+    training: str | None
+    """For `train`, before all tasks; None if they have nothing in common."""
+    tasks: list[str]
+    """For `execute`, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An index that was built."""
+
+    version: int
+    """The table's version that has it."""
+    name: str
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """What a task has built."""
+
+    build: Build
+    index: Index
+    spent: list[str]
+    """What was needed on the way, and is not when the index is there, as `orphans.owner` calls it."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        known = json.loads(text)
+        index = known["index"]
+        index |= {
+            "fragment_ids": set(index["fragment_ids"]),
+            "created_at": datetime.fromisoformat(index["created_at"]) if index["created_at"] else None,
+            "files": None if index["files"] is None else [IndexFile(*file) for file in index["files"]],
+            "index_details": (index["index_details"][0], b64decode(index["index_details"][1])),
+        }
+        return cls(Build(**known["build"]), Index(**index), known["spent"])
+
+    @property
+    def text(self) -> str:
+        made = self.index
+        index = {each.name: getattr(made, each.name) for each in dataclasses.fields(Index)} | {
+            "fragment_ids": sorted(made.fragment_ids),
+            "created_at": made.created_at.isoformat() if made.created_at else None,
+            "files": None if made.files is None else [(file.path, file.size_bytes) for file in made.files],
+            "index_details": (made.index_details[0], b64encode(made.index_details[1]).decode()),
+        }
+        return json.dumps({"build": asdict(self.build), "index": index, "spent": self.spent})
+
+    @property
+    def owner(self) -> str:
+        return f"_indices/{self.index.uuid}"
+
+
+def plan(
+    table: TableRef,
+    column: str,
+    kind: str,
+    name: str | None = None,
+    *,
+    replace: bool = False,
+    tasks: int = TASKS,
+    rows_per_task: int = ROWS_PER_TASK,
+    **params: Any,
+) -> Plan:
+    """See that an index can be built, by trying it on next to nothing, and split the work.
+
+    Args:
+        table: or a branch of it.
+        column: by its path.
+        kind: any of `VECTOR`, `SCALAR` and `ALIASES` in `lake.indices`, in any case.
+        name: of the index; by default that of the column with `_idx`.
+        replace: whether an index of that name is built anew.
+        tasks: at most so many, with about the same number of rows each.
+        rows_per_task: with fewer, there are fewer tasks.
+        params: of the kind, in pylance's words.
+
+    Raises:
+        TableColumnNotFoundError: there is no such column.
+        TableIndexAlreadyExistsError: there is such an index.
+        InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
+    """
+    require_latest(table)
+    given = {key: value for key, value in params.items() if value is not None}
+    with table.opened() as dataset:
+        wanted = Build(dataset.version, column, kind, name or f"{column}_idx", replace, given)
+        build = checked(table, dataset, wanted)
+        most = min(tasks, dataset.count_rows() // max(rows_per_task, 1)) if build.can_be_split else 1
+        groups = _groups(dataset, most)
+    is_shared = build.is_vector and len(groups) > 1
+    pieces = [dataclasses.replace(build, fragments=group).text for group in groups]
+    return Plan(version=build.version, training=build.text if is_shared else None, tasks=pieces)
+
+
+def train(table: TableRef, training: str) -> str:
+    """Find the centroids, and the code book, that all pieces of a vector index share: a model for `execute`.
+
+    It is a file, which `commit` and `discard` remove.
+    """
+    build = Build.parse(training)
+    with dataclasses.replace(table, version=build.version).opened() as dataset:
+        width = dimension(dtype_of(dataset, build))
+        effort = (build.params.get("sample_rate", _SAMPLE_RATE), build.params.get("max_iters", _MAX_ITERS))
+        at = (dataset._ds, build.column, width)
+        partitions, metric = build.params["num_partitions"], build.metric
+        centroids = native.train_ivf_model(*at, partitions, metric, *effort, None)
+        codebook = rotation = None
+        if build.kind.endswith("PQ"):
+            parts, bits = build.params["num_sub_vectors"], build.params.get("num_bits", PQ_BITS)
+            codebook = native.train_pq_model(*at, parts, metric, *effort, centroids, None, bits)
+        if build.kind.endswith("RQ"):
+            bits = {"num_bits": build.params["num_bits"]} if "num_bits" in build.params else {}
+            rotation = native.build_rq_model(dimension=width, **bits)
+    return _store(table, centroids, codebook, rotation)
+
+
+def execute(table: TableRef, task: str, model: str | None = None) -> str:
+    """Build the index over the fragments of a task: a result for `commit`, `merge` or `discard`.
+
+    Args:
+        table: the same as that of the plan.
+        task: of the plan.
+        model: what `train` returned, if the plan asks for training.
+    """
+    build = Build.parse(task)
+    arguments = build.arguments if model is None else build.arguments | _load(table, model)
+    with dataclasses.replace(table, version=build.version).opened() as dataset:
+        made = dataset.create_index_uncommitted(
+            build.column, name=build.name, replace=build.replace, fragment_ids=build.fragments, **arguments
+        )
+    return _Segment(build, made, [] if model is None else [model]).text
+
+
+def merge(table: TableRef, results: Sequence[str]) -> str:
+    """Make one segment of several, in one process: one result that stands for all of them."""
+    segments = [_Segment.parse(result) for result in results]
+    build = _one_build(table, segments)
+    if len(segments) == 1:
+        return results[0]
+    with dataclasses.replace(table, version=build.version).opened() as dataset:
+        made = dataset.merge_existing_index_segments([segment.index for segment in segments])
+    return _Segment(build, made, sorted(_spent(segments, [segment.owner for segment in segments]))).text
+
+
+def commit(table: TableRef, results: Sequence[str]) -> Indexed:
+    """Make one index of the results of all tasks of a plan.
+
+    Rows that others append or delete meanwhile are no obstacle; the new ones are not in the index until `optimize`. If
+    others have rewritten what was indexed, the results are of no use any more, and their files are removed.
+
+    Raises:
+        ConcurrentModificationError: others have rewritten what was indexed, changed the column or made such an index.
+        InvalidInputError: results of different plans, several of one task, or none of one.
+    """
+    require_latest(table)
+    segments = [_Segment.parse(result) for result in results]
+    build = _one_build(table, segments)
+    try:
+        column = _require_column(table, build, segments[0].index.fields[0])
+        base = dataclasses.replace(table, version=build.version)
+        with overtaken(table, f"the index {build.name}"), base.opened() as dataset:
+            _require_all(table, dataset, segments)
+            dataset.commit_existing_index_segments(build.name, column, [segment.index for segment in segments])
+            version = dataset.version
+    except ConcurrentModificationError:
+        discard(table, results)
+        raise
+    orphans.discard(table, _spent(segments), since=build.version)
+    return Indexed(version=version, name=build.name, segments=len(segments))
+
+
+def discard(table: TableRef, results: Sequence[str], model: str | None = None) -> None:
+    """Remove the files of results, and of a model, that are not going to be committed. What a version names stays."""
+    segments = [_Segment.parse(result) for result in results]
+    files = _spent(segments, [*([model] if model else []), *(segment.owner for segment in segments)])
+    orphans.discard(table, files, since=min((segment.build.version for segment in segments), default=1))
+
+
+def optimize(
+    table: TableRef, names: Sequence[str] | None = None, *, retrain: bool = False, merge: int | None = None
+) -> int:
+    """Take rows into indices that came after them; the version of the table that has them.
+
+    pylance does this in one piece, with the commit: there is nothing to distribute.
+
+    Args:
+        table: or a branch of it.
+        names: of the indices; by default all.
+        retrain: whether to build them anew.
+        merge: how many segments of an index become one with the new rows; 0: these have one of their own.
+
+    Raises:
+        TableIndexNotFoundError: there is no such index.
+        ConcurrentModificationError: others have rewritten what was indexed.
+    """
+    require_latest(table)
+    chosen = {"index_names": None if names is None else list(names), "num_indices_to_merge": merge}
+    with overtaken(table, "the optimized indices"), table.opened() as dataset:
+        known = {index.name for index in dataset.describe_indices()}
+        if unknown := sorted(set(names or ()) - known):
+            raise TableIndexNotFoundError(f"{table} has no index {', '.join(unknown)}")
+        dataset.optimize.optimize_indices(
+            retrain=retrain, **{key: value for key, value in chosen.items() if value is not None}
+        )
+        return int(dataset.version)
+
+
+# What pieces are, and share
+
+
+def _groups(dataset: lance.LanceDataset, most: int) -> list[list[int]]:
+    """Fragments in at most so many groups, with about the same number of rows each; one, if there are none."""
+    sizes = [(fragment.metadata.physical_rows, fragment.fragment_id) for fragment in dataset.get_fragments()]
+    groups: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(max(most, 1))]
+    for rows, fragment in sorted(sizes, reverse=True):
+        held, number, group = heapq.heappop(groups)
+        heapq.heappush(groups, (held + rows, number, [*group, fragment]))
+    return [sorted(group) for _, _, group in groups if group] or [[]]
+
+
+def _store(table: TableRef, centroids: Any, codebook: Any, rotation: str | None) -> str:
+    at, name = place(table), f"{STAGING}/{uuid4()}.model"
+    columns = {"ivf_centroids": _as_one(centroids), "pq_codebook": _as_one(codebook), "rabitq_model": [rotation]}
+    model = pa.table({key: value for key, value in columns.items() if value[0] is not None})
+    with translated(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
+        with pa.ipc.new_file(f"{scratch}/model", model.schema) as writer:
+            writer.write_table(model)
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session.upload_file(f"{scratch}/model", name)
+    return name
+
+
+def _load(table: TableRef, model: str) -> dict[str, Any]:
+    at = place(table)
+    with translated(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session.download_file(model, f"{scratch}/model")
+        shared = pa.ipc.open_file(Path(f"{scratch}/model").read_bytes()).read_all()
+    return {
+        name: column[0].values if pa.types.is_list(column.type) else column[0].as_py()
+        for name, column in zip(shared.column_names, shared.columns, strict=True)
+    }
+
+
+def _as_one(values: Any) -> Any:
+    return [None] if values is None else pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+
+
+# What results must be
+
+
+def _one_build(table: TableRef, segments: Sequence[_Segment]) -> Build:
+    builds = [dataclasses.replace(segment.build, fragments=[]) for segment in segments]
+    if not builds or any(build != builds[0] for build in builds):
+        raise InvalidInputError(f"{table}: there are no results, or those of different plans; commit those of one")
+    fragments = Counter(fragment for segment in segments for fragment in segment.index.fragment_ids)
+    if any(count > 1 for count in fragments.values()):
+        raise InvalidInputError(f"{table}: there are several results of one task; commit one of each")
+    return builds[0]
+
+
+def _require_all(table: TableRef, dataset: lance.LanceDataset, segments: Sequence[_Segment]) -> None:
+    covered = {fragment for segment in segments for fragment in segment.index.fragment_ids}
+    if missing := {fragment.fragment_id for fragment in dataset.get_fragments()} - covered:
+        raise InvalidInputError(
+            f"{table}: no result covers the fragments {sorted(missing)}; a task's result is missing"
+        )
+
+
+def _require_column(table: TableRef, build: Build, indexed: int) -> str:
+    """See that the column is still what it was, and its full path, which goes through lists.
+
+    pylance would break the table with an index of a column that is gone.
+    """
+    with table.opened() as dataset:
+        paths = _paths(dataset.lance_schema.fields())
+    if indexed not in paths:
+        raise ConcurrentModificationError(
+            f"{table}: column {build.column} was changed since version {build.version}; plan the index again"
+        )
+    return paths[indexed]
+
+
+def _paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
+    """The paths of columns by their ids."""
+    found: dict[int, str] = {}
+    for each in fields:
+        path = above + (f"`{each.name()}`" if "." in each.name() else each.name())
+        found |= {each.id(): path, **_paths(each.children(), f"{path}.")}
+    return found
+
+
+def _spent(segments: Sequence[_Segment], more: Sequence[str] = ()) -> set[str]:
+    return {file for segment in segments for file in segment.spent} | set(more)

@@ -1,0 +1,373 @@
+"""Old versions of a table, and files below its place that no version names: found, and removed.
+
+A writer that is killed leaves such files, and so does every task whose result nobody used. The files of a writer that
+is still at work look the same; only their age tells them apart.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, islice
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.file import LanceFileSession
+from lance_namespace import BatchDeleteTableVersionsRequest
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
+from lance_namespace_urllib3_client.models.version_range import VersionRange
+
+from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder
+from lancehouse.lake.errors import translated
+from lancehouse.lake.fragments import Place, place
+from lancehouse.lake.manifests import Manifest, Manifests
+from lancehouse.lake.progress import FOLDER as RECORDS
+from lancehouse.lake.versions import manifests, version_of
+
+logger = logging.getLogger(__name__)
+
+DAY = timedelta(days=1)
+LEAST_AGE = timedelta(hours=1)
+"""Younger files may belong to somebody who is about to commit them."""
+FILES_AT_ONCE = 1000
+"""How many files one call of `execute` removes."""
+NAMES_TOLD = 1000
+
+_AT_ONCE = 16
+_CANDIDATE = re.compile(
+    r"(_staging|_transactions|_deletions|_indices|_lancehouse)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
+    r"|_versions/\d+\.manifest-[\w-]+"
+)
+"""What Lance and we write before there is a version of it, on the main branch or below the folder of another."""
+_ON_ITS_WAY = re.compile(r"(?:.*/)?(\d+\.manifest)-[\w-]+")
+_DETACHED = re.compile(r".*/d(\d+)\.manifest")
+_DATA_FILE = re.compile(rb"([\w-]+)\.lance")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What cleaning up old versions has removed, or would remove."""
+
+    versions: int
+    bytes: int
+    tagged: tuple[str, ...] = ()
+    """The tags because of which versions stay that are old enough to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Files that no version names."""
+
+    files: int = 0
+    bytes: int = 0
+    names: tuple[str, ...] = ()
+    """Below the table's location; the first thousand of them."""
+
+    def __add__(self, more: Orphans) -> Orphans:
+        names = (*self.names, *more.names)[:NAMES_TOLD]
+        return Orphans(self.files + more.files, self.bytes + more.bytes, names)
+
+
+def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False) -> Cleaned:
+    """Remove old versions and the data that no other version needs. The current version and tagged ones stay.
+
+    Where the catalog manages versions, it forgets them too.
+
+    Args:
+        table: on the branch whose versions are meant.
+        older_than: what may go.
+        dry_run: whether to remove nothing and only tell.
+
+    Raises:
+        InvalidTableStateError: storage has versions that the catalog which manages them never accepted.
+    """
+    require_latest(table)
+    if older_than < timedelta(0):
+        raise InvalidInputError(f"older_than is an age, not {older_than}")
+    at = place(table)
+    before = _stored(table, at)
+    with table.opened() as dataset:
+        if at.is_managed and before and max(before) > dataset.version:
+            raise InvalidTableStateError(
+                f"{table}: storage has a version {max(before)}, but the catalog is at {dataset.version}: a writer went "
+                "past the catalog; `lancehouse table manage --by impl --adopt` accepts what is there"
+            )
+        tagged = _old_tags(table, dataset, older_than)
+        act = dataset.explain_cleanup_old_versions if dry_run else dataset.cleanup_old_versions
+        done = act(older_than=older_than, error_if_tagged_old_versions=False)
+    stats = done.stats if dry_run else done
+    if at.is_managed and not dry_run:
+        _have_forgotten(table, sorted(before - _stored(table, at)))
+    return Cleaned(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged)
+
+
+def remove_orphans(
+    table: TableRef, older_than: timedelta = 7 * DAY, *, dry_run: bool = False, no_writers: bool = False
+) -> Orphans:
+    """Remove the files that no version of any branch names, all in this process.
+
+    Args:
+        table: with all its branches.
+        older_than: what may go.
+        dry_run: whether to remove nothing and only tell.
+        no_writers: the caller knows that nobody writes to the table, so files of any age may go.
+
+    Raises:
+        InvalidInputError: an age at which a file may still belong to a writer.
+    """
+    found = Orphans()
+    for chunk in plan(table, older_than, no_writers=no_writers):
+        found += of(chunk) if dry_run else execute(table, chunk)
+    return found
+
+
+def plan(table: TableRef, older_than: timedelta = 7 * DAY, *, no_writers: bool = False) -> Iterator[str]:
+    """Find files that no version of any branch names: pieces for `execute`, each of them a thousand at most.
+
+    The files are listed while the pieces are taken; what is kept in memory are the names that versions know.
+
+    Args:
+        table: with all its branches.
+        older_than: what may go.
+        no_writers: the caller knows that nobody writes to the table, so files of any age may go.
+
+    Raises:
+        InvalidInputError: an age at which a file may still belong to a writer.
+    """
+    require_latest(table)
+    if older_than < timedelta(0) or (older_than < LEAST_AGE and not no_writers):
+        raise InvalidInputError(
+            f"{table}: files that are younger than an hour may belong to somebody who is about to commit them, so "
+            f"older_than={older_than} is refused; wait, or stop all writers and say so with no_writers"
+        )
+    return _planned(_whole(table), datetime.now(UTC) - older_than)
+
+
+def of(chunk: str) -> Orphans:
+    """What a piece of a plan names."""
+    files: list[tuple[str, int]] = json.loads(chunk)["files"]
+    return Orphans(len(files), sum(size for _, size in files), tuple(name for name, _ in files[:NAMES_TOLD]))
+
+
+def execute(table: TableRef, chunk: str) -> Orphans:
+    """Remove the files of a piece of a plan, but for those that a version names which came since; what went."""
+    task = json.loads(chunk)
+    whole = _whole(table)
+    at = place(whole)
+    with whole.opened() as dataset:
+        branches = _branches(dataset)
+        named = _named(at, branches, task["seen"])
+    doomed = [(name, size) for name, size in task["files"] if owner(_below(name, branches)) not in named]
+    _delete(at, [name for name, _ in doomed])
+    return of(json.dumps({"files": doomed}))
+
+
+def discard(table: TableRef, owners: Collection[str], since: int) -> None:
+    """Remove what was written for a commit that was not made; what cannot be is left to `remove_orphans`.
+
+    Args:
+        table: on its branch.
+        owners: data files, segments of indices or files of `_staging`, as `owner` calls them.
+        since: the version for which they were written; what it or a later one names stays.
+    """
+    try:
+        if owners:
+            _discard(table, owners, since)
+    except LanceNamespaceError as error:
+        logger.warning("%s: files may be left, which remove_orphans names: %s", table, error)
+
+
+def _discard(table: TableRef, owners: Collection[str], since: int) -> None:
+    at, above = place(table), _above(table.branch)
+    with table.opened() as dataset:
+        named = set(_tracked(dataset, since))
+    with translated(table, at.storage_options):
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        files: list[str] = []
+        for each in set(owners) - named:
+            folder = each.partition("/")[0]
+            alone = f"{above}{each}.lance" if folder == "data" else each
+            files += [*session.list(f"{above}{each}"), *([alone] if folder != "_indices" else [])]
+    _delete(at, files)
+
+
+def owner(file: str) -> str:
+    """What a file below the folder of a branch is part of: a data file with its blobs, a segment of an index, itself.
+
+    Such names are never given twice, whatever the branch.
+    """
+    folder, _, rest = file.partition("/")
+    return f"{folder}/{rest.partition('/')[0].removesuffix('.lance')}" if folder in ("data", "_indices") else file
+
+
+def require_latest(table: TableRef) -> None:
+    """See that an address names no version: only what is current can be changed.
+
+    Raises:
+        InvalidInputError: it does.
+    """
+    if table.version is not None or table.tag is not None:
+        raise InvalidInputError(f"{table}: only a table or a branch can be maintained, not one of its versions")
+
+
+def _planned(table: TableRef, until: datetime) -> Iterator[str]:
+    at = place(table)
+    with table.opened() as dataset:
+        branches = _branches(dataset)
+        seen = {name: branch.version for name, branch in branches.items()}
+        named = _named(at, branches, {})
+        files = _files_until(dataset, until)
+        orphans = (
+            (name, size)
+            for name, size in files
+            if _CANDIDATE.fullmatch(below := _below(name, branches)) and owner(below) not in named
+        )
+        while chunk := list(islice(orphans, FILES_AT_ONCE)):
+            yield json.dumps({"seen": seen, "files": chunk})
+
+
+def _files_until(dataset: lance.LanceDataset, until: datetime) -> Iterator[tuple[str, int]]:
+    for batch in dataset.all_files():
+        old = batch.filter(pc.less(batch["last_modified"], pa.scalar(until, pa.timestamp("us", "UTC"))))
+        yield from zip(old["path"].to_pylist(), old["size_bytes"].to_pylist(), strict=True)
+
+
+def _named(at: Place, branches: dict[str, lance.LanceDataset], seen: dict[str, int]) -> set[str]:
+    """What versions name, those that come after `seen`, and jobs that can go on; as `owner` calls it."""
+    named = _recorded(at)
+    for name, branch in branches.items():
+        named.update(_tracked(branch, seen.get(name, 0) + 1))
+        if name != MAIN:
+            named |= _inherited_indices(name, branch, seen.get(name, 0))
+        named |= _detached(at, name, branch)
+        named |= _on_their_way(at, name, branch)
+    return named
+
+
+def _tracked(branch: lance.LanceDataset, since: int) -> Iterator[str]:
+    for batch in branch.tracked_files(min_version=since):
+        yield from map(owner, batch["path"].to_pylist())
+
+
+def _inherited_indices(name: str, branch: lance.LanceDataset, seen: int) -> set[str]:
+    """Indices that a branch has from the one it came from: `tracked_files` does not tell them."""
+    versions = [ref["version"] for ref in branch.version_refs() if ref["version"] > seen]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        each = pool.map(lambda version: _indices(branch.checkout_version((name, version))), versions)
+        return set().union(*each)
+
+
+def _indices(dataset: lance.LanceDataset) -> set[str]:
+    return {f"_indices/{segment.uuid}" for index in dataset.describe_indices() for segment in index.segments}
+
+
+def _detached(at: Place, name: str, branch: lance.LanceDataset) -> set[str]:
+    """What versions outside the branch's line name: `tracked_files` does not tell them."""
+    stored = Manifests(at.location, at.storage_options)
+    named: set[str] = set()
+    for file in _listed(at, f"{_above(name)}_versions"):
+        if match := _DETACHED.fullmatch(file):
+            version = branch.checkout_version((name, int(match[1])))
+            named |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_indices(version)}
+            for fragment in version.get_fragments():
+                named |= {owner(f"data/{file.path}") for file in fragment.metadata.files}
+                named |= {deleted} if (deleted := fragment.deletion_file()) else set()
+    return named
+
+
+def _on_their_way(at: Place, name: str, branch: lance.LanceDataset) -> set[str]:
+    """Staged manifests that a catalog may have accepted, with what they name: they come after all that is in place."""
+    above = _above(name)
+    stored = Manifests(at.location, at.storage_options)
+    named: set[str] = set()
+    for file in (*_listed(at, f"{above}_versions"), *_listed(at, "_staging")):
+        match = _ON_ITS_WAY.fullmatch(file)
+        if match is None or (version_of(match[1]) or 0) <= branch.version or (data := stored.find(file)) is None:
+            continue
+        manifest = Manifest.parse(data)
+        if (manifest.branch or MAIN) == name:
+            known = manifest.files(at.location, at.storage_options)
+            named |= {file.removeprefix(above), *(owner(each.removeprefix(above)) for each in known)}
+    return named
+
+
+def _recorded(at: Place) -> set[str]:
+    """Data files of jobs that died and may go on where they were: they go after the records that name them."""
+    stored, records = Manifests(at.location, at.storage_options), _listed(at, RECORDS)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = [_DATA_FILE.findall(data or b"") for data in pool.map(stored.find, records)]
+    return {f"data/{name.decode()}" for names in found for name in names}
+
+
+def _listed(at: Place, folder: str) -> list[str]:
+    with translated(at.location, at.storage_options):
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        return [str(file) for file in session.list(folder)]
+
+
+def _branches(dataset: lance.LanceDataset) -> dict[str, lance.LanceDataset]:
+    """All branches by name, each at its latest version."""
+    named = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
+    return {MAIN: dataset, **named}
+
+
+def _above(branch: str | None) -> str:
+    return "" if branch in (None, MAIN) else f"tree/{branch}/"
+
+
+def _below(file: str, branches: Collection[str]) -> str:
+    """A file's name below the folder of its branch; that of a branch called `a/b` lies in that of one called `a`."""
+    above = (above for name in branches if (above := _above(name)) and file.startswith(above))
+    return file[max(map(len, above), default=0) :]
+
+
+def _delete(at: Place, files: Collection[str]) -> None:
+    options = dict(at.storage_options)
+    with translated(at.location, options), ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(lambda file: delete_file(at.location, options, file), files))
+    if root := local_folder(at.location):
+        held = {(root / file).parent for file in files}
+        for folder in (*(folder / "staging" for folder in held), *held):  # Lance leaves the first in indices of text
+            with suppress(OSError):  # it is not there, or not empty
+                folder.rmdir()
+
+
+def _whole(table: TableRef) -> TableRef:
+    return replace(table, branch=None)
+
+
+def _stored(table: TableRef, at: Place) -> set[int]:
+    return set(manifests(TableRef(at.location, at.storage_options, branch=table.branch)))
+
+
+def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
+    """The tags of old versions of a branch, its current one aside."""
+    branch, until = table.branch or MAIN, datetime.now() - older_than
+    found = []
+    for name, tag in dataset.tags.list().items():
+        if (tag["branch"] or MAIN) == branch and tag["version"] != dataset.version:
+            tagged = dataset.checkout_version((branch, tag["version"]))
+            found += [name] if tagged.get_version()["timestamp"] < until else []
+    return tuple(sorted(found))
+
+
+def _have_forgotten(table: TableRef, versions: list[int]) -> None:
+    """Tell the namespace that versions are gone. If it does not listen, nothing is lost: they are gone all the same."""
+    if not versions or table.namespace is None:
+        return
+    runs = [[v for _, v in run] for _, run in groupby(enumerate(versions), lambda pair: pair[1] - pair[0])]
+    ranges = [VersionRange(start_version=run[0], end_version=run[-1] + 1) for run in runs]
+    branch = None if table.branch in (None, MAIN) else table.branch
+    try:
+        table.namespace.batch_delete_table_versions(
+            BatchDeleteTableVersionsRequest(id=list(table.id), branch=branch, ranges=ranges)
+        )
+    except LanceNamespaceError as error:
+        logger.warning("%s: the catalog may still name versions that were cleaned up: %s", table, error)

@@ -1,0 +1,149 @@
+"""What a job has done so far: small records below a table's location, so that one that died goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from lance.file import LanceFileSession
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
+from lancehouse.lake.errors import translated
+
+FOLDER = "_lancehouse"
+"""Ours, below a table's location: Lance does not look there."""
+
+_JOB = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The records of one job. Each is there as a whole or not at all; it can be sent to other processes.
+
+    Args:
+        location: of the table, which need not exist yet.
+        storage_options: to reach it.
+        job: a name for the job, the same when it is started again: letters, digits, `.`, `_` and `-`.
+    """
+
+    location: str
+    storage_options: StorageOptions = field(default_factory=dict, repr=False)
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        if not _JOB.fullmatch(self.job):
+            raise InvalidInputError(f"{self.job!r} is no name of a job: it has letters, digits, '.', '_' and '-'")
+
+    @property
+    def folder(self) -> str:
+        """Where the records lie, below the table's location."""
+        return f"{FOLDER}/jobs/{self.job}"
+
+    def put(self, key: str, value: Any) -> None:
+        """Record that something is done, and what came of it; a second record of the same key takes the first's place.
+
+        Args:
+            key: what was done.
+            value: anything that JSON can hold.
+        """
+        data = json.dumps({"key": key, "value": value}, allow_nan=False).encode()
+        with translated(f"{self.location}/{self.folder}", self.storage_options):
+            if place := local_folder(self.location):
+                _write(place / self.folder, _name(key), data)
+                return
+            with tempfile.TemporaryDirectory() as scratch:
+                copy = Path(scratch) / "record"
+                copy.write_bytes(data)
+                self._session().upload_file(copy, f"{self.folder}/{_name(key)}")
+
+    def done(self) -> dict[str, Any]:
+        """What is done, by key. A record that is torn is not counted, nor is one that goes meanwhile."""
+        with translated(f"{self.location}/{self.folder}", self.storage_options):
+            records = self._records()
+            with ThreadPoolExecutor(_AT_ONCE) as readers:
+                found = readers.map(self._read, records)
+                return dict(entry for name, data in zip(records, found, strict=True) for entry in _entry(name, data))
+
+    def clear(self) -> None:
+        """Forget the job; nothing there is no error."""
+        with translated(f"{self.location}/{self.folder}", self.storage_options):
+            if place := local_folder(self.location):
+                _remove(place / self.folder, up_to=place / FOLDER)
+                return
+            options = dict(self.storage_options)
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                list(
+                    pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), self._records())
+                )
+
+    def _records(self) -> list[str]:
+        if place := local_folder(self.location):
+            folder = place / self.folder
+            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        else:
+            names = [path.rpartition("/")[2] for path in self._session().list(self.folder)]
+        return sorted(names)
+
+    def _read(self, name: str) -> bytes | None:
+        if place := local_folder(self.location):
+            with suppress(FileNotFoundError):
+                return (place / self.folder / name).read_bytes()
+            return None
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "record"
+            try:
+                self._session().download_file(f"{self.folder}/{name}", copy)
+            except (OSError, ValueError):
+                if self._session().contains(f"{self.folder}/{name}"):
+                    raise
+                return None
+            return copy.read_bytes()
+
+    def _session(self) -> LanceFileSession:
+        return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
+
+
+def _name(key: str) -> str:
+    return f"{blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}.json"
+
+
+def _entry(name: str, data: bytes | None) -> Iterator[tuple[str, Any]]:
+    """The key and the value of a record, if it is whole and under its own name."""
+    with suppress(ValueError):
+        match json.loads(data or b""):
+            case {"key": str(key), "value": value} if _name(key) == name:
+                yield key, value
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    """Write a file in one step: nobody sees half of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{uuid4().hex}.part"
+    try:
+        part.write_bytes(data)
+        part.replace(folder / name)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _remove(folder: Path, *, up_to: Path) -> None:
+    """Remove the files of a folder, then it and the folders above that are empty by now."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        for empty in (folder, *folder.parents):
+            if not empty.is_relative_to(up_to):
+                return
+            empty.rmdir()

@@ -1,0 +1,175 @@
+"""Rows of one version of a table, read in pieces that may go to different processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+
+import lance
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableVersionNotFoundError
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translated
+from lancehouse.lake.windows import has_blobs
+
+BATCH_ROWS = 1 << 15
+BLOB_ROWS = 64
+"""Rows in a batch where one may hold many megabytes."""
+
+SMALL = 1 << 16
+"""Rows that are not worth a second task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a fragment, counted without those that are deleted."""
+
+    fragment: int
+    first: int = 0
+    rows: int | None = None
+    """None: all that follow."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the fragment."""
+        return self.first == 0 and self.rows is None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is read of each row, and of which rows."""
+
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    limit: int | None = None
+    with_row_id: bool = False
+    with_row_address: bool = False
+
+    def schema(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Schema:
+        """What the batches have. Finds all that is wrong before anything is read.
+
+        Raises:
+            TableColumnNotFoundError: the table has no such column.
+            InvalidInputError: the filter cannot be understood, or a column is named twice.
+        """
+        if self.limit is not None and self.limit < 0:
+            raise InvalidInputError(f"limit {self.limit} is less than none")
+        if missing := [name for name in self.columns or () if not _has(dataset.schema, name)]:
+            raise TableColumnNotFoundError(
+                f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
+            )
+        with translated(table, table.storage_options):
+            scanner = self._scanner(dataset, [])
+            scanner.explain_plan()
+            found: pa.Schema = scanner.projected_schema
+        return found
+
+    def batches(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """The rows of some parts, in their order; of each part, or fragments in a row, at most as many as `limit`."""
+        with translated(table, table.storage_options):
+            for is_whole, run in groupby(parts, lambda part: part.is_whole):
+                if is_whole:
+                    yield from self._scanner(dataset, [part.fragment for part in run]).to_batches()
+                    continue
+                for part in run:
+                    limits = [limit for limit in (part.rows, self.limit) if limit is not None]
+                    one = replace(self, limit=min(limits, default=None))
+                    yield from one._scanner(dataset, [part.fragment], part.first).to_batches()
+
+    def count(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part]) -> int:
+        """How many rows of some parts match."""
+        with translated(table, table.storage_options):
+            scanner = dataset.scanner(
+                columns=[],
+                with_row_id=True,
+                filter=self.filter,
+                fragments=[dataset.get_fragment(part.fragment) for part in parts],
+            )
+            return int(scanner.count_rows())
+
+    def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
+        columns = dataset.schema.names if self.columns is None else list(self.columns)
+        blobs = any(has_blobs(dataset.schema.field(name.partition(".")[0])) for name in columns if name[:1] != "_")
+        return dataset.scanner(
+            columns=columns,
+            filter=self.filter,
+            limit=self.limit,
+            offset=offset or None,
+            with_row_id=self.with_row_id,
+            with_row_address=self.with_row_address,
+            fragments=[dataset.get_fragment(each) for each in fragments] or None,
+            batch_size=BLOB_ROWS if blobs else BATCH_ROWS,
+            blob_handling="all_binary",
+            scan_in_order=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Which version of a table is meant: at most one of these, else the latest."""
+
+    version: int | None = None
+    tag: str | None = None
+    as_of: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
+            raise InvalidInputError("a table is read at a version, at a tag or as of a time: give one of them")
+
+    def of(self, table: TableRef) -> TableRef:
+        """The address of that version.
+
+        Raises:
+            TableVersionNotFoundError, TableTagNotFoundError: there is none.
+        """
+        if self.tag is not None:
+            with replace(table, tag=self.tag).opened() as dataset:
+                tagged = dataset.tags.list()[self.tag]
+            return replace(table, version=tagged["version"], branch=tagged.get("branch"))
+        if self.as_of is None:
+            return replace(table, version=replace(table, version=self.version).open().version)
+        wanted = _utc(self.as_of)
+        with table.opened() as dataset:
+            before = [each["version"] for each in dataset.versions() if _utc(each["timestamp"]) <= wanted]
+        if not before:
+            raise TableVersionNotFoundError(f"{table} had no version yet at {self.as_of.isoformat()}")
+        return replace(table, version=max(before))
+
+
+def _utc(moment: datetime) -> datetime:
+    """A time without a zone is one of this machine, as Lance and Python have it."""
+    return moment.astimezone(UTC)
+
+
+def _has(schema: pa.Schema, name: str) -> bool:
+    return name in schema.names or name.partition(".")[0] in schema.names or name in ("_rowid", "_rowaddr")
+
+
+def groups(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[Part]]:
+    """The fragments of a version in groups of about as many rows, in their order.
+
+    Args:
+        dataset: the version.
+        tasks: how many groups are wanted; small tables make fewer.
+        split: whether rows of one fragment may go to several groups. A filter has to see the whole.
+    """
+    rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
+    total = sum(rows.values())
+    share = max(-(-total // max(tasks, 1)), SMALL)
+    made: list[list[Part]] = []
+    room = 0
+    for fragment, count in rows.items():
+        first = 0
+        while first < count:
+            if room <= 0:
+                made.append([])
+                room = share
+            taken = min(count - first, room) if split else count - first
+            is_whole = taken == count
+            made[-1].append(Part(fragment) if is_whole else Part(fragment, first, taken))
+            first += taken
+            room -= taken
+    return made

@@ -1,0 +1,145 @@
+"""The rows nearest to a vector: by the index where there is one, else by comparing all, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translated
+from lancehouse.lake.scans import Part, Scan
+from lancehouse.modes import one_of
+
+DISTANCE = "_distance"
+METRICS = ("l2", "cosine", "dot")
+
+Hit = tuple[float, int]
+"""A distance and the id of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for."""
+
+    vector: tuple[float, ...]
+    k: int
+    column: str
+    filter: str | None = None
+    columns: tuple[str, ...] | None = None
+    metric: str | None = None
+    """None: the index's, and `l2` without one."""
+
+    def check(self, table: TableRef, dataset: lance.LanceDataset) -> None:
+        """Find what is wrong before anything is read.
+
+        Raises:
+            InvalidInputError: the vector does not fit the column, or the filter cannot be understood.
+        """
+        if self.metric is not None:
+            one_of("metric", self.metric, *METRICS)
+        if self.k < 1:
+            raise InvalidInputError(f"k is {self.k}, and at least one row is looked for")
+        dtype = dataset.schema.field(self.column).type
+        if not isinstance(dtype, pa.FixedSizeListType):
+            raise InvalidInputError(f"{table}: column {self.column} holds {dtype}, no vectors")
+        if dtype.list_size != len(self.vector):
+            raise InvalidInputError(
+                f"{table}: column {self.column} holds vectors of {dtype.list_size} numbers, the one given has "
+                f"{len(self.vector)}"
+            )
+        Scan(self.columns, self.filter).schema(table, dataset)
+
+    def by_index(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Table:
+        """The rows, by the index and by comparing what it does not hold yet."""
+        metric = {} if self.metric is None else {"metric": self.metric}
+        with translated(table):
+            found: pa.Table = dataset.scanner(
+                columns=[*self._names(dataset), DISTANCE],
+                nearest={"column": self.column, "q": list(self.vector), "k": self.k, **metric},
+                filter=self.filter,
+                prefilter=True,
+                blob_handling="all_binary",
+            ).to_table()
+        return found
+
+    def among(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part]) -> list[Hit]:
+        """The nearest rows of some parts, by comparing all."""
+        scan = Scan((self.column,), self.filter, with_row_id=True)
+        best: list[Hit] = []
+        for batch in scan.batches(table, dataset, parts):
+            best = nearest([*best, *self._hits(batch)], self.k)
+        return best
+
+    def rows(self, table: TableRef, dataset: lance.LanceDataset, hits: Sequence[Hit]) -> pa.Table:
+        """The rows that were found, the nearest first."""
+        distances = {row: distance for distance, row in hits}
+        chosen = f"_rowid IN ({', '.join(map(str, distances))})" if distances else "false"
+        with translated(table):
+            found = dataset.scanner(
+                columns=self._names(dataset),
+                filter=chosen,
+                with_row_id=True,
+                blob_handling="all_binary",
+            ).to_table()
+        ids = found.column("_rowid").to_pylist()
+        column = pa.array([distances[row] for row in ids], pa.float32())
+        answer: pa.Table = found.drop_columns(["_rowid"]).append_column(DISTANCE, column)
+        return answer.take(np.argsort(column.to_numpy(zero_copy_only=False), kind="stable"))
+
+    def _names(self, dataset: lance.LanceDataset) -> list[str]:
+        return dataset.schema.names if self.columns is None else list(self.columns)
+
+    def _hits(self, batch: pa.RecordBatch) -> list[Hit]:
+        present = batch.filter(batch.column(0).is_valid())
+        vectors: Any = present.column(0)
+        matrix = np.asarray(vectors.flatten(), dtype=np.float32).reshape(len(vectors), -1)
+        distances = _distances(matrix, np.asarray(self.vector, np.float32), self.metric or METRICS[0])
+        rows = present.column(1).to_numpy()
+        close = np.argsort(distances, kind="stable")[: self.k]
+        return [(float(distances[each]), int(rows[each])) for each in close if not np.isnan(distances[each])]
+
+
+def nearest(hits: Sequence[Hit], k: int) -> list[Hit]:
+    """The best of what was found in several places."""
+    return sorted(hits)[:k]
+
+
+def vector_column(table: TableRef, schema: pa.Schema, column: str | None) -> str:
+    """The column to search: the one that is named, or the only one that holds vectors.
+
+    Raises:
+        TableColumnNotFoundError: there is none of that name.
+        InvalidInputError: none is named, and there is not exactly one.
+    """
+    if column is not None:
+        if column not in schema.names:
+            raise TableColumnNotFoundError(f"{table} has no column {column}; it has {', '.join(schema.names)}")
+        return column
+    vectors = [field.name for field in schema if isinstance(field.type, pa.FixedSizeListType)]
+    if len(vectors) != 1:
+        raise InvalidInputError(f"{table} has {', '.join(vectors) or 'no column'} with vectors: name the one to search")
+    return vectors[0]
+
+
+def is_indexed(dataset: lance.LanceDataset, column: str) -> bool:
+    """Whether a column has a vector index."""
+    return any(
+        list(index.field_names) == [column] and index.index_type.upper().startswith("IVF")
+        for index in dataset.describe_indices()
+    )
+
+
+def _distances(matrix: Any, vector: Any, metric: str) -> Any:
+    if metric == "l2":
+        return ((matrix - vector) ** 2).sum(axis=1)
+    products = matrix @ vector
+    if metric == "dot":
+        return 1 - products
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return 1 - products / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(vector))

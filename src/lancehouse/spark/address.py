@@ -1,0 +1,81 @@
+"""The address of a table as Spark's tasks know it: text only, so that it can be sent to any executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self
+
+from lance_namespace import LanceNamespace, connect
+from lance_namespace.errors import InvalidInputError
+
+import lancehouse  # noqa: F401 - registers our aliases with `connect`, in executors too
+from lancehouse.identifiers import parse_levels, write_levels
+from lancehouse.lake.dataset import TableRef
+
+Table = str | Sequence[str]
+"""The id of a table: its levels, or text in which dots join them and a level with a dot stands in backquotes."""
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A namespace as `lance_namespace.connect` takes it."""
+
+    impl: str
+    properties: Pairs = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, impl: str, properties: Mapping[str, str] | None = None) -> Self:
+        """Take properties as a mapping.
+
+        Raises:
+            InvalidInputError: there is no such namespace, or it does not take these properties.
+        """
+        made = cls(impl, tuple(sorted((properties or {}).items())))
+        made.namespace()
+        return made
+
+    def namespace(self) -> LanceNamespace:
+        """The client: one for each process, so that what it learns and its credentials serve all tasks there."""
+        return _connected(self)
+
+    def table(self, table: Table) -> Address:
+        """The address of a table here.
+
+        Raises:
+            InvalidInputError: the id has no level.
+        """
+        levels = parse_levels(table) if isinstance(table, str) else tuple(table)
+        if not levels:
+            raise InvalidInputError("a table id has at least one level")
+        return Address(self, levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A table by its name in a catalog, or by its path."""
+
+    catalog: Catalog | None = None
+    id: tuple[str, ...] = ()
+    path: str | None = None
+    storage_options: Pairs = field(default=(), repr=False)
+
+    def ref(self, **at: Any) -> TableRef:
+        """The table for code that runs in this process; `at` names its version, branch or tag."""
+        if self.catalog is None:
+            return TableRef(self.path, dict(self.storage_options), **at)
+        return TableRef(namespace=self.catalog.namespace(), id=self.id, **at)
+
+    def __str__(self) -> str:
+        return self.path if self.path is not None else f"table {write_levels(self.id)}"
+
+
+@lru_cache(64)
+def _connected(catalog: Catalog) -> LanceNamespace:
+    try:
+        return connect(catalog.impl, dict(catalog.properties))
+    except ValueError as error:  # `connect` makes one of whatever a constructor raises
+        raise InvalidInputError(f"cannot connect to {catalog.impl!r}: {error}") from error

@@ -1,0 +1,408 @@
+"""Lance tables by their catalog name, in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from lance_namespace.errors import InvalidInputError
+from pyspark.sql import DataFrame, SparkSession
+
+from lancehouse.identifiers import parse_levels
+from lancehouse.lake.derived import Function
+from lancehouse.lake.fragments import Layout
+from lancehouse.lake.indexing import Indexed
+from lancehouse.lake.merging import Rules
+from lancehouse.lake.scans import Moment, Scan
+from lancehouse.spark import (
+    aggregates,
+    changes,
+    derived,
+    ingesting,
+    listing,
+    maintenance,
+    merging,
+    reading,
+    searching,
+    session,
+    writing,
+)
+from lancehouse.spark.address import Address, Catalog, Table
+from lancehouse.spark.aggregates import question
+from lancehouse.spark.changes import Changed
+from lancehouse.spark.writing import Write
+
+Names = str | Sequence[str]
+T = TypeVar("T")
+
+
+class LanceCatalog:
+    """The tables of a catalog, for a Spark session.
+
+    A table is named by its levels, as a list or as text in which dots join them and a level with a dot stands in
+    backquotes. A change is one commit, through the catalog where it manages versions, and leaves the table as it was if
+    it fails.
+
+    Args:
+        spark: the session; a cluster, Spark Connect or this machine.
+        impl: `iceberg`, `polaris`, `unity`, `dir`, `rest`, or the path of a class, as `lance_namespace.connect` has it.
+        properties: of that client.
+
+    Raises:
+        InvalidInputError: the session is too old, there is no such client, or it does not take these properties.
+    """
+
+    def __init__(self, spark: SparkSession, impl: str, properties: Mapping[str, str] | None = None) -> None:
+        session.check(spark)
+        self.spark = spark
+        self._catalog = Catalog.of(impl, properties)
+
+    def __repr__(self) -> str:
+        return f"LanceCatalog({self._catalog.impl!r})"
+
+    # Reading
+
+    def read(
+        self,
+        table: Table,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | None = None,
+        with_row_id: bool = False,
+        limit: int | None = None,
+    ) -> DataFrame:
+        """The rows of one version, which is chosen now: what is committed later does not show.
+
+        Args:
+            table: its id.
+            columns: which to read, by default all. Spark does not tell which ones a query needs.
+            filter: which rows, in Lance's SQL; indices are used.
+            version: which one, by default the latest.
+            tag: which version, by its tag.
+            as_of: which version, by the time.
+            with_row_id: whether to add the column `_rowid`.
+            limit: how many rows at most.
+        """
+        chosen = None if columns is None else tuple(columns)
+        scan = Scan(chosen, filter, limit, with_row_id)
+        return reading.read(self.spark, self._catalog.table(table), scan, Moment(version, tag, as_of))
+
+    def count(
+        self,
+        table: Table,
+        filter: str | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | None = None,
+    ) -> int:
+        """How many rows there are, or match."""
+        return reading.count(self.spark, self._catalog.table(table), filter, Moment(version, tag, as_of))
+
+    def aggregate(
+        self,
+        table: Table,
+        group_by: Names = (),
+        *,
+        filter: str | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | None = None,
+        sum: Names | None = None,
+        min: Names | None = None,
+        max: Names | None = None,
+        mean: Names | None = None,
+        count: Names | None = None,
+    ) -> DataFrame:
+        """Sums and the like over columns, added up inside the tasks: no row goes to the JVM.
+
+        The answer has the columns of `group_by`, and `{column}_{function}` for each other; `count="*"` counts rows, in
+        the column `count`.
+        """
+        measures = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
+        asked = question(group_by, measures, filter)
+        return aggregates.aggregate(self.spark, self._catalog.table(table), asked, Moment(version, tag, as_of))
+
+    def search(
+        self,
+        table: Table,
+        vector: Iterable[float],
+        k: int = 10,
+        column: str | None = None,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | None = None,
+    ) -> DataFrame:
+        """The `k` rows nearest to a vector, the nearest first, with their `_distance`.
+
+        Args:
+            table: its id.
+            vector: what to look for.
+            k: how many rows.
+            column: which vectors, where the table has several.
+            filter: among which rows, in Lance's SQL.
+            columns: which to read, by default all.
+            metric: l2, cosine or dot; by default the index's, and l2 without one.
+            version: see `read`, as for the others.
+            tag: see `read`.
+            as_of: see `read`.
+        """
+        return searching.search(
+            self.spark,
+            self._catalog.table(table),
+            vector,
+            k,
+            column=column,
+            filter=filter,
+            columns=columns,
+            metric=metric,
+            moment=Moment(version, tag, as_of),
+        )
+
+    def history(self, table: Table) -> DataFrame:
+        """The versions, the latest first: time, operation, rows, files, bytes and tags."""
+        return listing.history(self.spark, self._catalog.table(table))
+
+    def register_views(self, namespace: Table) -> list[str]:
+        """Make a temporary view of each table in a namespace, called as the table is; the names.
+
+        A view shows the version that is the latest now: call this again to see what came later.
+        """
+        return listing.register_views(self.spark, self._catalog, _levels(namespace))
+
+    # Writing
+
+    def create(self, df: DataFrame, table: Table, **how: Any) -> int:
+        """Make a table of a DataFrame; the version. `how`: see `append`.
+
+        Raises:
+            TableAlreadyExistsError: there is one.
+        """
+        return writing.create(df, self._catalog.table(table), _how(**how))
+
+    def append(self, df: DataFrame, table: Table, **how: Any) -> int:
+        """Add the rows of a DataFrame; the version that this made.
+
+        Args:
+            df: the rows; columns are matched by name, and one that the table has and `df` has not becomes null.
+            table: its id.
+            how: `vector_columns={"emb": 128}` says which arrays become vectors, where the table does not say it;
+                `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names the run:
+                the same one again adds nothing.
+
+        Raises:
+            TableNotFoundError: there is no such table.
+            TableSchemaValidationError: the columns do not fit.
+        """
+        return writing.append(df, self._catalog.table(table), _how(**how))
+
+    def overwrite(self, df: DataFrame, table: Table, **how: Any) -> int:
+        """Put the rows of a DataFrame in the place of all others, and its columns too; a missing table is created.
+
+        Older versions stay. `how`: see `append`.
+
+        Raises:
+            ConcurrentModificationError: somebody changed the table meanwhile, which this would undo.
+        """
+        return writing.overwrite(df, self._catalog.table(table), _how(**how))
+
+    def delete(self, table: Table, where: str, **how: Any) -> Changed:
+        """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how`: `run`, see `append`.
+
+        Raises:
+            ConcurrentModificationError: somebody changes the same rows again and again.
+        """
+        return changes.delete(self.spark, self._catalog.table(table), where, _how(**how))
+
+    def update(self, table: Table, set: Mapping[str, str], where: str | None = None, **how: Any) -> Changed:
+        """Set columns to SQL expressions over the row, in the rows that match or in all. `how`: see `append`.
+
+        Raises:
+            ConcurrentModificationError: somebody changes the same rows again and again.
+        """
+        return changes.update(self.spark, self._catalog.table(table), set, where, _how(**how))
+
+    def merge(
+        self,
+        df: DataFrame,
+        table: Table,
+        on: Names,
+        when_matched: str = "update",
+        when_not_matched: str = "insert",
+        delete_by_source: bool = False,
+        **how: Any,
+    ) -> Changed:
+        """Merge the rows of a DataFrame into a table by their keys, by default an upsert. `df` is evaluated once.
+
+        Args:
+            df: the rows, with no key twice; a key that is null matches nothing.
+            table: its id.
+            on: the columns that are the key.
+            when_matched: what happens to rows of the table that `df` has too: `update`, `delete` or `ignore`.
+            when_not_matched: what happens to rows of `df` that the table has not: `insert` or `ignore`.
+            delete_by_source: whether rows of the table that `df` has not are deleted.
+            how: see `append`.
+
+        Raises:
+            InvalidInputError: a key comes twice in `df`; the text shows one.
+            ConcurrentModificationError: somebody changes the same rows again and again.
+        """
+        rules = Rules(when_matched, when_not_matched, delete_by_source)
+        return merging.merge(df, self._catalog.table(table), _names(on), rules, _how(**how))
+
+    def add_columns(
+        self, table: Table, columns: Mapping[str, str | Function], read_columns: Sequence[str] | None = None
+    ) -> int:
+        """Add columns that are computed from others, in place: nothing else is written again. The version it made.
+
+        After a failure the same call goes on where it was.
+
+        Args:
+            table: its id.
+            columns: what each is: SQL over the row, or a function that takes an Arrow batch and gives an array; all are
+                SQL, or all are functions.
+            read_columns: which columns functions get, by default all.
+        """
+        return derived.add_columns(self.spark, self._catalog.table(table), columns, read_columns)
+
+    def ingest(
+        self,
+        source: Any,
+        table: Table,
+        format: str | None = None,
+        mode: str = "append",
+        columns: Sequence[str] | None = None,
+        options: Mapping[str, str] | None = None,
+        **how: Any,
+    ) -> int:
+        """Bring files or an Iceberg table into a Lance table, in Arrow alone; the version that this made.
+
+        A missing table is created. After a failure the same call goes on where it was.
+
+        Args:
+            source: a path, folder, glob or a list of those; for Iceberg a table or scan of pyiceberg, or its name.
+            table: its id.
+            format: parquet, csv, json, arrow, images or iceberg; by default what the extensions say.
+            mode: `append`, `overwrite` or `create`.
+            columns: which to read, by default all.
+            options: storage options for the source, or for Iceberg the properties of its catalog.
+            how: see `append`.
+        """
+        return ingesting.ingest(
+            self.spark,
+            self._catalog.table(table),
+            source,
+            format=format,
+            mode=mode,
+            columns=columns,
+            options=options or {},
+            how=_how(**how),
+        )
+
+    # Upkeep: of a table, or of all in a namespace and below it; `namespace=""` is the whole catalog
+
+    def compact(self, table: Table | None = None, *, namespace: Table | None = None, **options: Any) -> Any:
+        """Make fewer, larger fragments without deleted rows. `options`: those of `lance.optimize.CompactionOptions`.
+
+        Returns:
+            What was done; for a namespace, what was done to each table, or the error that it met, by the table's id.
+        """
+        return self._each(table, namespace, lambda address: maintenance.compact(self.spark, address, options))
+
+    def create_index(
+        self, table: Table, column: str, kind: str, name: str | None = None, replace: bool = False, **params: Any
+    ) -> Indexed:
+        """Build an index.
+
+        Args:
+            table: its id.
+            column: what to index.
+            kind: IVF_PQ, IVF_HNSW_SQ, IVF_FLAT …, BTREE, BITMAP, LABEL_LIST, INVERTED, NGRAM, ZONEMAP …
+            name: by default that of the column with `_idx`.
+            replace: whether an index of that name is built anew.
+            params: of the kind, in pylance's words, such as `num_partitions` and `metric`.
+        """
+        return maintenance.create_index(self.spark, self._catalog.table(table), column, kind, name, replace, params)
+
+    def optimize_indices(
+        self,
+        table: Table | None = None,
+        *,
+        namespace: Table | None = None,
+        names: Sequence[str] | None = None,
+        retrain: bool = False,
+    ) -> Any:
+        """Take rows into indices that came after them; the version that has them. See `compact` for namespaces."""
+        return self._each(
+            table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, names, retrain)
+        )
+
+    def cleanup(
+        self,
+        table: Table | None = None,
+        *,
+        namespace: Table | None = None,
+        older_than: timedelta = timedelta(days=14),
+        dry_run: bool = False,
+    ) -> Any:
+        """Remove old versions, and the data that no other version needs; the current and tagged ones stay.
+
+        See `compact` for namespaces.
+        """
+        return self._each(
+            table, namespace, lambda address: maintenance.cleanup(self.spark, address, older_than, dry_run)
+        )
+
+    def remove_orphans(
+        self,
+        table: Table | None = None,
+        *,
+        namespace: Table | None = None,
+        older_than: timedelta = timedelta(days=7),
+        dry_run: bool = False,
+        no_writers: bool = False,
+    ) -> Any:
+        """Remove files that no version names: what killed jobs have left. See `compact` for namespaces.
+
+        Args:
+            table: its id.
+            namespace: instead of a table.
+            older_than: younger files may belong to a job that is about to commit them.
+            dry_run: whether to remove nothing and only tell.
+            no_writers: the caller knows that nobody writes to the table, so that any age will do.
+        """
+        return self._each(
+            table,
+            namespace,
+            lambda address: maintenance.remove_orphans(self.spark, address, older_than, dry_run, no_writers),
+        )
+
+    def _each(self, table: Table | None, namespace: Table | None, work: Callable[[Address], T]) -> Any:
+        if (table is None) == (namespace is None):
+            raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
+        if table is not None:
+            return work(self._catalog.table(table))
+        return maintenance.each(self._catalog, _levels(namespace or ()), work)
+
+
+def _how(
+    vector_columns: Mapping[str, int] | None = None,
+    run: str | None = None,
+    max_rows_per_file: int | None = None,
+    max_bytes_per_file: int | None = None,
+    data_storage_version: str | None = None,
+) -> Write:
+    return Write(vector_columns or {}, Layout(max_rows_per_file, max_bytes_per_file, data_storage_version), run)
+
+
+def _names(columns: Names) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _levels(namespace: Table) -> tuple[str, ...]:
+    return parse_levels(namespace) if isinstance(namespace, str) else tuple(namespace)

@@ -1,0 +1,111 @@
+"""Files that tasks write before there is a version of them: after the job, none is left that no version names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pyarrow as pa
+from lance_namespace.errors import LanceNamespaceError
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from lancehouse.lake.commits import is_refusal
+from lancehouse.lake.fragments import Layout, Piece, discard, place, write
+from lancehouse.lake.progress import Progress
+from lancehouse.spark.address import Address
+from lancehouse.spark.errors import translated
+from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, texts
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job that writes to a table."""
+
+    address: Address
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+    def write(self, rows: pa.RecordBatchReader, mode: str, layout: Layout) -> list[Piece]:
+        """Write rows, in a task, and note what was written: Spark forgets the results of a job that fails."""
+        table = self.address.ref()
+        at = place(table)
+        pieces = write(table, at, rows, mode=mode, layout=layout)
+        self.note(pieces)
+        return pieces
+
+    def note(self, pieces: Sequence[Piece]) -> None:
+        """Remember what a task has written."""
+        context = TaskContext.get()
+        attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "driver"
+        self._progress().put(attempt, list(pieces))
+
+    @contextmanager
+    def cleaned(self, used: list[Piece]) -> Iterator[None]:
+        """Afterwards, delete what tasks have written and `used` does not name; all of it, if the commit is refused.
+
+        `used` is empty until the commit begins: after that, only a refusal tells that it was not made.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if not used or (isinstance(error, LanceNamespaceError) and is_refusal(error)):
+                self._clean(())
+            raise
+        self._clean(used)
+
+    def _clean(self, used: Sequence[Piece]) -> None:
+        progress = self._progress()
+        try:
+            kept = set(used)
+            written = [piece for pieces in progress.done().values() for piece in pieces]
+            discard((piece for piece in written if piece not in kept), place(self.address.ref()))
+            progress.clear()
+        except LanceNamespaceError as left:
+            logger.warning(
+                "%s: files of job %s may be left, which remove_orphans names: %s", self.address, self.id, left
+            )
+
+    def _progress(self) -> Progress:
+        at = place(self.address.ref())
+        return Progress(at.location, at.storage_options, self.id)
+
+
+def write_frame(
+    frame: DataFrame,
+    job: Job,
+    mode: str,
+    layout: Layout,
+    convert: Callable[[], tuple[pa.Schema, Callable[..., pa.RecordBatch]]],
+) -> list[Piece]:
+    """Write the rows of a DataFrame in its own tasks.
+
+    Args:
+        frame: the rows.
+        job: what they are part of.
+        mode: of `lake.fragments.write`.
+        layout: how.
+        convert: gives the schema of what is written and a converter to it; called in each task.
+    """
+
+    def work(batches: Batches) -> Batches:
+        schema, converted = convert()
+        rows = (batch for batch in batches if batch.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return
+        yield from texts(
+            job.write(pa.RecordBatchReader.from_batches(schema, _chain(first, rows, converted)), mode, layout)
+        )
+
+    with translated():
+        return collect(frame.mapInArrow(work, RESULT_STRUCT))
+
+
+def _chain(first: pa.RecordBatch, rest: Batches, convert: Callable[..., pa.RecordBatch]) -> Batches:
+    yield convert(first)
+    yield from map(convert, rest)

@@ -1,0 +1,87 @@
+"""Lance tables as DataFrames: the driver pins a version and groups its fragments, tasks read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.scans import Moment, Part, Scan, groups
+from lancehouse.schema.outgoing import to_rows
+from lancehouse.spark.address import Address
+from lancehouse.spark.session import parallelism, struct
+from lancehouse.spark.tasks import Batches, results, spread
+
+OPENED = 8
+"""Versions that a worker keeps open, for the tasks that follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One version of a table, for all tasks of a job."""
+
+    address: Address
+    version: int
+    branch: str | None
+    job: str
+    """Tells jobs apart: a table may have been dropped and made again under the same name."""
+
+    @classmethod
+    def at(cls, address: Address, moment: Moment) -> Self:
+        """The version that is meant, as of now.
+
+        Raises:
+            TableNotFoundError, TableVersionNotFoundError, TableTagNotFoundError: there is none.
+        """
+        found = moment.of(address.ref())
+        assert found.version is not None
+        return cls(address, found.version, found.branch, uuid4().hex)
+
+    def open(self) -> tuple[TableRef, Any]:
+        """The table in this process, opened once for all tasks of the job here."""
+        return _opened(self)
+
+
+@lru_cache(OPENED)
+def _opened(pinned: Pinned) -> tuple[TableRef, Any]:
+    table = pinned.address.ref(version=pinned.version, branch=pinned.branch)
+    return table, table.open()
+
+
+def read(spark: SparkSession, address: Address, scan: Scan, moment: Moment) -> DataFrame:
+    """The rows of a table that a scan finds.
+
+    Raises:
+        LanceNamespaceError: there is no such table, version, or column, or the filter cannot be understood.
+    """
+    pinned = Pinned.at(address, moment)
+    table, dataset = pinned.open()
+    rows = to_rows(scan.schema(table, dataset))
+    parts = groups(dataset, parallelism(spark), split=scan.filter is None)
+
+    def work(parts: list[Part]) -> Batches:
+        table, dataset = pinned.open()
+        return (made for batch in scan.batches(table, dataset, parts) for made in rows.batches(batch))
+
+    frame = spread(spark, parts, work, struct(rows.struct))
+    return frame if scan.limit is None else frame.limit(scan.limit)
+
+
+def count(spark: SparkSession, address: Address, filter: str | None, moment: Moment) -> int:
+    """How many rows a table has, or how many of them match; counted in tasks, without reading more than that needs."""
+    scan = Scan(columns=(), filter=filter, with_row_id=True)
+    pinned = Pinned.at(address, moment)
+    table, dataset = pinned.open()
+    if filter is None:
+        return int(dataset.count_rows())
+    scan.schema(table, dataset)
+
+    def work(parts: list[Part]) -> list[str]:
+        return [str(scan.count(*pinned.open(), parts))]
+
+    parts = groups(dataset, parallelism(spark), split=False)
+    return sum(map(int, results(spark, parts, work)))

@@ -1,0 +1,85 @@
+"""The Spark session: the user's own, or a local one that needs nothing installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from lance_namespace.errors import InvalidInputError
+from pyspark import __version__ as version
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.types import StructType
+
+from lancehouse.spark.java import find_java
+
+OLDEST = (4, 2)
+LOOK = 1 << 16
+"""Rows of a range that tells how many tasks a cluster runs at once."""
+
+_tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def prepare() -> None:
+    """Have PySpark find a Java, and have its workers run this Python, unless somebody has chosen already."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        os.environ["JAVA_HOME"] = str(find_java())
+
+
+def local(cores: int | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
+    """The session that is active, else a new one on this machine.
+
+    Args:
+        cores: how many to use, by default all.
+        options: settings of Spark.
+    """
+    prepare()
+    os.environ["JAVA_HOME"] = str(find_java())
+    builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("lancehouse")
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    for key, value in {**defaults, **(options or {})}.items():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        # Lance warns of every fork, and a process is forked to start the JVM in it.
+        warnings.filterwarnings("ignore", "lance is not fork-safe")
+        return builder.getOrCreate()
+
+
+def check(spark: SparkSession) -> None:
+    """See that a session can do the work.
+
+    Raises:
+        InvalidInputError: it is none, or too old a Spark.
+    """
+    found = getattr(spark, "version", None)
+    numbers = re.match(r"(\d+)\.(\d+)", str(found))
+    if numbers is None:
+        raise InvalidInputError(f"a SparkSession is needed, not {type(spark).__name__}")
+    if (int(numbers[1]), int(numbers[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise InvalidInputError(f"Spark {found} is too old: {oldest} or newer is needed (PySpark here is {version})")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once; asked by a small query, as Spark Connect has no other way."""
+    if spark not in _tasks:
+        numbers = spark.range(LOOK).select(functions.spark_partition_id().alias("number"))
+        _tasks[spark] = numbers.agg(functions.max("number")).first()[0] + 1
+    return _tasks[spark]
+
+
+def struct(json: Mapping[str, Any]) -> StructType:
+    """A schema from its JSON."""
+    return StructType.fromJson(dict(json))

@@ -1,0 +1,125 @@
+"""What a data source writes: decided on the driver, written in tasks, committed on the driver.
+
+Spark makes these calls in processes of its own, so that each has to know all from what it is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Self
+
+import pyarrow as pa
+from lance_namespace import DeregisterTableRequest
+from lance_namespace.errors import TableNotFoundError
+
+from lancehouse.lake import commits
+from lancehouse.lake.fragments import Piece, place
+from lancehouse.lake.progress import Progress
+from lancehouse.lake.removal import drop
+from lancehouse.schema.incoming import from_rows
+from lancehouse.schema.spark import table_schema
+from lancehouse.spark.address import Address
+from lancehouse.spark.jobs import Job
+from lancehouse.spark.writing import Write, declare
+
+ATTEMPTED = "commit"
+"""A record of a job: it has come to its commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One job that writes rows of Spark to a table."""
+
+    job: Job
+    struct: Mapping[str, Any]
+    """The JSON of the rows' StructType."""
+    schema: pa.Schema
+    """Of the table, before or after."""
+    base: int
+    """The version that was the latest when the job began; 0: there was none."""
+    replaces: bool
+    """Whether the rows take the place of all others."""
+    declared: bool
+    """Whether the catalog knows the table because of this job."""
+    how: Write
+
+    @classmethod
+    def begin(cls, address: Address, struct: Mapping[str, Any], how: Write, *, replaces: bool) -> Self:
+        """See that the rows fit the table. A missing table is declared.
+
+        Raises:
+            TableSchemaValidationError: they do not fit.
+        """
+        table = address.ref()
+        try:
+            dataset = table.open()
+        except TableNotFoundError:
+            schema = table_schema(struct, how.vector_columns)
+            return cls(Job(address), struct, schema, 0, replaces, declare(table), how)
+        schema = _replaced(dataset.schema, struct, how) if replaces else dataset.schema
+        from_rows(struct, schema)
+        return cls(Job(address), struct, schema, dataset.version, replaces, False, how)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
+        """Write the rows of a task."""
+        rows = (batch for batch in batches if batch.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return []
+        converted = map(from_rows(self.struct, self.schema).batch, chain([first], rows))
+        mode = "append" if self.base and not self.replaces else "overwrite"
+        return self.job.write(pa.RecordBatchReader.from_batches(self.schema, converted), mode, self.how.layout)
+
+    def commit(self, pieces: Iterable[Piece], properties: Mapping[str, str]) -> int:
+        """Make one version of what the tasks wrote.
+
+        Raises:
+            ConcurrentModificationError: somebody changed the table, and their rows would be gone.
+        """
+        table, used = self.job.address.ref(), list(pieces)
+        at = place(table)
+        self._notes().put(ATTEMPTED, [])
+        with self.job.cleaned(used):
+            if not self.base:
+                return commits.create(table, at, self.schema, used, properties)
+            if self.replaces:
+                return commits.overwrite(table, at, self.schema, used, self.base, properties)
+            return commits.append(table, at, used, self.base, properties)
+
+    def abort(self) -> None:
+        """Remove what the tasks wrote. Spark calls it also after a commit that failed.
+
+        If nobody knows whether that commit was made, all stays as it is.
+        """
+        notes = self._notes()
+        if ATTEMPTED in notes.done():
+            notes.clear()
+            return
+        self.discard()
+        table = self.job.address.ref()
+        if self.declared and table.namespace is not None and not table.exists():
+            at = place(table)
+            table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
+            drop(at.location, at.storage_options)
+
+    def discard(self) -> None:
+        """Remove what the tasks wrote, as none of it is needed."""
+        with self.job.cleaned([]):
+            pass
+
+    def _notes(self) -> Progress:
+        at = place(self.job.address.ref())
+        return Progress(at.location, at.storage_options, self.job.id)
+
+
+def _replaced(before: pa.Schema, struct: Mapping[str, Any], how: Write) -> pa.Schema:
+    """The columns of a table that is written over: what was a vector stays one."""
+    names = {field["name"] for field in struct["fields"]}
+    vectors = {
+        field.name: field.type.list_size
+        for field in before
+        if isinstance(field.type, pa.FixedSizeListType) and field.name in names
+    }
+    return table_schema(struct, {**vectors, **how.vector_columns})

@@ -1,0 +1,133 @@
+"""Lance tables for `spark.read.format("lance")` and its kin; Spark finds them by the module `pyspark_lance`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace.errors import UnsupportedOperationError
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from lancehouse.lake.fragments import Piece
+from lancehouse.lake.scans import Part, Scan, groups
+from lancehouse.schema.outgoing import to_rows
+from lancehouse.spark.options import Options, Use
+from lancehouse.spark.reading import Pinned
+from lancehouse.spark.session import struct
+from lancehouse.spark.sink import Sink
+from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter
+from lancehouse.spark.tasks import Batches
+from lancehouse.spark.writing import made_before
+
+
+class LanceSource(DataSource):  # type: ignore[misc]
+    """A Lance table, by its name in a catalog (`impl`, `table` and the client's properties) or by its `path`.
+
+    What is read is one version, chosen when the DataFrame or the view is made: what is committed later does not show in
+    it. Spark does not tell which columns and rows a query needs, so say it by `columns` and `filter`. Filters are never
+    taken from Spark itself: it would apply those of one use of a DataFrame to all.
+    """
+
+    _pinned: Pinned | None = None
+    _schema: pa.Schema | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` calls it."""
+        return "lance"
+
+    def schema(self) -> StructType:
+        """Choose the version; this object goes to all that follow."""
+        options = Options(self.options, Use.READ, Use.READ_STREAM)
+        self._pinned = Pinned.at(options.address(), options.moment())
+        self._schema = options.scan().schema(*self._pinned.open())
+        return struct(to_rows(self._schema).struct)
+
+    def reader(self, schema: StructType) -> LanceReader:  # noqa: ARG002
+        """Reads the version that was chosen."""
+        options = Options(self.options, Use.READ)
+        return LanceReader(*self._chosen(), options.scan(), options.tasks())
+
+    def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: ARG002, N802
+        """Reads what the table holds, then what comes to it."""
+        return LanceStreamReader(*self._chosen(), Options(self.options, Use.READ_STREAM))
+
+    def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
+        """Writes to the table as it is now."""
+        options = Options(self.options, Use.WRITE)
+        address, how = options.address(), options.write()
+        is_done = made_before(address.ref(), how) is not None
+        return LanceWriter(None if is_done else Sink.begin(address, schema.jsonValue(), how, replaces=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LanceStreamWriter:  # noqa: N802
+        """Writes each batch once."""
+        return LanceStreamWriter(Options(self.options, Use.WRITE_STREAM), schema.jsonValue(), replaces=overwrite)
+
+    def _chosen(self) -> tuple[Pinned, pa.Schema]:
+        if self._pinned is None or self._schema is None:
+            raise UnsupportedOperationError(
+                "a Lance table has a schema of its own: choose columns by the option columns, not by schema()"
+            )
+        return self._pinned, self._schema
+
+
+@dataclass(frozen=True, slots=True)
+class LanceReader(DataSourceReader):  # type: ignore[misc]
+    """Reads one version of a table."""
+
+    pinned: Pinned
+    schema: pa.Schema
+    scan: Scan
+    tasks: int
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts of the table, for as many tasks; one task where a limit counts the rows of all."""
+        _, dataset = self.pinned.open()
+        tasks = self.tasks if self.scan.limit is None else 1
+        return [InputPartition(parts) for parts in groups(dataset, tasks, split=self.scan.filter is None)]
+
+    def read(self, partition: InputPartition) -> Batches:
+        """The rows of a part; Spark asks for a part that is None where there are none."""
+        parts: Sequence[Part] = partition.value or ()
+        table, dataset = self.pinned.open()
+        rows = to_rows(self.schema)
+        for batch in self.scan.batches(table, dataset, parts):
+            yield from rows.batches(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What a task has written."""
+
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class LanceWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes rows and makes one version of them; nothing, if the run was there before."""
+
+    sink: Sink | None
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of a task."""
+        return Written(self.sink.write(iterator) if self.sink is not None else ())
+
+    def commit(self, messages: list[Any]) -> None:
+        """Make the version."""
+        if self.sink is not None:
+            pieces = [piece for message in messages if message is not None for piece in message.pieces]
+            self.sink.commit(pieces, self.sink.how.properties)
+
+    def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
+        """Remove what was written, also by tasks of which Spark has no message."""
+        if self.sink is not None:
+            self.sink.abort()

@@ -1,0 +1,128 @@
+"""Batches of a file in the schema that is asked for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace.errors import TableSchemaValidationError
+
+from lancehouse.schema.walk import BLOB, EXTENSION
+from lancehouse.spark.sources.schemas import Partition
+
+BLOB_TYPE = pa.struct(
+    [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
+)
+"""How Lance takes the values of a blob column."""
+
+_untyped: Any = pa
+"""pyarrow, of whose arguments its stubs know too few."""
+
+
+def blob_field(name: str) -> pa.Field[Any]:
+    """A column that Lance keeps outside its pages, so that scans do not read it."""
+    return pa.field(name, BLOB_TYPE, metadata={EXTENSION: BLOB})
+
+
+def blobs(values: Any) -> Any:
+    """Binaries as the values of a blob column."""
+    data = values.cast(pa.large_binary())
+    absent = [pa.nulls(len(data), field.type) for field in list(BLOB_TYPE)[1:]]
+    mask = data.is_null() if data.null_count else None
+    return _untyped.StructArray.from_arrays([data, *absent], fields=list(BLOB_TYPE), mask=mask)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, name: str) -> pa.RecordBatch:
+    """A batch of a file in a schema: its columns by name, the file's partition, and nulls for what it lacks.
+
+    Columns that are right already are not copied.
+
+    Raises:
+        TableSchemaValidationError: a column does not fit; names it and the file.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    told = dict(partition)
+    there = {column: place for place, column in enumerate(batch.schema.names)}
+    arrays = []
+    for field in schema:
+        try:
+            if field.name in there:
+                array = _cast(batch.column(there[field.name]), field)
+            else:
+                array = _repeated(told.get(field.name), field, batch.num_rows)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise TableSchemaValidationError(
+                f"{name}: column {field.name} does not fit {field.type}: {error}"
+            ) from error
+        if array.null_count and not field.nullable:
+            raise TableSchemaValidationError(f"{name}: column {field.name} has nulls, which it must not")
+        arrays.append(array)
+    if not arrays:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _repeated(value: str | None, field: pa.Field[Any], count: int) -> Any:
+    dtype = storage(field.type)
+    if value is None:
+        return _wrapped(pa.nulls(count, dtype), field.type)
+    return _wrapped(_untyped.repeat(_untyped.scalar(value).cast(dtype), count), field.type)
+
+
+def _cast(array: Any, field: pa.Field[Any]) -> Any:
+    wanted: Any = field.type
+    if array.type == wanted:
+        return array
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    dtype = storage(wanted)
+    if array.type == dtype:
+        return _wrapped(array, wanted)
+    if _is_blob(field) and not isinstance(array.type, pa.StructType):
+        return _wrapped(blobs(array).cast(dtype), wanted)
+    if lost := _lost(array.type, dtype):
+        raise pa.ArrowTypeError(f"it has {lost} besides, which would be lost")
+    return _wrapped(array.cast(dtype), wanted)
+
+
+def storage(dtype: Any) -> Any:
+    """What the values of a type are kept as."""
+    return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
+
+
+def _wrapped(array: Any, dtype: Any) -> Any:
+    return dtype.wrap_array(array) if isinstance(dtype, pa.BaseExtensionType) else array
+
+
+def _is_blob(field: pa.Field[Any]) -> bool:
+    dtype: Any = field.type
+    name = dtype.extension_name if isinstance(dtype, pa.BaseExtensionType) else None
+    return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
+
+
+@lru_cache(maxsize=1024)
+def _lost(have: Any, want: Any) -> str:
+    """A field of a struct that a cast would leave out without a word; empty if there is none."""
+    match have, want:
+        case pa.StructType(), pa.StructType():
+            names = {child.name: child.type for child in want}
+            return next(
+                (lost for child in have if (lost := _below(child.name, child.type, names.get(child.name)))),
+                "",
+            )
+        case pa.MapType(), pa.MapType():
+            return _lost(have.key_type, want.key_type) or _lost(have.item_type, want.item_type)
+        case (
+            (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
+            (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
+        ):
+            return _lost(have.value_type, want.value_type)
+    return ""
+
+
+def _below(name: str, have: Any, want: Any) -> str:
+    if want is None:
+        return name
+    lost = _lost(have, want)
+    return f"{name}.{lost}" if lost else ""

@@ -1,0 +1,70 @@
+"""What pyarrow raises while it reads becomes a Lance error that names the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableColumnNotFoundError,
+    ThrottlingError,
+    UnauthenticatedError,
+)
+
+from lancehouse.lake.errors import redacted
+
+_BY_TEXT: tuple[tuple[re.Pattern[str], type[LanceNamespaceError]], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), kind)
+    for pattern, kind in (
+        (r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED_?TOKEN|UNRECOGNIZED_CLIENT", UnauthenticatedError),
+        (r"HTTP status 401|InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed", UnauthenticatedError),
+        (r"ACCESS_DENIED|HTTP status 403|Permission denied|AuthorizationFailure", PermissionDeniedError),
+        (r"SLOW_DOWN|THROTTL|HTTP status 429", ThrottlingError),
+        (r"NETWORK_CONNECTION|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|curlCode", ServiceUnavailableError),
+        (r"timed out|timeout|HTTP status 50\d", ServiceUnavailableError),
+    )
+)
+"""The first row that is found in the text of a failure decides; otherwise the file is not what it should be."""
+
+
+@contextmanager
+def reading(name: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Turn what pyarrow raises inside into a Lance error that names the file.
+
+    Args:
+        name: the file, as its user knows it.
+        options: of its storage, whose secrets a store might echo.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"there is no file at {name}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        text = str(error)
+        said = redacted(text, options)
+        kind = next((kind for pattern, kind in _BY_TEXT if pattern.search(text)), InvalidInputError)
+        # A cause is printed with its own text: it may only be shown where there is nothing to hide.
+        raise kind(f"{name} cannot be read: {said}") from (error if said == text else None)
+
+
+def require_columns(wanted: list[str], there: list[str], about: str) -> None:
+    """Check that each column asked for is there, and once.
+
+    Raises:
+        TableColumnNotFoundError: one is not there; says what is.
+        InvalidInputError: none is asked for, or one twice.
+    """
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        names = ", ".join(missing)
+        raise TableColumnNotFoundError(f"{about} has no column {names}; it has {', '.join(there) or 'none'}")
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise InvalidInputError(f"columns must name at least one column, and each once, not {wanted!r}")

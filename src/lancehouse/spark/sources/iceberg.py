@@ -1,0 +1,156 @@
+"""Iceberg tables as a source: planned and read with pyiceberg, deletes included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    TableNotFoundError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+)
+from pyiceberg import exceptions
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+
+from lancehouse.identifiers import parse_levels
+from lancehouse.lake.errors import redacted
+from lancehouse.schema.iceberg import from_iceberg
+from lancehouse.spark.sources.conforming import conformed
+from lancehouse.spark.sources.errors import reading, require_columns
+from lancehouse.spark.sources.units import Source, Unit, gathered, joint_key, target_bytes
+
+_KINDS: Mapping[type[Exception], type[LanceNamespaceError]] = {
+    exceptions.NoSuchTableError: TableNotFoundError,
+    exceptions.NoSuchIcebergTableError: TableNotFoundError,
+    exceptions.NoSuchNamespaceError: NamespaceNotFoundError,
+    exceptions.UnauthorizedError: UnauthenticatedError,
+    exceptions.OAuthError: UnauthenticatedError,
+    exceptions.ForbiddenError: PermissionDeniedError,
+    exceptions.ServerError: ServiceUnavailableError,
+    exceptions.ServiceUnavailableError: ServiceUnavailableError,
+    exceptions.RESTError: InvalidInputError,
+    exceptions.NotInstalledError: UnsupportedOperationError,
+    NotImplementedError: UnsupportedOperationError,
+    OSError: ServiceUnavailableError,
+    ValueError: InvalidInputError,
+}
+"""The first class of an error that is here decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What all units of a scan share."""
+
+    metadata: TableMetadata = field(repr=False)
+    io: FileIO = field(repr=False)
+    projection: Schema
+    row_filter: BooleanExpression
+    case_sensitive: bool
+
+    def batches(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that are there and wanted. pyiceberg's own way to say this first reads all of the file."""
+        scan = ArrowScan(self.metadata, self.io, self.projection, self.row_filter, self.case_sensitive)
+        return scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(self.io, [task]))
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergUnit(Unit):
+    """A file of an Iceberg table with its deletes, or several small ones."""
+
+    scan: Scan
+    tasks: tuple[FileScanTask, ...] = field(repr=False)
+    key: str
+    bytes: int
+    rows: int | None
+
+    def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """The rows in a schema; pyiceberg decides about threads."""
+        for task in self.tasks:
+            name = task.file.file_path
+            with reading(name, self.scan.io.properties):
+                for batch in self.scan.batches(task):
+                    yield conformed(batch, schema, (), name)
+
+
+def open_iceberg(
+    source: Table | DataScan | str, columns: Sequence[str] | None, options: Mapping[str, str], parallelism: int
+) -> Source:
+    """A table, as it is now or as a scan says, as a source; see `open_source`."""
+    with _translated(source if isinstance(source, str) else "the Iceberg table", options):
+        planned = _scan(source, options)
+        there = [column.name for column in planned.projection().fields]
+        if columns is not None:
+            require_columns(list(columns), there, "the Iceberg table")
+            planned = planned.select(*columns)
+        tasks = sorted(planned.plan_files(), key=lambda task: task.file.file_path)
+        projection = planned.projection()
+        schema = from_iceberg(json.loads(projection.model_dump_json()))
+    scan = Scan(
+        metadata=planned.table_metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []}),
+        io=planned.io,
+        projection=projection,
+        row_filter=planned.row_filter,
+        case_sensitive=planned.case_sensitive,
+    )
+    target = target_bytes([_bytes(task) for task in tasks], parallelism)
+    units: list[Unit] = [_unit(scan, group) for group in gathered(tasks, _bytes, target)]
+    return Source(schema if columns is None else pa.schema([schema.field(name) for name in columns]), units)
+
+
+def _scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataScan:
+    if isinstance(source, str):
+        catalog, *levels = parse_levels(source)
+        if len(levels) < 2:
+            raise InvalidInputError(f"{source!r} is no Iceberg table: it is catalog.namespace.table")
+        source = load_catalog(catalog, **options).load_table(tuple(levels))
+    scan = source.scan() if isinstance(source, Table) else source
+    if not isinstance(scan, DataScan):
+        raise InvalidInputError(f"an Iceberg source is a table, a scan or catalog.namespace.table, not {type(scan)!r}")
+    if scan.limit is not None:
+        raise InvalidInputError("a scan with a limit cannot be read in parts: leave the limit out")
+    return scan
+
+
+def _bytes(task: FileScanTask) -> int:
+    return task.file.file_size_in_bytes
+
+
+def _unit(scan: Scan, tasks: Sequence[FileScanTask]) -> IcebergUnit:
+    about = f"{scan.row_filter} {sorted(file.file_path for task in tasks for file in task.delete_files)}"
+    return IcebergUnit(
+        scan=scan,
+        tasks=tuple(tasks),
+        key=joint_key([f"{task.file.file_path} {_bytes(task)}" for task in tasks], about),
+        bytes=sum(map(_bytes, tasks)),
+        rows=sum(task.file.record_count for task in tasks),
+    )
+
+
+@contextmanager
+def _translated(about: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Turn what pyiceberg raises inside into a Lance error; it has no root of its own for them."""
+    try:
+        yield
+    except LanceNamespaceError:
+        raise
+    except tuple(_KINDS) as error:
+        kind: Any = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
+        text = str(error)
+        said = redacted(text, options)
+        raise kind(f"{about}: {said}") from (error if said == text else None)

@@ -1,0 +1,96 @@
+"""Images in folders: a row for each file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from lancehouse.spark.sources.conforming import blob_field, blobs, conformed
+from lancehouse.spark.sources.errors import reading
+from lancehouse.spark.sources.formats import Part, Piece, Survey, Wanted
+from lancehouse.spark.sources.listing import File
+
+WINDOW_BYTES = 32 << 20
+"""Of images, read at once; a larger one is read alone."""
+WINDOW_FILES = 1024
+READERS = 8
+
+MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        ".jpg": "image/jpeg",
+        ".jpeg": "image/jpeg",
+        ".png": "image/png",
+        ".webp": "image/webp",
+        ".gif": "image/gif",
+        ".bmp": "image/bmp",
+        ".tif": "image/tiff",
+        ".tiff": "image/tiff",
+    }
+)
+
+_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("path", pa.string()),
+    pa.field("folder", pa.string()),
+    pa.field("media_type", pa.string()),
+    pa.field("size", pa.int64()),
+    pa.field("modified", pa.timestamp("us", "UTC")),
+    blob_field("image"),
+]
+SCHEMA = pa.schema(_COLUMNS)
+"""`folder` is the name of the folder that an image lies in, which is its label in many data sets."""
+
+
+class Images:
+    """Images. Nothing is decoded: the bytes of each file are a blob, its kind comes from its extension."""
+
+    extensions = tuple(MEDIA_TYPES)
+
+    def survey(self, file: File) -> Survey:
+        """All is known already."""
+        return Survey(SCHEMA, (Piece(file.size, 1),))
+
+    def read(self, parts: Sequence[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The rows, several files at once."""
+        needs_bytes = "image" in wanted.schema.names
+        with ThreadPoolExecutor(READERS) as readers:
+            for window in _windows([part.file for part in parts]):
+                contents = list(readers.map(_content, window)) if needs_bytes else [None] * len(window)
+                yield conformed(_rows(window, contents), wanted.schema, window[0].partition, window[0].name)
+
+
+def _windows(files: Sequence[File]) -> Iterator[list[File]]:
+    """Files to read at once, all with the same columns from their folders."""
+    window: list[File] = []
+    size = 0
+    for file in files:
+        is_full = size + file.size > WINDOW_BYTES or len(window) == WINDOW_FILES
+        if window and (is_full or file.partition != window[0].partition):
+            yield window
+            window, size = [], 0
+        window.append(file)
+        size += file.size
+    if window:
+        yield window
+
+
+def _content(file: File) -> bytes:
+    with reading(file.name, file.store.options), file.store.system().open_input_file(file.path) as opened:
+        return opened.readall()
+
+
+def _rows(files: Sequence[File], contents: Sequence[bytes | None]) -> pa.RecordBatch:
+    paths = [PurePosixPath(file.path) for file in files]
+    columns: list[Any] = [
+        pa.array([file.name for file in files]),
+        pa.array([path.parent.name for path in paths]),
+        pa.array([MEDIA_TYPES.get(path.suffix.lower()) for path in paths], pa.string()),
+        pa.array([file.size for file in files], pa.int64()),
+        pa.array([file.modified_ns // 1000 for file in files], pa.timestamp("us", "UTC")),
+        blobs(pa.array(contents, pa.large_binary())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

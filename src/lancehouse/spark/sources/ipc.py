@@ -1,0 +1,51 @@
+"""Arrow's own files and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from lancehouse.spark.sources.formats import Part, Piece, Survey, Wanted
+from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.tabular import Tabular
+
+_FILE = b"ARROW1"
+
+
+class Ipc(Tabular):
+    """Arrow. A file can be cut between its batches, a stream cannot; both are read batch by batch, as they are."""
+
+    extensions = (".arrow", ".feather", ".ipc")
+
+    def survey(self, file: File) -> Survey:
+        """Read the schema, and how many batches there are."""
+        with _opened(file) as (reader, is_file):
+            count = reader.num_record_batches if is_file else 1
+            return Survey(reader.schema, (Piece(file.size // max(count, 1)),) * count)
+
+    def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The columns that are wanted, in the batches of the file."""
+        with _opened(part.file) as (reader, _):
+            names = reader.schema.names
+            wanted.require_known(names, part.file)
+        columns = [place for place, name in enumerate(names) if name in wanted.schema.names]
+        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=wanted.use_threads)
+        with _opened(part.file, options if columns else None) as (reader, is_file):
+            if not is_file:
+                yield from reader
+                return
+            for number in range(reader.num_record_batches) if part.pieces is None else part.pieces:
+                yield reader.get_batch(number)
+
+
+@contextmanager
+def _opened(file: File, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[Any, bool]]:
+    with file.store.system().open_input_file(file.path) as opened:
+        is_file = opened.read(len(_FILE)) == _FILE
+        opened.seek(0)
+        opener: Any = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        with opener(opened, options=options) as reader:
+            yield reader, is_file

@@ -1,0 +1,125 @@
+"""JSON, an object on each line, plain or compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
+from pyarrow import json
+
+from lancehouse.spark.sources.conforming import storage
+from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, Wanted
+from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.schemas import rebuilt, without_nulls
+from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred
+
+LONGEST_LINE = 1 << 30
+
+
+class JsonLines(Tabular):
+    """JSON lines. Text stays text, even where it looks like a time, unless another type is asked for."""
+
+    extensions = tuple(f"{kind}{packed}" for kind in (".json", ".jsonl", ".ndjson") for packed in COMPRESSIONS)
+
+    def survey(self, file: File) -> Survey:
+        """Infer the types from the first block."""
+        first = next(_blocks(file), b"")
+        fields = [field.with_type(without_nulls(field.type)) for field in _schema(file, first)]
+        return Survey(pa.schema(fields), (Piece(file.size),))
+
+    def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The rows, parsed as the types that are wanted where JSON has a value for them."""
+        schema: pa.Schema | None = None
+        for block in _blocks(part.file):
+            schema = schema or _explicit(_schema(part.file, block), wanted.schema)
+            with inferred(part.file):
+                rows = _parsed(part.file, block, schema, use_threads=wanted.use_threads)
+            wanted.require_known(rows.schema.names, part.file)
+            yield from rows.to_batches()
+
+
+def _blocks(file: File) -> Iterator[bytes]:
+    """The text, cut at the ends of lines."""
+    rest = b""
+    with file.store.system().open_input_stream(file.path) as stream:
+        chunk = stream.read(BLOCK_BYTES)
+        while chunk:
+            following = stream.read(BLOCK_BYTES)
+            # The last line needs no end.
+            whole, newline, after = chunk.rpartition(b"\n") if following else (chunk, b"\n", b"")
+            if newline and (rest + whole).strip():
+                yield rest + whole
+            rest = after if newline else rest + chunk
+            if len(rest) > LONGEST_LINE:
+                raise InvalidInputError(f"{file.name} has a line of more than {LONGEST_LINE >> 20} MB")
+            chunk = following
+
+
+def _schema(file: File, block: bytes) -> pa.Schema:
+    if not block:
+        return pa.schema([])
+    return pa.schema([field.with_type(_textual(field.type)) for field in _parsed(file, block, None).schema])
+
+
+def _parsed(file: File, block: bytes, schema: pa.Schema | None, *, use_threads: bool = True) -> pa.Table:
+    if block.lstrip().startswith(b"["):
+        raise InvalidInputError(f"{file.name} is an array of JSON: write one object on each line instead")
+    source: Any = pa.BufferReader(block)  # the stubs of read_json know files only
+    return json.read_json(
+        source,
+        json.ReadOptions(use_threads=use_threads),
+        json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+    )
+
+
+def _textual(dtype: Any) -> Any:
+    """An inferred type, with text where pyarrow saw a time in it."""
+    if isinstance(dtype, pa.TimestampType):
+        return pa.string()
+    return rebuilt(dtype, lambda child: child.with_type(_textual(child.type)))
+
+
+def _explicit(found: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """The types to parse as: those wanted where they can be had from such values, the others are converted later."""
+    have = {field.name: field.type for field in found}
+    want = {field.name: storage(field.type) for field in wanted}
+    return pa.schema([(name, _parsable(have.get(name), want.get(name))) for name in {**have, **want}])
+
+
+def _parsable(found: Any, wanted: Any) -> Any:
+    if wanted is None:
+        return without_nulls(found)
+    if found is None or found == pa.null():
+        return _natural(wanted)
+    match found, wanted:
+        case pa.StructType(), pa.StructType():
+            have, want = ({child.name: child.type for child in dtype} for dtype in (found, wanted))
+            return pa.struct([(name, _parsable(have.get(name), want.get(name))) for name in {**have, **want}])
+        case pa.ListType(), (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()):
+            return pa.list_(_parsable(found.value_type, wanted.value_type))
+    is_number = pa.types.is_integer(found) or pa.types.is_floating(found)
+    return wanted if (is_number and _is_number(wanted)) or (pa.types.is_string(found) and _is_text(wanted)) else found
+
+
+def _natural(wanted: Any) -> Any:
+    """How JSON has the values of a type, where the file does not tell."""
+    match wanted:
+        case pa.StructType():
+            return pa.struct([(child.name, _natural(child.type)) for child in wanted])
+        case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
+            return pa.list_(_natural(wanted.value_type))
+    is_itself = _is_number(wanted) or _is_text(wanted) or pa.types.is_boolean(wanted)
+    return wanted if is_itself else pa.string()
+
+
+def _is_number(dtype: Any) -> bool:
+    is_float = pa.types.is_float32(dtype) or pa.types.is_float64(dtype)
+    return is_float or pa.types.is_integer(dtype) or pa.types.is_decimal128(dtype)
+
+
+def _is_text(dtype: Any) -> bool:
+    """Whether pyarrow makes values of a type from text in JSON."""
+    is_plain = dtype in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return is_plain or pa.types.is_timestamp(dtype) or pa.types.is_decimal128(dtype)

@@ -1,0 +1,133 @@
+"""The files that a path, folder, glob or list of those means, and what their names say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+from lance_namespace.errors import InvalidInputError
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+
+from lancehouse.spark.sources.errors import reading
+from lancehouse.spark.sources.stores import Store, locate
+
+Path = str | os.PathLike[str]
+
+_GLOB = re.compile(r"[*?\[]")
+_PARTITION = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's word for a null in the name of a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file, as it was when it was listed."""
+
+    store: Store
+    path: str
+    size: int
+    modified_ns: int
+    partition: tuple[tuple[str, str | None], ...] = ()
+    """Columns that the folders above it tell, such as `year=2024`."""
+    named: bool = False
+    """Whether its name was given, by itself or by a glob, rather than found in a folder."""
+
+    @property
+    def name(self) -> str:
+        """Its address, as its user writes it."""
+        return self.store.name(self.path)
+
+    @property
+    def key(self) -> str:
+        """The same as long as the file is."""
+        return f"{self.name} {self.size} {self.modified_ns}"
+
+
+def find(source: Path | Iterable[Path], options: Mapping[str, str]) -> list[File]:
+    """The files that are meant, by path. A path that exists is taken literally, whatever characters are in it.
+
+    Raises:
+        InvalidInputError: there is nothing.
+    """
+    places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    files: dict[str, File] = {}
+    for place in places:
+        store, path = locate(place, options)
+        with reading(store.name(path), options):
+            found = list(_found(store, path))
+        if not found:
+            raise InvalidInputError(f"there is no file at {store.name(path)}")
+        for file in found:
+            files.setdefault(file.name, file)
+    if not files:
+        raise InvalidInputError("the source is an empty list: give a file, a folder or a glob")
+    return sorted(files.values(), key=lambda file: file.name)
+
+
+def _found(store: Store, path: str) -> Iterator[File]:
+    system = store.system()
+    info = system.get_file_info(path)
+    if info.type == FileType.File:
+        yield _file(store, info, named=True)
+    elif info.type == FileType.Directory:
+        yield from _below(store, system, path, root=path)
+    elif _GLOB.search(path):
+        root, pattern = _split(system, path)
+        for match in _matches(system, root, pattern):
+            if match.type == FileType.File:
+                yield _file(store, match, root=root, named=True)
+            else:
+                yield from _below(store, system, match.path, root=root)
+
+
+def _split(system: FileSystem, path: str) -> tuple[str, list[str]]:
+    """The folder that is meant literally, and the pattern below it."""
+    segments = path.split("/")
+    for place, segment in enumerate(segments):
+        above = "/".join(segments[:place]) or "/"
+        if _GLOB.search(segment) and system.get_file_info(f"{above}/{segment}").type != FileType.Directory:
+            return above, segments[place:]
+    raise AssertionError(f"{path} exists")
+
+
+def _below(store: Store, system: FileSystem, folder: str, *, root: str) -> Iterator[File]:
+    for info in system.get_file_info(FileSelector(folder, recursive=True)):
+        if info.type == FileType.File and not any(map(_is_hidden, _relative(info.path, folder))):
+            yield _file(store, info, root=root)
+
+
+def _matches(system: FileSystem, folder: str, segments: Sequence[str]) -> Iterator[FileInfo]:
+    """What a pattern means below a folder, level by level, so that only folders that can match are listed."""
+    pattern, *rest = segments
+    if pattern == "**":
+        yield from _matches(system, folder, rest or ["*"])
+    for info in system.get_file_info(FileSelector(folder, allow_not_found=True)):
+        name = info.path.rstrip("/").rpartition("/")[2]
+        is_folder = info.type == FileType.Directory
+        if pattern == "**":
+            if is_folder and not _is_hidden(name):
+                yield from _matches(system, info.path, segments)
+        elif fnmatchcase(name, pattern) and (pattern[0] == name[0] or not _is_hidden(name)):
+            if not rest:
+                yield info
+            elif is_folder:
+                yield from _matches(system, info.path, rest)
+
+
+def _file(store: Store, info: FileInfo, *, root: str | None = None, named: bool = False) -> File:
+    folders = [] if root is None else _relative(info.path, root)[:-1]
+    matches = [match for folder in folders if (match := _PARTITION.fullmatch(folder))]
+    partition = tuple((match[1], None if match[2] == _NULL else unquote(match[2])) for match in matches)
+    return File(store, info.path, info.size or 0, info.mtime_ns or 0, partition, named)
+
+
+def _relative(path: str, folder: str) -> list[str]:
+    return path.removeprefix(folder.rstrip("/")).strip("/").split("/")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "_"))

@@ -1,0 +1,173 @@
+"""One schema for many files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace.errors import TableSchemaValidationError
+
+from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, map_type
+
+INTEGER_DIGITS = 20
+"""Of the largest integers."""
+
+Partition = Sequence[tuple[str, str | None]]
+
+_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def unified(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """The columns of all files, in the widest type of each; what a file lacks may be null.
+
+    Args:
+        schemas: of each file, with its name.
+
+    Raises:
+        TableSchemaValidationError: two files differ in a column by more than width; names them.
+    """
+    so_far, first = pa.schema([]), ""
+    seen: set[pa.Schema] = set()
+    for name, schema in schemas:
+        if schema in seen:
+            continue
+        seen.add(schema)
+        plain = _plain_schema(name, schema)
+        so_far = plain if not first else _merged(so_far, first, plain, name)
+        first = first or name
+    return so_far
+
+
+def partition_fields(partitions: Iterable[Partition], there: pa.Schema) -> list[pa.Field[Any]]:
+    """The columns that folders tell and files do not have: integers, dates, or else strings."""
+    values: dict[str, set[str]] = {}
+    for partition in set(map(tuple, partitions)):
+        for name, value in partition:
+            if name not in there.names:
+                values.setdefault(name, set()).update(() if value is None else (value,))
+    return [pa.field(name, _text_type(texts)) for name, texts in values.items()]
+
+
+def _text_type(texts: Iterable[str]) -> pa.DataType:
+    if not texts:
+        return pa.string()
+    for parse, dtype in ((_integer, pa.int64()), (_date, pa.date32())):
+        if all(map(parse, texts)):
+            return dtype
+    return pa.string()
+
+
+def _integer(text: str) -> bool:
+    # `007` is no number: as one it would not be the same any more.
+    digits = text.removeprefix("-")
+    return digits.isdecimal() and str(int(text)) == text and abs(int(text)) < 2**63
+
+
+def _date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _plain_schema(name: str, schema: pa.Schema) -> pa.Schema:
+    twice = [column for column, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise TableSchemaValidationError(f"{name} has more than one column {', '.join(twice)}: rename them")
+    return pa.schema([_plain(field) for field in schema])
+
+
+def _plain(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[Any]:
+    """A field without the traces of its file: no ids, no views, and if told so no dictionaries."""
+    kept: Any = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"PARQUET:")}
+    dtype = rebuilt(field.type, lambda child: _plain(child, decode=decode))
+    if decode and isinstance(dtype, pa.DictionaryType):
+        dtype = dtype.value_type
+    bare = field.with_type(_VIEWS.get(dtype, dtype)).remove_metadata()
+    return bare.with_metadata(kept) if kept else bare
+
+
+def rebuilt(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any:
+    """A type with its children changed; elements of lists are called as Arrow calls them."""
+
+    def item(field: pa.Field[Any]) -> pa.Field[Any]:
+        return change(field).with_name("item")
+
+    match dtype:
+        case pa.StructType():
+            return pa.struct([change(child) for child in dtype])
+        case pa.MapType():
+            return map_type(change(dtype.key_field), change(dtype.item_field))
+        case pa.FixedSizeListType():
+            return pa.list_(item(dtype.value_field), dtype.list_size)
+        case pa.ListType():
+            return pa.list_(item(dtype.value_field))
+        case pa.LargeListType():
+            return pa.large_list(item(dtype.value_field))
+    return dtype
+
+
+def without_nulls(dtype: Any) -> Any:
+    """A type in which what has no type at all is a string."""
+    return (
+        pa.string() if dtype == pa.null() else rebuilt(dtype, lambda child: child.with_type(without_nulls(child.type)))
+    )
+
+
+def _merged(so_far: pa.Schema, first: str, schema: pa.Schema, name: str) -> pa.Schema:
+    fields = {field.name: field for field in so_far}
+    for column in schema:
+        known = fields.get(column.name)
+        wider = column.with_nullable(True) if known is None else _wider(known, column)
+        if wider is None:
+            assert known is not None
+            raise TableSchemaValidationError(
+                f"column {column.name} is {column.type} in {name} but {known.type} in {first} and the files after it: "
+                "read them one after the other, or make them the same"
+            )
+        fields[column.name] = wider
+    for missing in fields.keys() - set(schema.names):
+        fields[missing] = fields[missing].with_nullable(True)
+    return pa.schema(list(fields.values()))
+
+
+def _wider(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any] | None:
+    if one.equals(other):
+        return one
+    for left, right in ((one, other), (_plain(one, decode=True), _plain(other, decode=True))):
+        try:
+            (merged,) = pa.unify_schemas([pa.schema([left]), pa.schema([right])], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            continue
+        if all(_is_widening(field.type, merged.type) for field in (left, right)):
+            return merged.with_type(_roomy(merged.type, left.type, right.type))
+    return None
+
+
+def _roomy(merged: Any, *types: Any) -> Any:
+    """A decimal with room for the integers that it shall hold too, of which pyarrow's own has one digit too few."""
+    if not isinstance(merged, pa.Decimal128Type) or not any(map(pa.types.is_integer, types)):
+        return merged
+    return pa.decimal128(min(MAX_DECIMAL_DIGITS, max(merged.precision, INTEGER_DIGITS + merged.scale)), merged.scale)
+
+
+def _is_widening(have: Any, want: Any) -> bool:
+    """Whether pyarrow's idea of a common type is one that says the same."""
+    match have, want:
+        case pa.StructType(), pa.StructType():
+            return all(_is_widening(child.type, want.field(child.name).type) for child in have)
+        case pa.FixedSizeListType(), _ if not isinstance(want, pa.FixedSizeListType):
+            return False
+        case (pa.MapType(), pa.MapType()):
+            return _is_widening(have.key_type, want.key_type) and _is_widening(have.item_type, want.item_type)
+        case (
+            (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
+            (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
+        ):
+            return _is_widening(have.value_type, want.value_type)
+    is_text = pa.types.is_string(have) or pa.types.is_large_string(have)
+    is_binary = pa.types.is_binary(want) or pa.types.is_large_binary(want)
+    return not (is_text and is_binary) and not (pa.types.is_decimal(have) and pa.types.is_floating(want))

@@ -1,0 +1,146 @@
+"""File systems of pyarrow, reached with the storage options that Lance knows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from lance_namespace.errors import InvalidInputError
+from pyarrow import fs
+
+from lancehouse.credentials import EXPIRES, canonical
+
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
+_SCHEMES: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
+    "aws_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "aws_endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "azure_storage_account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
+    "azure_storage_account_key": ("AZURE_STORAGE_ACCOUNT_KEY",),
+    "azure_storage_sas_token": ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"),
+}
+"""What the libraries below pyarrow do not take from the environment by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where files are and how they are reached; it can be sent to other processes, which connect by themselves."""
+
+    scheme: str = ""
+    """As the address has it; empty for this machine."""
+    bucket: str = ""
+    account: str = ""
+    """Of Azure, where the address names it: the part between `@` and the first slash."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    def system(self) -> fs.FileSystem:
+        """The file system, connected once in a process."""
+        known = canonical(self.options)
+        for name, variables in _ENVIRONMENT.items():
+            if found := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
+                known.setdefault(name, found)
+        return _connected(self.scheme.lower(), self.bucket, self.account, tuple(sorted(known.items())))
+
+    def name(self, path: str) -> str:
+        """A path of the file system as its user writes it."""
+        if not self.scheme:
+            return path
+        bucket, slash, rest = path.partition("/")
+        return f"{self.scheme}://{bucket}{f'@{self.account}' if self.account else ''}{slash}{rest}"
+
+
+def locate(source: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[Store, str]:
+    """The store of an address and the path in it. A bucket's address is taken literally, `file://` is decoded.
+
+    Raises:
+        InvalidInputError: a scheme that is not known.
+    """
+    text = os.fspath(source)
+    if text.startswith("file:/"):
+        return Store(), str(Path(unquote(urlsplit(text.replace("?", "%3F").replace("#", "%23")).path)))
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        return Store(), str(Path(text).absolute())
+    scheme, path = match[1].lower(), match[2].strip("/")
+    if scheme not in _SCHEMES or not path:
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise InvalidInputError(f"{text!r} is no place that can be read: give a path, file:// or {known} and a bucket")
+    bucket, slash, rest = path.partition("/")
+    container, _, account = bucket.partition("@")
+    return Store(match[1], container, account, dict(options)), f"{container}{slash}{rest}"
+
+
+@lru_cache(maxsize=32)
+def _connected(scheme: str, bucket: str, account: str, options: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+    match _SCHEMES.get(scheme):
+        case "s3":
+            return _s3(dict(options), bucket)
+        case "gs":
+            return _gcs(dict(options))
+        case "az":
+            return _azure(dict(options), account)
+    return fs.LocalFileSystem()
+
+
+def _s3(options: Mapping[str, str], bucket: str) -> fs.FileSystem:
+    scheme, _, host = options.get("aws_endpoint", "").rpartition("://")
+    arguments: dict[str, Any] = {
+        "access_key": options.get("aws_access_key_id"),
+        "secret_key": options.get("aws_secret_access_key"),
+        "session_token": options.get("aws_session_token"),
+        "region": options.get("aws_region") or (None if host else _region(bucket)),
+        "scheme": scheme or None,
+        "endpoint_override": host.rstrip("/") or None,
+        "anonymous": _is_on(options, "aws_skip_signature", "skip_signature"),
+        "force_virtual_addressing": _is_on(options, "aws_virtual_hosted_style_request"),
+    }
+    return fs.S3FileSystem(**{key: value for key, value in arguments.items() if value})
+
+
+def _region(bucket: str) -> str | None:
+    """Where AWS keeps a bucket: whoever is not told asks for it, as Lance does."""
+    with suppress(OSError):
+        return fs.resolve_s3_region(bucket)
+    return None
+
+
+def _gcs(options: Mapping[str, str]) -> fs.FileSystem:
+    if _is_on(options, "google_skip_signature", "skip_signature"):
+        return fs.GcsFileSystem(anonymous=True)
+    token = options.get("google_storage_token")
+    if token is None:
+        return fs.GcsFileSystem()
+    until = options.get(EXPIRES, "")
+    now = datetime.now(UTC)
+    expires = datetime.fromtimestamp(int(until) / 1000, UTC) if until.isdecimal() else now + timedelta(hours=1)
+    return fs.GcsFileSystem(access_token=token, credential_token_expiration=expires)
+
+
+def _azure(options: Mapping[str, str], account: str) -> fs.FileSystem:
+    name = account.partition(".")[0] or options.get("azure_storage_account_name")
+    if not name:
+        raise InvalidInputError(
+            "an az:// address needs the name of the account: give the option azure_storage_account_name"
+        )
+    arguments: dict[str, Any] = {
+        "account_key": options.get("azure_storage_account_key"),
+        "sas_token": options.get("azure_storage_sas_token"),
+        "client_id": options.get("azure_storage_client_id"),
+        "client_secret": options.get("azure_storage_client_secret"),
+        "tenant_id": options.get("azure_storage_tenant_id"),
+    }
+    make: Any = fs.AzureFileSystem
+    made: fs.FileSystem = make(name, **{key: value for key, value in arguments.items() if value})
+    return made
+
+
+def _is_on(options: Mapping[str, str], *names: str) -> bool:
+    return any(options.get(name, "").lower() in ("true", "1", "yes") for name in names)

@@ -1,0 +1,389 @@
+"""Lance tables as sources and sinks of streaming queries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Self
+
+import pyarrow as pa
+from lance_namespace.errors import (
+    InvalidInputError,
+    InvalidTableStateError,
+    TableSchemaValidationError,
+    TableVersionNotFoundError,
+    UnsupportedOperationError,
+)
+from pyarrow import fs
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from lancehouse.lake.commits import find
+from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.errors import redacted
+from lancehouse.lake.fragments import Piece
+from lancehouse.lake.increments import Fragment, Increment, between, latest, oldest, whole
+from lancehouse.lake.scans import SMALL, Part
+from lancehouse.schema.outgoing import to_rows
+from lancehouse.spark.options import LATEST, Options, Query
+from lancehouse.spark.reading import Pinned
+from lancehouse.spark.sink import Sink
+from lancehouse.spark.tasks import Batches
+
+QUERY = "lancehouse.query"
+BATCH = "lancehouse.batch"
+"""Keys of a transaction's properties: the streaming query and the batch of it that made a version."""
+
+UNLIMITED = (1 << 63) - 1
+
+ROW_ID = "_rowid"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a stream has read: everything up to a version, or some fragments of it. Version 0: nothing.
+
+    What begins at 0 does not tell where: that is said by where it ends, so that a batch that is run again has the same
+    rows.
+    """
+
+    version: int
+    fragments: int | None = None
+    """How many fragments of the version are read; None: all."""
+    snapshot: int | None = None
+    """The version whose rows came first, all of them; said while they are being read, and where a first batch ends."""
+    after: int | None = None
+    """The version after which the stream began, said where a first batch ends."""
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        """From what Spark keeps."""
+        return cls(**said)
+
+    def json(self) -> Json:
+        """For Spark to keep."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def begins(self) -> bool:
+        """Whether nothing is read yet."""
+        return self.version == 0
+
+    @property
+    def origin(self) -> Offset:
+        """Where the first batch began, of its end."""
+        if self.after is not None:
+            return Offset(self.after)
+        assert self.snapshot is not None
+        return _all_of(self.snapshot)
+
+    def ending(self, begin: Offset) -> Offset:
+        """The end of a first batch that began here, as it is kept."""
+        return replace(self, snapshot=begin.snapshot, after=None if begin.snapshot else begin.version)
+
+
+def _all_of(version: int) -> Offset:
+    return Offset(version, 0, version)
+
+
+class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Yields the rows of a table, then those that new versions add.
+
+    A row is as the version has it that added it. Updated rows come again, as they are then; deletions, compactions and
+    new indices yield nothing; an overwrite yields all its rows.
+
+    Args:
+        pinned: a version, of which the columns are.
+        schema: of what is read.
+        options: what, from where, and how much at once.
+    """
+
+    def __init__(self, pinned: Pinned, schema: pa.Schema, options: Options) -> None:
+        self._pinned, self._schema, self._scan = pinned, schema, options.scan()
+        self._tasks, self._follow = options.tasks(), options.follow()
+        self._target: int | None = None
+        self._known: dict[int, Increment] = {}
+
+    # What there is
+
+    def initialOffset(self) -> Json:  # noqa: N802
+        """Nothing is read yet."""
+        return Offset(0).json()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+        """How far the next batch goes; it has at least a fragment, if there is one."""
+        begin = Offset.of(start)
+        origin = self._origin() if begin.begins else begin
+        is_free = isinstance(limit, ReadAllAvailable)
+        max_rows = UNLIMITED if is_free else limit.max_rows
+        max_versions = UNLIMITED if is_free else self._follow.max_versions or UNLIMITED
+        end = self._reached(origin, max_rows, max_versions)
+        return (end.ending(origin) if begin.begins else end).json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say. Spark has no limit of versions, but passes on that there is one."""
+        if self._follow.max_rows is None and self._follow.max_versions is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(self._follow.max_rows or UNLIMITED)
+
+    def reportLatestOffset(self) -> Json:  # noqa: N802
+        """Where the table is."""
+        return Offset(self._latest()).json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Leave alone what comes later."""
+        self._target = self._latest()
+
+    def _origin(self) -> Offset:
+        """Where a new query begins."""
+        start, now = self._follow.start, self._target or self._latest()
+        if isinstance(start, int):
+            if start > now + 1:
+                raise TableVersionNotFoundError(f"startingVersion is {start}: {self._table()} is at version {now}")
+            return Offset(start - 1)
+        return {None: _all_of(now), LATEST: Offset(now)}.get(start) or _all_of(oldest(self._table()))
+
+    def _reached(self, origin: Offset, max_rows: int, max_versions: int) -> Offset:
+        end, rows, rows_before, grown = origin, 0, 0, 0
+        for position, fragment in self._walk(origin, self._target or self._latest()):
+            if fragment is None:
+                grown += rows > rows_before
+                rows_before = rows
+            elif rows and rows + fragment.rows > max_rows:
+                return end
+            else:
+                rows += fragment.rows
+            end = position
+            if grown >= max_versions:
+                break
+        return end
+
+    def _walk(self, origin: Offset, upto: int) -> Iterator[tuple[Offset, Fragment | None]]:
+        """Each fragment from a place on and how far the stream is after it; None where a version ends."""
+        with _advised():
+            if upto < origin.version:
+                raise InvalidTableStateError(
+                    f"{self._pinned.address} is at version {upto}, and {origin.version} was read: it was made anew"
+                )
+            if origin.fragments is not None and origin.snapshot == origin.version:
+                yield from _positions(whole(self._table(), origin.version), origin)
+            elif origin.fragments is not None:
+                for increment in self._added(origin.version - 1, origin.version):
+                    yield from _positions(increment, origin)
+            for increment in self._added(origin.version, upto):
+                yield from _positions(increment, Offset(increment.version, 0))
+
+    def _added(self, after: int, upto: int) -> Iterator[Increment]:
+        """What each version added. Spark asks for it twice, so it is kept until a batch is done."""
+        while after < upto and (known := self._known.get(after + 1)) is not None:
+            after += 1
+            yield known
+        for increment in between(self._table(), after, upto, lossless=self._follow.is_lossless):
+            self._known[increment.version] = increment
+            yield increment
+
+    def _latest(self) -> int:
+        return latest(self._table())
+
+    def _table(self) -> TableRef:
+        return self._pinned.address.ref()
+
+    # A batch
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        """The parts of a batch, for as many tasks."""
+        begin, stop = Offset.of(start), Offset.of(end)
+        if begin == stop:
+            return []
+        found: list[tuple[int, Fragment]] = []
+        for position, fragment in self._walk(stop.origin if begin.begins else begin, stop.version):
+            if fragment is not None:
+                found.append((position.version, fragment))
+            if (position.version, position.fragments) == (stop.version, stop.fragments):
+                break
+        return [InputPartition(parts) for parts in _shared(found, self._tasks)]
+
+    def read(self, partition: InputPartition) -> Batches:
+        """The rows of some parts, with the columns that the stream began with."""
+        rows = to_rows(self._schema)
+        for version, parts in _by_version(partition.value):
+            table, dataset = replace(self._pinned, version=version).open()
+            wanted = self._scan.columns or tuple(name for name in self._schema.names if name != ROW_ID)
+            there = {*dataset.schema.names, ROW_ID}
+            scan = replace(self._scan, columns=tuple(name for name in wanted if name.partition(".")[0] in there))
+            found = scan.schema(table, dataset)
+            for batch in scan.batches(table, dataset, parts):
+                yield from rows.batches(batch if found == self._schema else self._fitted(table, batch, found))
+
+    def _fitted(self, table: TableRef, batch: pa.RecordBatch, found: pa.Schema) -> pa.RecordBatch:
+        """Rows of a version that had other columns than the stream."""
+        arrays = []
+        for field in self._schema:
+            if field.name not in found.names and field.nullable:
+                arrays.append(pa.nulls(batch.num_rows, field.type))
+            elif field.name in found.names and found.field(field.name).type == field.type:
+                arrays.append(batch.column(field.name))
+            else:
+                raise TableSchemaValidationError(
+                    f"{table}: the column {field.name} is not as the stream has it ({field.type}); "
+                    "start the query again, or at a version that has the column"
+                )
+        return pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
+
+    def commit(self, end: Json) -> None:
+        """Forget what is read."""
+        done = Offset.of(end).version
+        self._known = {version: known for version, known in self._known.items() if version >= done}
+
+
+def _positions(increment: Increment, at: Offset) -> Iterator[tuple[Offset, Fragment | None]]:
+    first = at.fragments or 0
+    for place, fragment in enumerate(increment.fragments[first:], first + 1):
+        yield Offset(increment.version, place, at.snapshot), fragment
+    yield Offset(increment.version), None
+
+
+def _shared(found: Sequence[tuple[int, Fragment]], tasks: int) -> Iterator[list[tuple[int, int]]]:
+    """Fragments for each task, of about as many rows: versions and ids."""
+    share = max(-(-sum(fragment.rows for _, fragment in found) // tasks), SMALL)
+    made: list[tuple[int, int]] = []
+    rows = 0
+    for version, fragment in found:
+        made.append((version, fragment.id))
+        rows += fragment.rows
+        if rows >= share:
+            yield made
+            made, rows = [], 0
+    if made:
+        yield made
+
+
+def _by_version(fragments: Iterable[tuple[int, int]]) -> Iterator[tuple[int, list[Part]]]:
+    for version, group in groupby(fragments, key=itemgetter(0)):
+        yield version, [Part(fragment) for _, fragment in group]
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Say how to go on where a stream cannot."""
+    try:
+        yield
+    except (TableVersionNotFoundError, UnsupportedOperationError) as error:
+        raise type(error)(
+            f"{error}; start again with a new checkpoint, or set failOnDataLoss to false to go on without its rows"
+        ) from error
+    except InvalidTableStateError as error:
+        raise type(error)(f"{error}; start again with a new checkpoint") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What a task has written, and for which job: the process that commits knows no other way."""
+
+    sink: Sink
+    pieces: Sequence[Piece]
+
+
+class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Writes the batches of a query, each of them once: a version keeps the query and the batch that made it.
+
+    Args:
+        options: where to, and whose batches they are.
+        struct: the JSON of the rows' StructType.
+        replaces: whether each batch takes the place of all rows, which is the output mode `complete`.
+
+    Raises:
+        InvalidInputError: the id of the query is not known.
+    """
+
+    def __init__(self, options: Options, struct: Mapping[str, Any], *, replaces: bool) -> None:
+        self._query, self._is_given = _query_id(options.query()), bool(options.query().id)
+        self._sink = Sink.begin(options.address(), struct, options.write(), replaces=replaces)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of a task."""
+        return Written(self._sink, self._sink.write(iterator))
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
+        """Make a version of the batch, unless there is one. A batch without rows makes none."""
+        written = [message for message in messages if message is not None]
+        if not written:
+            return
+        sink, pieces = written[0].sink, [piece for message in written for piece in message.pieces]
+        if (pieces or sink.replaces) and not self._is_done(sink.job.address.ref(), batchId):
+            sink.commit(pieces, {QUERY: self._query, BATCH: str(batchId)})
+        else:
+            sink.discard()
+
+    def _is_done(self, table: TableRef, batch: int) -> bool:
+        last = _last_batch(table, self._query)
+        if last > batch and self._is_given:
+            # Spark counts from 0 with a new checkpoint. To take its batches for the old ones would lose their rows.
+            raise InvalidInputError(
+                f"{table} has batch {last} of the query {self._query!r}, and this is batch {batch}: "
+                "a new checkpoint needs another queryId"
+            )
+        return last >= batch
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Remove what was written, also by tasks of which Spark has no message."""
+        written = [message for message in messages if message is not None]
+        if written:
+            written[0].sink.abort()
+
+
+def _last_batch(table: TableRef, query: str) -> int:
+    """The last batch of a query that made a version, -1 if none did. Only versions after that one are looked at."""
+    last = -1
+
+    def is_ours(made: Any) -> bool:
+        nonlocal last
+        properties: Mapping[str, str] = made.transaction_properties or {}
+        if properties.get(QUERY) == query:
+            last = int(properties[BATCH])
+        return last >= 0
+
+    find(table, is_ours)
+    return last
+
+
+def _query_id(query: Query) -> str:
+    """The id of the streaming query: Spark keeps it in a file of the checkpoint, the same for every run.
+
+    Raises:
+        InvalidInputError: it is not given, and there is no such file.
+    """
+    if query.id:
+        return query.id
+    if not query.checkpoint:
+        raise InvalidInputError(
+            "writeStream needs the option checkpointLocation, or queryId: batches are known by the id of their query"
+        )
+    try:
+        return str(json.loads(_metadata(query.checkpoint))["id"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        place, reason = redacted(query.checkpoint, {}), redacted(str(error), {})
+        raise InvalidInputError(
+            f"the id of the query cannot be read from {place}/metadata; give it as the option queryId: {reason}"
+        ) from None
+
+
+def _metadata(checkpoint: str) -> bytes:
+    if (folder := local_folder(checkpoint)) is not None:
+        return (folder / "metadata").read_bytes()
+    # Hadoop has several names for one store, of which Arrow knows one.
+    store, path = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", checkpoint))
+    with store.open_input_stream(f"{path}/metadata") as file:
+        return bytes(file.read())

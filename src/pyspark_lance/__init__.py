@@ -1,0 +1,5 @@
+"""Where Spark looks for `format("lance")`: it imports every module whose name begins with `pyspark_`."""
+
+from lancehouse.spark.source import LanceSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import ConcurrentModificationError, InternalError
+
+from lancehouse.lake import commits
+from lancehouse.lake.commits import RUN, OvertakenError, create_with, version_of_run
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.fragments import Layout, Piece, discard, metadata, place, write
+from tests.schema.storable import STORABLE, label
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableRef:
+    lance.write_dataset(rows(1, 2), tmp_path / "t")
+    return TableRef(str(tmp_path / "t"))
+
+
+def written(table: TableRef, data: pa.Table, mode: str = "append", **layout: Any) -> list[Piece]:
+    return write(table, place(table), data.to_reader(), mode=mode, layout=Layout(**layout))
+
+
+def ids(table: TableRef) -> list[int]:
+    return sorted(table.open().to_table().column("id").to_pylist())
+
+
+def files(table: TableRef) -> set[str]:
+    return {path.name for path in Path(table.location or "", "data").rglob("*") if path.is_file()}
+
+
+def test_pieces_become_rows_with_the_commit(table: TableRef) -> None:
+    pieces = [*written(table, rows(3, 4, 5), max_rows_per_file=2), *written(table, rows(6))]
+    assert ids(table) == [1, 2]
+    assert [each.physical_rows for each in metadata(pieces)] == [2, 1, 1]
+    assert commits.append(table, place(table), pieces, 1) == 2
+    assert ids(table) == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_append_lands_over_whatever_came_meanwhile(table: TableRef) -> None:
+    pieces = written(table, rows(3))
+    lance.write_dataset(rows(4), table.location, mode="append")
+    table.open().delete("id = 1")
+    assert commits.append(table, place(table), pieces, 1) == 4
+    assert ids(table) == [2, 3, 4]
+
+
+def test_overwriting_replaces_rows_and_columns(table: TableRef) -> None:
+    new = pa.table({"name": ["a"]})
+    assert commits.overwrite(table, place(table), new.schema, written(table, new, "overwrite"), 1) == 2
+    assert table.open().to_table() == new
+
+
+def test_overwriting_never_swallows_an_append(table: TableRef) -> None:
+    pieces = written(table, rows(9), "overwrite")
+    lance.write_dataset(rows(3), table.location, mode="append")
+    with pytest.raises(ConcurrentModificationError, match="since version 1"):
+        commits.overwrite(table, place(table), rows().schema, pieces, 1)
+    assert ids(table) == [1, 2, 3]
+
+
+def test_of_two_creators_one_is_told(tmp_path: Path) -> None:
+    table = TableRef(str(tmp_path / "new"))
+    first, second = written(table, rows(1), "overwrite"), written(table, rows(2), "create")
+    assert commits.create(table, place(table), rows().schema, first) == 1
+    with pytest.raises(OvertakenError):
+        commits.create(table, place(table), rows().schema, second)
+    assert ids(table) == [1]
+
+
+def test_who_creates_too_late_leaves_no_files(table: TableRef) -> None:
+    before = files(table)
+    with pytest.raises(OvertakenError):
+        create_with(table, place(table), rows(3))
+    assert files(table) == before
+
+
+def test_a_commit_whose_answer_is_lost_is_looked_up(table: TableRef) -> None:
+    made = lance.LanceDataset.commit
+
+    def lost(*args: Any, **options: Any) -> None:
+        made(*args, **options)
+        raise OSError("the connection broke")
+
+    with patch.object(lance.LanceDataset, "commit", lost):
+        assert commits.append(table, place(table), written(table, rows(3)), 1) == 2
+    assert ids(table) == [1, 2, 3]
+
+
+def test_a_commit_that_failed_is_not_taken_for_another(table: TableRef) -> None:
+    def other(*_: Any, **__: Any) -> None:
+        lance.write_dataset(rows(7), table.location, mode="append")
+        raise OSError("the connection broke")
+
+    with patch.object(lance.LanceDataset, "commit", other), pytest.raises(InternalError):
+        commits.append(table, place(table), written(table, rows(3)), 1)
+
+
+def test_nothing_is_left_of_a_write_that_fails(table: TableRef) -> None:
+    before = files(table)
+
+    def breaking() -> Iterator[pa.RecordBatch]:
+        for number in range(40):
+            yield pa.record_batch({"id": pa.array(range(number * 1000, number * 1000 + 1000), pa.int64())})
+        raise RuntimeError("the source broke")
+
+    source = pa.RecordBatchReader.from_batches(rows().schema, breaking())
+    with pytest.raises((InternalError, RuntimeError, OSError), match="the source broke"):
+        write(table, place(table), source, mode="append", layout=Layout(max_rows_per_file=2000))
+    assert files(table) == before
+
+
+def test_decimals_that_lie_between_the_marks(tmp_path: Path) -> None:
+    """As they come from Spark; Rust panics on them."""
+    numbers = pa.array([1, 2, 3], pa.decimal128(20, 2))
+    values = numbers.buffers()[1]
+    assert values is not None
+    room = bytearray(values.size + 24)
+    start = (8 - pa.py_buffer(room).address) % 16
+    room[start : start + values.size] = values.to_pybytes()
+    crooked = pa.Array.from_buffers(numbers.type, 3, [None, pa.py_buffer(room).slice(start)])
+    assert pa.py_buffer(room).slice(start).address % 16 == 8
+    nested = pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), crooked)
+    batch = pa.record_batch({"l": nested})
+    table = TableRef(str(tmp_path / "t"))
+    pieces = write(table, place(table), pa.RecordBatchReader.from_batches(batch.schema, [batch]), mode="overwrite")
+    commits.create(table, place(table), batch.schema, pieces)
+    assert table.open().to_table().column("l").to_pylist() == [numbers.to_pylist()]
+
+
+def test_discarded_pieces_are_gone(table: TableRef) -> None:
+    before = files(table)
+    pieces = written(table, rows(3, 4, 5), max_rows_per_file=1)
+    assert len(files(table)) == len(before) + 3
+    discard(pieces, place(table))
+    assert files(table) == before
+
+
+def test_a_run_is_known_again(table: TableRef) -> None:
+    assert version_of_run(table, "monday") is None
+    commits.append(table, place(table), written(table, rows(3)), 1, {RUN: "monday"})
+    lance.write_dataset(rows(4), table.location, mode="append")
+    assert version_of_run(table, "monday") == 2
+    assert version_of_run(table, "tuesday") is None
+    assert version_of_run(TableRef(f"{table.location}-not"), "monday") is None
+
+
+@pytest.mark.parametrize("field", STORABLE, ids=label)
+def test_every_type_becomes_a_table(tmp_path: Path, field: pa.Field[Any]) -> None:
+    schema = pa.schema([field])
+    made = TableRef(str(tmp_path / "pieces"))
+    pieces = write(made, place(made), pa.RecordBatchReader.from_batches(schema, []), mode="overwrite")
+    commits.create(made, place(made), schema, pieces)
+    plain = lance.write_dataset(pa.RecordBatchReader.from_batches(schema, []), tmp_path / "plain")
+    assert made.open().schema == plain.schema
+    assert [each.id() for each in made.open().lance_schema.fields()] == [
+        each.id() for each in plain.lance_schema.fields()
+    ]

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
+from lancehouse.lake.fragments import place
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableRef:
+    rows = pa.table({"id": pa.array(range(100), pa.int64()), "word": [f"w{number}" for number in range(100)]})
+    lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=30).delete("id < 5")
+    return TableRef(str(tmp_path / "t"))
+
+
+def doubled(batch: pa.RecordBatch) -> Any:
+    return pc.multiply(batch.column("id"), 2)
+
+
+def added(table: TableRef, columns: Mapping[str, str | Function], **options: Any) -> int:
+    dataset = table.open()
+    derivation = Derivation.of(table, dataset, columns, **options)
+    done = [execute(table, dataset, fragment, derivation) for fragment in missing(dataset, [])]
+    done = [Added.from_json(each.to_json()) for each in done]
+    return finish(table, place(table), dataset, derivation, done)
+
+
+@pytest.mark.parametrize("value", ["id * 2", doubled], ids=["sql", "function"])
+def test_a_column_is_added_in_place(table: TableRef, value: str | Function) -> None:
+    before = {file.path for fragment in table.open().get_fragments() for file in fragment.data_files()}
+    assert added(table, {"twice": value}) == 3
+    now = table.open()
+    assert now.to_table().column("twice").to_pylist() == [2 * number for number in range(5, 100)]
+    assert before < {file.path for fragment in now.get_fragments() for file in fragment.data_files()}
+
+
+def test_a_function_gets_the_columns_that_it_reads(table: TableRef) -> None:
+    seen: list[list[str]] = []
+
+    def one(batch: pa.RecordBatch) -> Any:
+        seen.append(batch.schema.names)
+        return pa.array([1] * batch.num_rows)
+
+    added(table, {"one": one}, reads=["word"])
+    assert all(each == ["word"] for each in seen)
+
+
+def test_an_empty_table_gets_its_columns(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "t")
+    table = TableRef(str(tmp_path / "t"))
+    added(table, {"twice": "id * 2"})
+    assert table.open().schema.names == ["id", "twice"]
+
+
+def test_what_was_done_stays_done(table: TableRef) -> None:
+    """After an append and a delete, only the new fragment and one more are computed."""
+    dataset = table.open()
+    derivation = Derivation.of(table, dataset, {"twice": "id * 2"})
+    kept = [execute(table, dataset, each, derivation).to_json(keep=True) for each in missing(dataset, [])]
+    lance.write_dataset(pa.table({"id": [200], "word": ["x"]}), table.location, mode="append")
+    table.open().delete("id = 50")
+    now, done = table.open(), [Added.from_json(each) for each in kept]
+    assert missing(now, done) == [4]
+    done.append(execute(table, now, 4, derivation))
+    finish(table, place(table), now, derivation, done)
+    rows = table.open().to_table()
+    assert rows.column("twice").to_pylist() == [2 * number for number in rows.column("id").to_pylist()]
+    assert rows.num_rows == 95
+
+
+def test_one_fragment_tells_the_schema(table: TableRef) -> None:
+    dataset = table.open()
+    derivation = Derivation.of(table, dataset, {"twice": "id * 2"})
+    done = [execute(table, dataset, each, derivation) for each in missing(dataset, [])]
+    assert missing(dataset, done) == []
+    assert missing(dataset, [Added.from_json(each.to_json(keep=True)) for each in done]) == [0]
+
+
+def test_another_schema_means_other_columns(table: TableRef) -> None:
+    dataset = table.open()
+    derivation = Derivation.of(table, dataset, {"twice": "id * 2"})
+    done = [execute(table, dataset, each, derivation) for each in missing(dataset, [])]
+    table.open().add_columns({"other": "id + 1"})
+    assert missing(table.open(), done) == [0, 1, 2, 3]
+
+
+def test_somebody_appends_before_the_commit(table: TableRef) -> None:
+    dataset = table.open()
+    derivation = Derivation.of(table, dataset, {"twice": "id * 2"})
+    done = [execute(table, dataset, each, derivation) for each in missing(dataset, [])]
+    lance.write_dataset(pa.table({"id": [200], "word": ["x"]}), table.location, mode="append")
+    with pytest.raises(ConcurrentModificationError):
+        finish(table, place(table), dataset, derivation, done)
+    assert table.open().schema.names == ["id", "word"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reads", "error", "says"),
+    [
+        ({}, None, InvalidInputError, "all SQL, or all functions"),
+        ({"a": "id", "b": doubled}, None, InvalidInputError, "all SQL, or all functions"),
+        ({"word": "id"}, None, InvalidInputError, "has a column word already"),
+        ({"a": "nope + 1"}, None, TableColumnNotFoundError, "nope"),
+        ({"a": doubled}, ["nope"], TableColumnNotFoundError, "has no column nope; it has id, word"),
+        ({"a": lambda batch: [1]}, None, InvalidInputError, "gave list, not an Arrow array"),
+        ({"a": lambda batch: pa.array([1])}, None, InvalidInputError, "of 16 rows its function made 1 values"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    table: TableRef, columns: dict[str, Any], reads: list[str] | None, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        Derivation.of(table, table.open(), columns, reads)
+
+
+def test_the_digest_knows_functions_by_what_they_do(table: TableRef) -> None:
+    dataset = table.open()
+
+    def digest(function: Function) -> str:
+        return Derivation.of(table, dataset, {"a": function}).digest
+
+    assert digest(doubled) == digest(doubled)
+    assert digest(lambda batch: pc.add(batch.column("id"), 1)) != digest(lambda batch: pc.add(batch.column("id"), 2))

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from time import time
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import write_fragments
+from lance_namespace import CreateTableVersionRequest
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError, TableNotFoundError
+
+from lancehouse.lake import orphans
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.orphans import Cleaned, cleanup, execute, plan, remove_orphans
+from lancehouse.lake.progress import Progress
+from lancehouse.lake.versions import manifests
+from tests.clients.managed import House, killed_before_the_manifest_is_final, staged
+from tests.lake.folder import rows
+from tests.lake.maintenance import Worn, managing, worn_in, worn_path
+from tests.lake.test_removal import ICEBERG, THEIRS, fill
+from tests.servers.lancehouse import Served
+from tests.servers.moto import Bucket
+
+NOW = timedelta(0)
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture(params=["path", "catalog"])
+def worn(request: pytest.FixtureRequest, tmp_path: Path) -> Worn:
+    """A table of 60 rows in 6 versions."""
+    if request.param == "path":
+        return worn_path(tmp_path / "t")
+    return worn_in(managing(request.getfixturevalue("served")))
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Worn:
+    """The same, without a catalog."""
+    return worn_path(tmp_path / "t")
+
+
+@pytest.fixture
+def house(served: Served) -> House:
+    """A catalog that manages versions."""
+    return managing(served)
+
+
+def everything(table: Worn) -> set[str]:
+    return {file for file in table.files(".") if not file.endswith("latest_version_hint.json")}
+
+
+def age(table: Worn, days: int = 8) -> None:
+    """Make all files look old."""
+    for file in table.files("."):
+        os.utime(table.folder / file, (time() - days * 86400,) * 2)
+
+
+def on_branch(table: Worn, name: str = "side") -> Worn:
+    return replace(table, ref=replace(table.ref, branch=name))
+
+
+# Old versions
+
+
+def test_cleaning_up(worn: Worn) -> None:
+    worn.open().optimize.compact_files()
+    before = everything(worn)
+    planned = cleanup(worn.ref, NOW, dry_run=True)
+    assert everything(worn) == before
+    done = cleanup(worn.ref, NOW)
+    assert done == planned
+    assert (done.versions, done.tagged) == (7, ())
+    assert done.bytes > 0
+    assert len(worn.files("data")) == 1
+    assert worn.open().count_rows() == 60
+    worn.check()
+
+
+def test_young_versions_stay(worn: Worn) -> None:
+    assert cleanup(worn.ref) == Cleaned(0, 0)
+    assert len(worn.open().version_refs()) == 6
+
+
+def test_tagged_versions_stay(worn: Worn) -> None:
+    worn.open().tags.create("second", 2)
+    worn.open().tags.create("latest", 6)
+    assert cleanup(worn.ref, NOW, dry_run=True).tagged == ("second",)
+    assert cleanup(worn.ref, timedelta(days=1)).tagged == ()
+    done = cleanup(worn.ref, NOW)
+    assert (done.versions, done.tagged) == (4, ("second",))
+    assert [ref["version"] for ref in worn.open().version_refs()] == [2, 6]
+    assert replace(worn.ref, tag="second").open().count_rows() == 20
+
+
+def test_the_catalog_forgets_them_too(house: House) -> None:
+    table = worn_in(house)
+    table.open().tags.create("second", 2)
+    cleanup(table.ref, NOW)
+    assert set(house.snapshots(list(table.ref.id))) == {2, 6}
+
+
+def test_versions_that_the_catalog_does_not_know(house: House) -> None:
+    table = worn_in(house)
+    lance.write_dataset(rows(1, 100), str(table.folder), mode="append")
+    before = everything(table)
+    with pytest.raises(InvalidTableStateError, match="went past the catalog"):
+        cleanup(table.ref, NOW)
+    assert everything(table) == before
+
+
+def test_cleaning_up_a_branch(worn: Worn) -> None:
+    worn.open().create_branch("side", 3)
+    side = on_branch(worn)
+    for number in range(3):
+        side.append(rows(1, 100 + number))
+    cleanup(side.ref, NOW)
+    assert [ref["version"] for ref in side.open().version_refs()] == [6]
+    assert len(worn.open().version_refs()) == 6
+    cleanup(worn.ref, NOW)
+    assert (side.open().count_rows(), worn.open().count_rows()) == (33, 60)
+    assert sorted(side.open().to_table()["id"].to_pylist()) == [*range(30), 100, 101, 102]
+
+
+def test_what_cannot_be_cleaned_up(plain: Worn, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="is an age"):
+        cleanup(plain.ref, -WEEK)
+    with pytest.raises(InvalidInputError, match="not one of its versions"):
+        cleanup(replace(plain.ref, version=1))
+    with pytest.raises(TableNotFoundError):
+        cleanup(TableRef(str(tmp_path / "none")))
+
+
+# Files that no version names
+
+
+def littered(location: str) -> set[str]:
+    """Leave, below a table's place, what killed writers leave there."""
+    data = pa.table({"id": [7], "b": lance.blob_array([b"z" * 5_000_000])}, schema=lance.dataset(location).schema)
+    folder = Path(location)
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    write_fragments(data, location, mode="append", data_storage_version="2.2")
+    main = lance.dataset(location)
+    main.create_index_uncommitted("id", "BTREE", name="x", fragment_ids=[main.get_fragments()[0].fragment_id])
+    side = main.checkout_version(("a/b", None))
+    write_fragments(data, side, mode="append", data_storage_version="2.2")
+    side.create_index_uncommitted("id", "BITMAP", name="x", fragment_ids=[side.get_fragments()[0].fragment_id])
+    for file in (
+        "_transactions/9-x.txn",
+        "_deletions/0-9-x.arrow",
+        "tree/a/b/_transactions/9-x.txn",
+        "_staging/some.model",
+        "_versions/18446744073709551614.manifest-0000-1111",
+    ):
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text("x")
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path not in before}
+
+
+@pytest.fixture
+def rich(tmp_path: Path) -> Worn:
+    """A table with blobs, deleted rows, indices, tags and branches, one of which lies in the folder of another."""
+    location = str(tmp_path / "t")
+    fill(location)
+    main = lance.dataset(location)
+    more = pa.table({"id": [3, 4], "b": lance.blob_array([b"y" * 5_000_000, None])}, schema=main.schema)
+    lance.write_dataset(more, main, mode="append")
+    side = main.checkout_version(("a/b", None))
+    lance.write_dataset(more, side, mode="append", data_storage_version="2.2")
+    side = main.checkout_version(("a/b", None))
+    side.create_scalar_index("id", "BTREE", name="own")
+    side.create_branch("a").delete("id = 3")
+    return Worn(TableRef(location), tmp_path / "t")
+
+
+def contents(table: Worn) -> list[object]:
+    """All rows of all versions, with their blobs, and what indices find."""
+    found: list[object] = []
+    main = table.open()
+    for branch in ("main", "a/b", "a"):
+        for ref in main.checkout_version((branch, None)).version_refs():
+            version = main.checkout_version((branch, ref["version"]))
+            ids = version.to_table(columns=["id"])["id"].to_pylist()
+            there = [index for index, id_ in enumerate(ids) if id_ != 4]
+            blobs = [blob.readall() for blob in version.take_blobs("b", indices=there)] if there else []
+            found += [branch, ref["version"], ids, blobs, version.to_table(filter="id = 2", columns=["id"]).num_rows]
+    return found
+
+
+def test_orphans(rich: Worn) -> None:
+    before, held = everything(rich), contents(rich)
+    litter = littered(str(rich.folder))
+    assert len(litter) == 2 * 2 + 2 + 1 + 5
+    for file in (*THEIRS, *ICEBERG):
+        (rich.folder / file).parent.mkdir(exist_ok=True)
+        (rich.folder / file).write_text("x")
+    age(rich)
+    found = remove_orphans(rich.ref, dry_run=True)
+    assert (set(found.names), found.files) == (litter, len(litter))
+    assert found.bytes == sum((rich.folder / file).stat().st_size for file in litter)
+    assert litter <= everything(rich)
+    assert remove_orphans(rich.ref) == found
+    assert everything(rich) == before | {*THEIRS, *ICEBERG}
+    assert contents(rich) == held
+    assert remove_orphans(rich.ref).files == 0
+
+
+def test_nothing_of_a_table_in_use(worn: Worn) -> None:
+    worn.open().create_scalar_index("id", "BTREE")
+    worn.open().delete("id < 5")
+    worn.open().create_branch("side")
+    on_branch(worn).open().delete("id > 50")
+    before = everything(worn)
+    age(worn)
+    assert remove_orphans(worn.ref).files == 0
+    assert everything(worn) == before
+    worn.check()
+
+
+def test_age(plain: Worn) -> None:
+    old = write_fragments(rows(1), str(plain.folder), mode="append")[0].files[0].path
+    age(plain)
+    young = write_fragments(rows(1), str(plain.folder), mode="append")[0].files[0].path
+    assert remove_orphans(plain.ref, timedelta(days=9)).files == 0
+    assert remove_orphans(plain.ref).names == (f"data/{old}",)
+    assert remove_orphans(plain.ref, timedelta(hours=1)).files == 0
+    with pytest.raises(InvalidInputError, match=r"about to commit them.*no_writers"):
+        remove_orphans(plain.ref, timedelta(minutes=59))
+    with pytest.raises(InvalidInputError):
+        remove_orphans(plain.ref, -WEEK, no_writers=True)
+    assert remove_orphans(plain.ref, NOW, no_writers=True).names == (f"data/{young}",)
+
+
+def test_pieces(plain: Worn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "FILES_AT_ONCE", 2)
+    for _ in range(5):
+        write_fragments(rows(1), str(plain.folder), mode="append")
+    chunks = list(plan(plain.ref, NOW, no_writers=True))
+    assert [len(json.loads(chunk)["files"]) for chunk in chunks] == [2, 2, 1]
+    assert sum(execute(plain.ref, chunk).files for chunk in chunks) == 5
+    assert sum(execute(plain.ref, chunk).files for chunk in chunks[:1]) == 2  # a task that is run again
+    assert plain.open().to_table().num_rows == 60
+
+
+@pytest.mark.parametrize("branch", [None, "side", "new"])
+def test_what_is_committed_meanwhile(worn: Worn, branch: str | None) -> None:
+    worn.open().create_branch("side")
+    written = write_fragments(rows(3, 100), worn.open(), mode="append")
+    chunks = list(plan(worn.ref, NOW, no_writers=True))
+    assert sum(orphans.of(chunk).files for chunk in chunks) == 1
+    if branch == "new":
+        worn.open().create_branch("new")
+    table = replace(worn.ref, branch=branch)
+    operation = lance.LanceOperation.Append(written)
+    if branch is None:
+        at = table.open()
+        lance.LanceDataset.commit(at, operation, read_version=at.version)
+        assert [execute(worn.ref, chunk).files for chunk in chunks] == [0]
+        assert table.open().to_table().num_rows == 63
+    else:
+        again = write_fragments(rows(3, 100), table.open(), mode="append")
+        lance.LanceDataset.commit(table.open(), lance.LanceOperation.Append(again), read_version=table.open().version)
+        assert [execute(worn.ref, chunk).files for chunk in chunks] == [1]
+        assert table.open().to_table().num_rows == 63
+
+
+def test_indices_that_only_a_branch_has_left(plain: Worn) -> None:
+    plain.open().create_scalar_index("id", "BTREE")
+    plain.open().create_branch("side")
+    plain.open().drop_index("id_idx")
+    cleanup(plain.ref, NOW)
+    [*old, _] = manifests(plain.ref).values()
+    for file in old:  # pylance 14 keeps what a branch came from, but not every writer does
+        (plain.folder / file).unlink()
+    age(plain)
+    remove_orphans(plain.ref)
+    found = on_branch(plain).open().scanner(filter="id = 33", columns=["id"])
+    assert "ScalarIndexQuery" in found.explain_plan()
+    assert found.to_table()["id"].to_pylist() == [33]
+
+
+def test_detached_versions(plain: Worn) -> None:
+    [written] = write_fragments(rows(3, 100), str(plain.folder), mode="append")
+    operation = lance.LanceOperation.Append([written])
+    apart = lance.LanceDataset.commit(str(plain.folder), operation, read_version=6, detached=True)
+    before = everything(plain)
+    age(plain)
+    assert remove_orphans(plain.ref).files == 0
+    assert everything(plain) == before
+    assert plain.open().checkout_version(apart.version).to_table().num_rows == 63
+
+
+def add(main: lance.LanceDataset, branch: str | None = None) -> None:
+    """Add three rows."""
+    lance.write_dataset(rows(3, 100), main.checkout_version((branch, None)) if branch else main, mode="append")
+
+
+def test_jobs_that_can_go_on(plain: Worn) -> None:
+    [written] = write_fragments(rows(3, 100), str(plain.folder), mode="append")
+    file = f"data/{written.files[0].path}"
+    age(plain)
+    progress = Progress(str(plain.folder), {}, "ingest")
+    progress.put("a.parquet", [json.dumps(written.to_json())])
+    assert remove_orphans(plain.ref).files == 0
+    age(plain)
+    [record] = remove_orphans(plain.ref).names
+    assert record.startswith("_lancehouse/")
+    assert progress.done() == {}
+    assert remove_orphans(plain.ref).names == (file,)
+
+
+def by_name(table: Worn) -> TableRef:
+    return table.ref
+
+
+def by_path(table: Worn) -> TableRef:
+    return TableRef(str(table.folder))
+
+
+@pytest.mark.parametrize("address", [by_name, by_path])
+@pytest.mark.parametrize("branch", [None, "side"])
+def test_versions_on_their_way(house: House, address: Callable[[Worn], TableRef], branch: str | None) -> None:
+    table = worn_in(house)
+    if branch:
+        table.open().create_branch(branch)
+    ours = replace(table, ref=replace(table.ref, branch=branch))
+    request = CreateTableVersionRequest(**staged(house.namespace, list(table.ref.id), lambda main: add(main, branch)))
+    with killed_before_the_manifest_is_final():
+        house.connect().create_table_version(request)
+    age(table)
+    assert remove_orphans(address(table)).files == 0
+    assert ours.open().to_table().num_rows == 63
+
+
+def test_versions_that_were_refused(house: House) -> None:
+    table = worn_in(house)
+    staged(house.namespace, list(table.ref.id), add)
+    age(table)
+    assert remove_orphans(table.ref).files == 0  # somebody may yet accept it
+    table.append(rows(1, 100))
+    age(table)
+    found = remove_orphans(table.ref)
+    assert sorted(name.partition("/")[0] for name in found.names) == ["_transactions", "_versions", "data"]
+    assert table.open().to_table().num_rows == 61
+    table.check()
+
+
+def test_orphans_in_a_store(s3: Bucket) -> None:
+    location, options = f"{s3.uri}/a b/t", dict(s3.options)
+    main = lance.write_dataset(rows(30), location, storage_options=options)
+    main.create_scalar_index("id", "BTREE")
+    main = lance.dataset(location, storage_options=options)
+    side = main.create_branch("a/b", storage_options=options)
+    side.delete("id < 5")
+    side = main.checkout_version(("a/b", None))
+    before = set(s3.keys())
+    write_fragments(rows(1), location, mode="append", storage_options=options)
+    side.create_index_uncommitted("b", "BITMAP", name="x", fragment_ids=[0])
+    litter = set(s3.keys()) - before
+    assert {key.split("/")[2] for key in litter} == {"data", "tree"}
+    table = TableRef(location, s3.options)
+    assert remove_orphans(table).files == 0
+    found = remove_orphans(table, NOW, no_writers=True)
+    assert {f"a b/t/{name}" for name in found.names} == litter
+    assert set(s3.keys()) == before
+    assert table.open().to_table(filter="id = 3").num_rows == 1
+    assert replace(table, branch="a/b").open().to_table().num_rows == 25
+
+
+def test_what_has_no_orphans(plain: Worn, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="not one of its versions"):
+        remove_orphans(replace(plain.ref, tag="x"))
+    with pytest.raises(TableNotFoundError):
+        remove_orphans(TableRef(str(tmp_path / "none")))

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    TableColumnNotFoundError,
+    TableNotFoundError,
+    TableTagNotFoundError,
+    TableVersionNotFoundError,
+)
+
+from lancehouse.lake import scans
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.scans import Moment, Part, Scan, groups
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableRef:
+    rows = pa.table({"id": pa.array(range(100), pa.int64()), "s": [{"a": number} for number in range(100)]})
+    lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=30).delete("id < 5")
+    return TableRef(str(tmp_path / "t"))
+
+
+def read(table: TableRef, scan: Scan, parts: list[Part]) -> list[int | None]:
+    batches = list(scan.batches(table, table.open(), parts))
+    return [number for batch in batches for number in batch.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "split", "expected"),
+    [
+        (1, True, [[Part(0), Part(1), Part(2), Part(3)]]),
+        (2, True, [[Part(0), Part(1, 0, 23)], [Part(1, 23, 7), Part(2), Part(3)]]),
+        (2, False, [[Part(0), Part(1)], [Part(2), Part(3)]]),
+        (50, False, [[Part(0)], [Part(1)], [Part(2)], [Part(3)]]),
+    ],
+)
+def test_groups_of_similar_size(
+    table: TableRef, monkeypatch: pytest.MonkeyPatch, tasks: int, split: bool, expected: list[list[Part]]
+) -> None:
+    monkeypatch.setattr(scans, "SMALL", 1)
+    assert groups(table.open(), tasks, split=split) == expected
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7, 40, 95, 1000])
+def test_groups_hold_every_row_once(table: TableRef, monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
+    monkeypatch.setattr(scans, "SMALL", 1)
+    made = groups(table.open(), tasks, split=True)
+    assert len(made) == -(-95 // -(-95 // tasks))
+    assert [number for parts in made for number in read(table, Scan(("id",)), parts)] == list(range(5, 100))
+
+
+def test_a_small_table_is_one_group(table: TableRef) -> None:
+    assert len(groups(table.open(), 8, split=True)) == 1
+
+
+def test_a_table_without_rows_has_no_group(table: TableRef) -> None:
+    table.open().delete("true")
+    assert groups(table.open(), 8, split=True) == []
+
+
+def test_filter_limit_and_row_id(table: TableRef) -> None:
+    scan = Scan(("id",), "id >= 28", limit=4, with_row_id=True)
+    assert scan.schema(table, table.open()).names == ["id", "_rowid"]
+    assert read(table, scan, [Part(0), Part(1)]) == [28, 29, 30, 31]
+
+
+def test_a_limit_holds_for_each_part(table: TableRef) -> None:
+    assert read(table, Scan(("id",), limit=2), [Part(0, 3, 10), Part(1, 0, 1)]) == [8, 9, 30]
+
+
+def test_counting(table: TableRef) -> None:
+    assert Scan(filter="id % 2 = 0").count(table, table.open(), [Part(0), Part(3)]) == 12 + 5
+
+
+def test_the_index_is_used_in_a_group(table: TableRef) -> None:
+    table.open().create_scalar_index("id", "BTREE")
+    dataset = table.open()
+    scanner = Scan(("id",), "id = 33")._scanner(dataset, [1])
+    assert "ScalarIndexQuery" in scanner.explain_plan(True)
+    assert read(table, Scan(("id",), "id = 33"), [Part(1)]) == [33]
+
+
+def test_blobs_are_bytes(tmp_path: Path) -> None:
+    field = lance.blob_field("image")
+    image = pa.chunked_array([lance.blob_array([b"one", None])])
+    lance.write_dataset(pa.table([image], schema=pa.schema([field])), tmp_path / "t", data_storage_version="2.2")
+    table = TableRef(str(tmp_path / "t"))
+    [batch] = Scan().batches(table, table.open(), [Part(0)])
+    assert batch.column("image").to_pylist() == [b"one", None]
+
+
+@pytest.mark.parametrize(
+    ("scan", "error", "says"),
+    [
+        (Scan(("nope", "id")), TableColumnNotFoundError, "has no column nope; it has id, s"),
+        (Scan(filter="nope = 1"), TableColumnNotFoundError, "nope"),
+        (Scan(filter="id ="), InvalidInputError, "id ="),
+        (Scan(filter="id = 'x'"), InvalidInputError, "x"),
+        (Scan(("id", "id")), InvalidInputError, "id"),
+        (Scan(limit=-1), InvalidInputError, "limit -1"),
+    ],
+)
+def test_what_is_wrong_is_said_before_reading(table: TableRef, scan: Scan, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        scan.schema(table, table.open())
+
+
+def test_moments(table: TableRef) -> None:
+    dataset = table.open()
+    dataset.tags.create("first", 1)
+    dataset.create_branch("dev", 1)
+    dataset.tags.create("dev-first", ("dev", None))
+    [first, second] = dataset.versions()
+    moment = first["timestamp"].astimezone(UTC)
+    assert Moment().of(table) == TableRef(table.location, version=2)
+    assert Moment(version=1).of(table) == TableRef(table.location, version=1)
+    assert Moment(tag="first").of(table).version == 1
+    assert Moment(tag="dev-first").of(table).branch == "dev"
+    assert Moment(as_of=moment).of(table).version == 1
+    assert Moment(as_of=datetime.now(UTC) + timedelta(days=1)).of(table).version == 2
+    assert second["version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("moment", "error", "says"),
+    [
+        (Moment(version=9), TableVersionNotFoundError, "9"),
+        (Moment(tag="nope"), TableTagNotFoundError, "nope"),
+        (Moment(as_of=datetime(2001, 1, 1, tzinfo=UTC)), TableVersionNotFoundError, "had no version yet at 2001"),
+    ],
+)
+def test_moments_that_never_were(table: TableRef, moment: Moment, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        moment.of(table)
+
+
+def test_a_moment_of_no_table(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError):
+        Moment().of(TableRef(str(tmp_path / "nope")))
+
+
+def test_one_moment_at_a_time() -> None:
+    with pytest.raises(InvalidInputError, match="give one of them"):
+        Moment(version=1, tag="first")

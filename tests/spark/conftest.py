@@ -1,0 +1,40 @@
+"""One Spark for all tests here: starting it takes longer than most of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lancehouse.spark.java import find_java
+
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "America/St_Johns",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""The zone is not UTC, nor whole hours from it, so that nobody forgets it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Said by mapInArrow, which needs no pandas but looks for it; and by pylance when Java is started, which is no fork.
+    config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
+    config.addinivalue_line("filterwarnings", "ignore:lance is not fork-safe:UserWarning")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A local Spark with two cores; it is shared: settings of your own go into `spark.newSession()`."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", str(find_java()))
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        session = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
+        yield session
+        session.stop()

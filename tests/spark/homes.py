@@ -1,0 +1,78 @@
+"""A table for tests of changes: at a path, in a folder of tables, or managed by `lancehouse serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import CreateNamespaceRequest, DescribeTableRequest
+
+from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.spark.address import Address, Catalog
+from tests.clients.managed import files_in
+from tests.servers.lancehouse import Served
+
+KINDS = ("path", "dir", "managed")
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where one table is."""
+
+    address: Address
+
+    def write(self, rows: pa.Table, **how: Any) -> None:
+        """Create the table, or append to it."""
+        table = self.address.ref()
+        how = {"mode": "append" if table.exists() else "create", **how}
+        if table.location is not None:
+            lance.write_dataset(rows, table.location, **how)
+        else:
+            lance.write_dataset(rows, namespace_client=table.namespace, table_id=list(table.id), **how)
+
+    def open(self) -> lance.LanceDataset:
+        """The latest version."""
+        return self.address.ref().open()
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        """All rows, in an order of their own."""
+        found = self.open().to_table(list(columns) or None).to_pylist()
+        return sorted((tuple(row.values()) for row in found), key=repr)
+
+    def files(self) -> set[str]:
+        """What lies there."""
+        return files_in(self.folder())
+
+    def folder(self) -> Path:
+        """Where it lies."""
+        table = self.address.ref()
+        location = table.location or _location(table)
+        found = local_folder(location)
+        assert found is not None
+        return found
+
+
+def _location(table: TableRef) -> str:
+    assert table.namespace is not None
+    found = table.namespace.describe_table(DescribeTableRequest(id=list(table.id))).location
+    assert found is not None
+    return found
+
+
+def home_of(request: pytest.FixtureRequest, kind: str) -> Home:
+    """A place for a table that is not there yet."""
+    folder: Path = request.getfixturevalue("tmp_path")
+    if kind == "path":
+        return Home(Address(path=str(folder / "a table")))
+    if kind == "dir":
+        return Home(Catalog.of("dir", {"root": str(folder)}).table(["t"]))
+    served: Served = request.getfixturevalue("served")
+    catalog = Catalog.of("iceberg", {"endpoint": served.iceberg, "managed_by": "impl"})
+    levels = [served.warehouse, f"db_{uuid4().hex[:8]}"]
+    catalog.namespace().create_namespace(CreateNamespaceRequest(id=levels))
+    return Home(catalog.table([*levels, "t"]))

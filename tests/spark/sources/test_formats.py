@@ -1,0 +1,381 @@
+"""Rows of every format, as they were written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+)
+
+from lancehouse.spark.sources import open_source, tabular
+from lancehouse.spark.sources import parquet as parquet_module
+from tests.spark.sources.reading import read, rows
+
+NESTED = pa.table(
+    {
+        "id": pa.array([1, None, 3], pa.int32()),
+        "text": pa.array(["a", "", None]),
+        "when": pa.array([datetime(2024, 2, 29, 12, tzinfo=UTC), None, None], pa.timestamp("us", "UTC")),
+        "price": pa.array([Decimal("1.50"), None, Decimal("-2.25")], pa.decimal128(10, 2)),
+        "list": pa.array([[1, None], [], None], pa.list_(pa.int64())),
+        "struct": pa.array([{"x": 1.5, "y": ["b"]}, None, {"x": None, "y": None}]),
+        "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int32())),
+        "vector": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2)),
+        "word": pa.array(["x", "y", "x"]).dictionary_encode(),
+        "a.b": pa.array([b"\x00", None, b""]),
+        "nothing": pa.nulls(3),
+    }
+)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path)
+
+
+def write_file(table: pa.Table, path: Path) -> None:
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_stream(table: pa.Table, path: Path) -> None:
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_lines(table: pa.Table, path: Path) -> None:
+    lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+    with pa.output_stream(path, compression="detect") as stream:
+        stream.write(lines.encode())
+
+
+COLUMNAR: dict[str, Callable[[pa.Table, Path], None]] = {
+    "a.parquet": write_parquet,
+    "a.pq": write_parquet,
+    "a.arrow": write_file,
+    "a.ipc": write_stream,
+    "a.feather": write_file,
+}
+
+
+@pytest.mark.parametrize("name", COLUMNAR)
+@pytest.mark.parametrize("use_threads", [True, False])
+def test_columnar_formats_keep_everything(tmp_path: Path, name: str, use_threads: bool) -> None:
+    COLUMNAR[name](NESTED.replace_schema_metadata({"pandas": "{}"}), tmp_path / name)
+    source = open_source(tmp_path / name)
+    assert source.schema.equals(NESTED.schema, check_metadata=True)
+    assert read(source, use_threads=use_threads).equals(NESTED)
+
+
+@pytest.mark.parametrize("name", [*COLUMNAR, "a.csv", "a.json"])
+def test_columns_are_chosen_and_ordered(tmp_path: Path, name: str) -> None:
+    table = pa.table({"a": [1, 2], "b": ["x", "y"], "c": [1.5, 2.5]})
+    write = {**COLUMNAR, "a.csv": write_csv, "a.json": write_lines}[name]
+    write(table, tmp_path / name)
+    source = open_source(tmp_path / name, columns=["c", "a"])
+    assert source.schema.names == ["c", "a"]
+    assert read(source).equals(table.select(["c", "a"]))
+    with pytest.raises(TableColumnNotFoundError, match=rf"{name} has no column z, A; it has a, b, c"):
+        open_source(tmp_path / name, columns=["a", "z", "A"])
+    for none in ([], ["a", "a"]):
+        with pytest.raises(InvalidInputError, match="columns must name at least one column, and each once"):
+            open_source(tmp_path / name, columns=none)
+
+
+def write_csv(table: pa.Table, path: Path) -> None:
+    lines = [",".join(table.column_names), *(",".join(map(str, row.values())) for row in table.to_pylist())]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("name", [*COLUMNAR, "a.csv"])
+def test_a_table_without_rows(tmp_path: Path, name: str) -> None:
+    table = pa.table({"a": pa.array([], pa.string())})
+    {**COLUMNAR, "a.csv": write_csv}[name](table, tmp_path / name)
+    source = open_source(tmp_path / name)
+    assert read(source).equals(table)
+    assert len(source.units) == 1
+
+
+@pytest.mark.parametrize("name", [*COLUMNAR, "a.csv", "a.json"])
+def test_a_schema_of_the_table(tmp_path: Path, name: str) -> None:
+    """Columns that the file has not are null, those that the table has not are left out by who asks."""
+    write = {**COLUMNAR, "a.csv": write_csv, "a.json": write_lines}[name]
+    write(pa.table({"a": [1, 2], "b": ["x", "y"]}), tmp_path / name)
+    wanted = pa.schema([("z", pa.list_(pa.string())), ("a", pa.decimal128(21, 2))])
+    expected = [{"z": None, "a": Decimal(1)}, {"z": None, "a": Decimal(2)}]
+    assert read(open_source(tmp_path / name), wanted).to_pylist() == expected
+    only_new = pa.schema([("z", pa.string())])
+    assert read(open_source(tmp_path / name), only_new).to_pylist() == [{"z": None}] * 2
+    required = pa.schema([pa.field("z", pa.string(), nullable=False)])
+    with pytest.raises(TableSchemaValidationError, match=rf"{name}: column z has nulls, which it must not"):
+        read(open_source(tmp_path / name), required)
+
+
+@pytest.mark.parametrize("name", [*COLUMNAR, "a.csv", "a.json"])
+def test_a_schema_that_does_not_fit(tmp_path: Path, name: str) -> None:
+    write = {**COLUMNAR, "a.csv": write_csv, "a.json": write_lines}[name]
+    write(pa.table({"a": ["1", "x"]}), tmp_path / name)
+    with pytest.raises(LanceNamespaceError, match=rf"{tmp_path}/{name}"):
+        read(open_source(tmp_path / name), pa.schema([("a", pa.int64())]))
+
+
+# Parquet
+
+
+def test_parquet_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups are fetched in windows, and come in batches of a few rows; nothing is lost between them."""
+    table = pa.table({"a": range(10_000), "b": [str(number) * 10 for number in range(10_000)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
+    monkeypatch.setattr(parquet_module, "WINDOW_BYTES", 60_000)
+    monkeypatch.setattr(parquet_module, "BATCH_BYTES", 10_000)
+    source = open_source(tmp_path / "a.parquet")
+    (unit,) = source.units
+    assert unit.rows == 10_000
+    assert unit.bytes == pytest.approx((tmp_path / "a.parquet").stat().st_size, rel=0.01)
+    batches = list(unit.batches(source.schema))
+    assert max(batch.num_rows for batch in batches) < 400
+    assert pa.Table.from_batches(batches).equals(table)
+
+
+def test_parquet_that_others_wrote(tmp_path: Path) -> None:
+    """Field ids and Spark's timestamps mean nothing to Lance."""
+    child = pa.field("x", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2"})
+    fields: list[pa.Field[Any]] = [
+        pa.field("s", pa.struct([child]), metadata={"PARQUET:field_id": "1", "doc": "kept"}),
+        pa.field("t", pa.timestamp("ns"), nullable=False),
+    ]
+    columns: list[Any] = [pa.array([{"x": 1}], fields[0].type), pa.array([0], pa.timestamp("ns"))]
+    table = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
+    source = open_source(tmp_path)
+    assert source.schema.field("s").metadata is None
+    assert b"PARQUET" not in source.schema.to_string().encode()
+    assert not source.schema.field("t").nullable
+    assert not source.schema.field("s").type.field("x").nullable
+    assert read(source).to_pylist() == table.to_pylist()
+
+
+def test_a_torn_parquet_file(tmp_path: Path) -> None:
+    """The footer is whole, a page is not."""
+    pq.write_table(pa.table({"a": [str(number) for number in range(1000)]}), tmp_path / "a.parquet")
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[4:2000] = b"\xff" * 1996
+    (tmp_path / "a.parquet").write_bytes(content)
+    source = open_source(tmp_path)
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/a.parquet cannot be read"):
+        read(source)
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    source = open_source(tmp_path)
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(InvalidInputError, match=f"there is no file at {tmp_path}/a.parquet"):
+        read(source)
+
+
+# CSV
+
+
+def test_csv_types(tmp_path: Path) -> None:
+    lines = [
+        "n,x,s,d,t,z,b,e",
+        "1,1.5,a,2024-02-29,2024-02-29 12:00:00,2024-02-29T12:00:00Z,true,",
+        ',,"",,,,,',
+        '2,NaN,"two\nlines",2024-03-01,2024-03-01 00:00:00,2024-03-01T00:00:00Z,false,',
+        ",,NA,,,,,",
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    source = open_source(tmp_path)
+    types: list[Any] = [pa.int64(), pa.float64(), pa.string(), pa.date32()]
+    types += [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.bool_(), pa.string()]
+    assert source.schema == pa.schema(list(zip("nxsdtzbe", types, strict=True)))
+    first, *others = read(source).to_pylist()
+    noon = datetime(2024, 2, 29, 12)
+    assert list(first.values()) == [1, 1.5, "a", date(2024, 2, 29), noon, noon.replace(tzinfo=UTC), True, None]
+    assert others[0] == {**dict.fromkeys(first), "s": ""}
+    assert [row["s"] for row in others] == ["", "two\nlines", "NA"]
+
+
+def test_lines_in_quotes_at_the_end_of_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancehouse.spark.sources.delimited.BLOCK_BYTES", 100)
+    expected = [{"n": number, "s": "x\n" * number} for number in range(30)]
+    lines = "".join(f'{row["n"]},"{row["s"]}"\n' for row in expected)
+    (tmp_path / "a.csv").write_text(f"n,s\n{lines}")
+    assert rows(tmp_path) == expected
+
+
+def test_csv_as_the_table_has_it(tmp_path: Path) -> None:
+    """Text is parsed as the types that are asked for, not as those that it looks like."""
+    (tmp_path / "a.csv").write_text("zip,price,day,time,word\n00123,1.10,2024-01-01,12:30:00,x\n")
+    types: list[Any] = [pa.string(), pa.decimal128(9, 3), pa.timestamp("ms"), pa.time64("us")]
+    types += [pa.dictionary(pa.int32(), pa.string())]
+    wanted = pa.schema(list(zip(["zip", "price", "day", "time", "word"], types, strict=True)))
+    (row,) = read(open_source(tmp_path), wanted).to_pylist()
+    assert tuple(row.values()) == ("00123", Decimal("1.10"), datetime(2024, 1, 1), time(12, 30), "x")
+
+
+def test_tabs_and_marks(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b"\xef\xbb\xbfa\tb\r\n1,5\tx\r\n")
+    assert rows(tmp_path) == [{"a": "1,5", "b": "x"}]
+
+
+def test_a_header_that_says_a_name_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(TableSchemaValidationError, match=f"{tmp_path}/a.csv has more than one column a"):
+        open_source(tmp_path)
+
+
+# JSON
+
+
+def test_json_types(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {
+            "n": 1,
+            "x": 1.5,
+            "s": "2024-02-29",
+            "t": "2024-02-29T12:00:00+02:00",
+            "b": True,
+            "l": [1, None],
+            "o": {"x": 1, "y": {"z": []}},
+            "e": None,
+        },
+        {"n": None, "x": 2, "s": "2024-03-01", "l": [], "o": {"y": None}},
+        {"n": 3, "more": [{"k": "v"}]},
+    ]
+    (tmp_path / "a.json").write_text("\n\n".join(json.dumps(line) for line in lines))
+    source = open_source(tmp_path)
+    inner = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.list_(pa.string()))]))])
+    assert {field.name: field.type for field in source.schema} == {
+        "n": pa.int64(),
+        "x": pa.float64(),
+        "s": pa.string(),
+        "t": pa.string(),
+        "b": pa.bool_(),
+        "e": pa.string(),
+        "l": pa.list_(pa.int64()),
+        "o": inner,
+        "more": pa.list_(pa.struct([("k", pa.string())])),
+    }
+    assert read(source).to_pylist()[0] == {**lines[0], "more": None}
+    assert [row["s"] for row in read(source).to_pylist()] == ["2024-02-29", "2024-03-01", None]
+
+
+def test_json_as_the_table_has_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"v": [1, 2.5], "t": "2024-01-01T10:00Z", "d": "2024-01-01", "p": "1.50", "q": 1.5, "s": 7, "o": {"x": 1}}\n'
+    )
+    wanted = pa.schema(
+        [
+            *(("v", pa.list_(pa.float32(), 2)), ("t", pa.timestamp("us", "UTC")), ("d", pa.date32())),
+            *(("p", pa.decimal128(9, 2)), ("q", pa.decimal128(9, 2)), ("s", pa.string())),
+            *(("o", pa.struct([("x", pa.int8()), ("y", pa.date32())])), ("f", pa.float16())),
+        ]
+    )
+    (row,) = read(open_source(tmp_path), wanted).to_pylist()
+    assert tuple(row.values()) == (
+        *([1, 2.5], datetime(2024, 1, 1, 10, tzinfo=UTC), date(2024, 1, 1), Decimal("1.50"), Decimal("1.50"), "7"),
+        *({"x": 1, "y": None}, None),
+    )
+
+
+def test_json_that_changes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first block does not tell is an error, unless the table or the chosen columns tell it."""
+    monkeypatch.setattr("lancehouse.spark.sources.jsonlines.BLOCK_BYTES", 64)
+    first = ['{"a": 1, "o": {"x": null}, "e": null, "t": "soon"}\n'] * 3
+    file = tmp_path / "a.json"
+
+    def outcome(line: str, **arguments: Any) -> Any:
+        file.write_text("".join([*first, line]))
+        return rows(file, **arguments)[-1]
+
+    assert outcome('{"a": 2, "t": "2024-01-01"}')["t"] == "2024-01-01"
+    for line, message in {
+        '{"a": 1.5}': "does not fit the types of its first",
+        '{"a": "x"}': "does not fit the types of its first",
+        '{"new": 1}': "has a column new that was not seen",
+        '{"o": {"y": 1}}': "column o does not fit .*it has y besides, which would be lost",
+        '{"o": {"x": 1}}': "does not fit the types of its first",
+    }.items():
+        with pytest.raises(TableSchemaValidationError, match=f"{file}.*{message}"):
+            outcome(line)
+    assert outcome('{"a": 2, "new": 1, "o": {"y": 1}}', columns=["a"]) == {"a": 2}
+    schema = pa.schema([("a", pa.float64()), ("e", pa.list_(pa.int8())), ("o", pa.struct([("x", pa.date32())]))])
+    file.write_text("".join([*first, '{"a": 1.5, "e": [1], "o": {"x": "2024-01-01"}}']))
+    last = read(open_source(file), schema).to_pylist()[-1]
+    assert last == {"a": 1.5, "e": [1], "o": {"x": date(2024, 1, 1)}}
+
+
+def test_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancehouse.spark.sources.jsonlines.BLOCK_BYTES", 16)
+    lines = [{"a": "x" * length} for length in (0, 100, 1, 50, 7)]
+    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    assert rows(tmp_path) == lines
+    monkeypatch.setattr("lancehouse.spark.sources.jsonlines.LONGEST_LINE", 64)
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/a.json has a line of more than"):
+        rows(tmp_path)
+
+
+# Text of every size
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".zst", ".lz4"])
+@pytest.mark.parametrize("kind", ["csv", "json", "ndjson"])
+def test_compressed_text(tmp_path: Path, kind: str, ending: str) -> None:
+    file = tmp_path / f"a.{kind}{ending}"
+    table = pa.table({"a": range(1000)})
+    with pa.output_stream(file, compression="detect") as stream:
+        text = "a\n" + "".join(f"{number}\n" for number in range(1000))
+        lines = "".join(f'{{"a": {number}}}\n' for number in range(1000))
+        stream.write((text if kind == "csv" else lines).encode())
+    assert read(open_source(file)).equals(table)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_text_of_several_blocks(tmp_path: Path, kind: str) -> None:
+    count = tabular.BLOCK_BYTES // 4
+    first = "a\n" if kind == "csv" else ""
+    line = "{}\n" if kind == "csv" else '{{"a": {}}}\n'
+    (tmp_path / f"a.{kind}").write_text(first + "".join(line.format(number) for number in range(count)))
+    source = open_source(tmp_path)
+    batches = [batch for unit in source.units for batch in unit.batches(source.schema)]
+    assert len(batches) > 1
+    assert pa.Table.from_batches(batches)["a"].to_pylist() == list(range(count))
+
+
+def test_csv_that_changes_later(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n" + "1\n" * tabular.BLOCK_BYTES + "x\n")
+    with pytest.raises(TableSchemaValidationError, match=f"{tmp_path}/a.csv does not fit the types of its first 4 MB"):
+        read(open_source(tmp_path))
+    text = pa.schema([("a", pa.string())])
+    assert read(open_source(tmp_path), text)["a"][-1].as_py() == "x"
+
+
+# Arrow
+
+
+def test_arrow_files_are_cut_between_batches(tmp_path: Path) -> None:
+    table = pa.table({"a": range(2_000_000)})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=50_000)
+    source = open_source(tmp_path, parallelism=4)
+    assert len(source.units) == 4
+    assert read(source).equals(table)
+
+
+def test_old_feather(tmp_path: Path) -> None:
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + b"\0" * 100 + b"FEA1")
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/a.feather cannot be read"):
+        open_source(tmp_path)

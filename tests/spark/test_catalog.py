@@ -1,0 +1,365 @@
+"""`LanceCatalog` on a folder of tables, by the built-in namespace `dir`."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableColumnNotFoundError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    TableVersionNotFoundError,
+)
+from pyspark.sql import functions
+
+from lancehouse.lake import scans
+from lancehouse.spark import LanceCatalog
+
+ROWS = 1000
+
+
+@pytest.fixture
+def catalog(spark: Any, tmp_path: Path) -> LanceCatalog:
+    return LanceCatalog(spark, "dir", {"root": str(tmp_path)})
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lance.LanceDataset:
+    """Several fragments, some rows deleted, read by several tasks though there are few rows."""
+    monkeypatch.setattr(scans, "SMALL", 1)
+    numbers = np.random.default_rng(7).normal(size=ROWS * 4).astype("f4")
+    rows = pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            "kind": pa.array([f"k{number % 3}" for number in range(ROWS)]).dictionary_encode(),
+            "price": pa.array([None if number % 10 == 0 else number / 2 for number in range(ROWS)]),
+            "emb": pa.FixedSizeListArray.from_arrays(pa.array(numbers), 4),
+        }
+    )
+    dataset = lance.write_dataset(rows, tmp_path / "t.lance", max_rows_per_file=300)
+    dataset.delete("id < 10")
+    return lance.dataset(tmp_path / "t.lance")
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+# Reading
+
+
+def test_all_rows(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    frame = catalog.read("t")
+    found = frame.toArrow().sort_by("id")
+    assert frame.columns == ["id", "kind", "price", "emb"]
+    expected = table.to_table().sort_by("id")
+    assert [found.column(name).to_pylist() for name in frame.columns] == [
+        expected.column(name).to_pylist() for name in frame.columns
+    ]
+
+
+def test_columns_filter_limit_and_row_id(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    frame = catalog.read("t", columns=["price", "id"], filter="id >= 298 AND id < 305", with_row_id=True)
+    assert frame.columns == ["price", "id", "_rowid"]
+    assert ids(frame) == list(range(298, 305))
+    assert catalog.read("t", limit=7).count() == 7
+
+
+def test_a_frame_keeps_its_version(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    frame = catalog.read("t", columns=["id"])
+    lance.write_dataset(table.to_table(limit=5), table.uri, mode="append")
+    assert frame.count() == ROWS - 10
+    assert catalog.read("t").count() == ROWS - 5
+
+
+def test_a_frame_used_twice(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    frame = catalog.read("t", columns=["id"])
+    assert frame.where("id < 100").count() == 90
+    assert frame.count() == ROWS - 10
+    assert frame.where("id < 20").union(frame.where("id >= 900")).count() == 110
+    left, right = frame.alias("l"), frame.alias("r")
+    assert left.join(right, functions.col("l.id") == functions.col("r.id")).count() == ROWS - 10
+
+
+def test_versions_tags_and_times(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    table.tags.create("whole", 1)
+    first = table.versions()[0]["timestamp"].astimezone(UTC)
+    for moment in ({"version": 1}, {"tag": "whole"}, {"as_of": first}):
+        assert catalog.count("t", **moment) == ROWS
+        assert catalog.read("t", columns=["id"], **moment).count() == ROWS
+
+
+def test_counting(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    assert catalog.count("t") == ROWS - 10
+    assert catalog.count("t", "kind = 'k1'") == table.count_rows("kind = 'k1'")
+    assert catalog.count("t", "id < 0") == 0
+
+
+def test_aggregates(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    found = catalog.aggregate(
+        "t", "kind", sum=["price", "id"], min="price", max="id", mean="price", count=["*", "price"]
+    ).collect()
+    rows = table.to_table(columns=["id", "kind", "price"]).to_pylist()
+    assert len(found) == 3
+    for group in found:
+        same = [row for row in rows if row["kind"] == group.kind]
+        prices = [row["price"] for row in same if row["price"] is not None]
+        assert group["count"] == len(same)
+        assert group.price_count == len(prices)
+        assert group.id_sum == sum(row["id"] for row in same)
+        assert group.id_max == max(row["id"] for row in same)
+        assert group.price_min == min(prices)
+        assert math.isclose(group.price_sum, sum(prices))
+        assert math.isclose(group.price_mean, sum(prices) / len(prices))
+
+
+def test_aggregates_of_all_rows_and_of_none(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    [all_rows] = catalog.aggregate("t", sum="id", count="*").collect()
+    assert (all_rows.id_sum, all_rows["count"]) == (sum(range(10, ROWS)), ROWS - 10)
+    [none] = catalog.aggregate("t", filter="id < 0", sum="id", count="*").collect()
+    assert (none.id_sum, none["count"]) == (None, 0)
+    assert sorted(row.kind for row in catalog.aggregate("t", "kind").collect()) == ["k0", "k1", "k2"]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_search(catalog: LanceCatalog, table: lance.LanceDataset, indexed: bool) -> None:
+    if indexed:
+        table.create_index("emb", "IVF_FLAT", num_partitions=1)
+    vector = [0.1, 0.2, 0.3, 0.4]
+    query: dict[str, Any] = {"column": "emb", "q": vector, "k": 5, "use_index": False}
+    expected = table.scanner(columns=["id", "_distance"], nearest=query, filter="id > 20", prefilter=True).to_table()
+    found = catalog.search("t", vector, 5, filter="id > 20", columns=["id"]).collect()
+    assert [row.id for row in found] == expected.column("id").to_pylist()
+    assert [row._distance for row in found] == pytest.approx(expected.column("_distance").to_pylist(), rel=1e-4)
+
+
+def test_history(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    table.tags.create("whole", 1)
+    second, first = catalog.history("t").collect()
+    assert (first.version, first.operation, first.rows, first.tags) == (1, "Overwrite", ROWS, ["whole"])
+    assert (second.version, second.operation, second.rows, second.tags) == (2, "Delete", ROWS - 10, [])
+    assert abs(second.timestamp - datetime.now()) < timedelta(days=2)
+
+
+def test_views(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    assert catalog.register_views("") == ["t"]
+    [row] = catalog.spark.sql("SELECT count(*) AS n FROM t WHERE kind = 'k0'").collect()
+    assert row.n == table.count_rows("kind = 'k0'")
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "says"),
+    [
+        (lambda it: it.read("nope"), TableNotFoundError, "nope"),
+        (lambda it: it.read("t", columns=["nope"]), TableColumnNotFoundError, "it has id, kind, price, emb"),
+        (lambda it: it.read("t", filter="nope = 1"), TableColumnNotFoundError, "nope"),
+        (lambda it: it.read("t", filter="id ="), InvalidInputError, "id ="),
+        (lambda it: it.read("t", version=9), TableVersionNotFoundError, "9"),
+        (lambda it: it.read("t", version=1, tag="x"), InvalidInputError, "give one of them"),
+        (lambda it: it.count("t", "nope = 1"), TableColumnNotFoundError, "nope"),
+        (lambda it: it.aggregate("t"), InvalidInputError, "needs group_by"),
+        (lambda it: it.aggregate("t", sum="kind"), InvalidInputError, "sum"),
+        (lambda it: it.aggregate("t", max="*"), InvalidInputError, "only count goes with"),
+        (lambda it: it.search("t", [1.0], 3), InvalidInputError, "vectors of 4 numbers, the one given has 1"),
+        (lambda it: it.history("nope"), TableNotFoundError, "nope"),
+        (lambda it: it.compact(), InvalidInputError, "name a table, or a namespace"),
+        (lambda it: it.read(""), InvalidInputError, "at least one level"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    catalog: LanceCatalog, table: lance.LanceDataset, ask: Any, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        ask(catalog)
+
+
+def test_who_is_no_session_or_no_catalog(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="a SparkSession is needed, not str"):
+        LanceCatalog("local", "dir", {"root": str(tmp_path)})
+    with pytest.raises(InvalidInputError, match="cannot connect to 'nope\\.Nope'"):
+        LanceCatalog(spark, "nope.Nope")
+
+    class Old:
+        version = "3.5.9"
+
+    with pytest.raises(InvalidInputError, match=r"Spark 3\.5\.9 is too old: 4\.2 or newer"):
+        LanceCatalog(Old(), "dir", {"root": str(tmp_path)})
+
+
+def test_properties_stay_secret(spark: Any, tmp_path: Path) -> None:
+    catalog = LanceCatalog(spark, "dir", {"root": str(tmp_path), "storage.secret": "hunter2"})
+    assert "hunter2" not in repr(catalog) + repr(vars(catalog)) + repr(catalog._catalog.table("t"))
+
+
+# Writing
+
+
+def test_create_append_and_overwrite(catalog: LanceCatalog, tmp_path: Path) -> None:
+    frame = catalog.spark.range(10).selectExpr("id", "array(cast(id as float), cast(0 as float)) AS emb")
+    assert catalog.create(frame, "new", vector_columns={"emb": 2}) == 1
+    assert lance.dataset(tmp_path / "new.lance").schema.field("emb").type == pa.list_(pa.float32(), 2)
+    assert catalog.append(frame.select("emb", "id"), "new") == 2
+    assert catalog.count("new") == 20
+    assert catalog.overwrite(frame.limit(3), "new") == 3
+    assert catalog.count("new") == 3
+    assert lance.dataset(tmp_path / "new.lance").schema.field("emb").type == pa.list_(pa.float32(), 2)
+    assert catalog.overwrite(frame, ["other"], vector_columns={"emb": 2}) == 1
+
+
+def test_a_round_trip_keeps_the_types(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    catalog.create(catalog.read("t"), "copy")
+    copy = lance.dataset(tmp_path / "copy.lance")
+    assert copy.schema == table.schema
+    assert copy.to_table().sort_by("id").to_pylist() == table.to_table().sort_by("id").to_pylist()
+
+
+def test_an_empty_frame_makes_an_empty_table(catalog: LanceCatalog) -> None:
+    catalog.create(catalog.spark.range(0), "empty")
+    assert catalog.count("empty") == 0
+    assert catalog.read("empty").collect() == []
+
+
+def test_the_same_run_adds_nothing_twice(catalog: LanceCatalog) -> None:
+    frame = catalog.spark.range(5)
+    assert catalog.create(frame, "new", run="monday") == 1
+    assert catalog.create(frame, "new", run="monday") == 1
+    assert catalog.append(frame, "new", run="tuesday") == 2
+    assert catalog.append(frame, "new", run="tuesday") == 2
+    assert catalog.count("new") == 10
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "says"),
+    [
+        (lambda it, df: it.create(df, "t"), TableAlreadyExistsError, "table t exists"),
+        (lambda it, df: it.append(df, "nope"), TableNotFoundError, "nope"),
+        (lambda it, df: it.append(df.selectExpr("id", "1 AS nope"), "t"), TableSchemaValidationError, "nope"),
+        (lambda it, df: it.create(df, "new", vector_columns={"id": 3}), LanceNamespaceError, "id"),
+    ],
+)
+def test_what_cannot_be_written_is_said_at_once(
+    catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path, write: Any, error: type[Exception], says: str
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error, match=says):
+        write(catalog, catalog.spark.range(3))
+    assert sorted(path for path in tmp_path.rglob("*") if "__manifest" not in path.parts) == [
+        path for path in before if "__manifest" not in path.parts
+    ]
+
+
+def test_a_job_that_fails_leaves_nothing(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    """Neither files of the task that failed, nor of those that had finished, nor an entry."""
+    frame = catalog.spark.range(0, 40, 1, 4).selectExpr("id", "assert_true(id < 35, 'too much') AS checked")
+    good = frame.select("id", functions.col("checked").cast("string").alias("kind"))
+
+    def files() -> list[Path]:
+        found = tmp_path.rglob("*")
+        return sorted(path for path in found if path.is_file() and "__manifest" not in path.parts)
+
+    before = files()
+    for write in (catalog.append, catalog.overwrite):
+        with pytest.raises(LanceNamespaceError, match="too much"):
+            write(good, "t")
+    with pytest.raises(LanceNamespaceError, match="too much"):
+        catalog.create(good, "new")
+    assert files() == before
+    with pytest.raises(TableNotFoundError):
+        catalog.count("new")
+
+
+def test_columns_are_added(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    def norm(batch: pa.RecordBatch) -> Any:
+        values: Any = batch.column("emb")
+        return pa.array(np.linalg.norm(np.asarray(values.flatten()).reshape(-1, 4), axis=1), pa.float32())
+
+    catalog.add_columns("t", {"twice": "id * 2"})
+    catalog.add_columns("t", {"norm": norm}, read_columns=["emb"])
+    rows = lance.dataset(table.uri).to_table(columns=["id", "twice", "norm", "emb"]).to_pylist()
+    assert all(row["twice"] == 2 * row["id"] for row in rows)
+    assert rows[0]["norm"] == pytest.approx(np.linalg.norm(rows[0]["emb"]))
+    assert not (Path(table.uri) / "_lancehouse").exists()
+
+
+def test_adding_columns_goes_on_where_it_was(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    seen.mkdir()
+
+    def tried(batch: pa.RecordBatch) -> Any:
+        from uuid import uuid4
+
+        first = batch.column("id")[0].as_py()
+        (seen / f"{first // 300}-{uuid4().hex}").touch()
+        if first >= 900 and not (tmp_path / "mended").exists():
+            raise ValueError("not yet")
+        return batch.column("id")
+
+    with pytest.raises(LanceNamespaceError, match="not yet"):
+        catalog.add_columns("t", {"same": tried})
+    done = {path.name.split("-")[0] for path in seen.iterdir()}
+    (tmp_path / "mended").touch()
+    for path in seen.iterdir():
+        path.unlink()
+    catalog.add_columns("t", {"same": tried})
+    again = {path.name.split("-")[0] for path in seen.iterdir()}
+    assert "3" in again
+    assert len(again) < len(done | {"3"})
+    rows = lance.dataset(table.uri).to_table(columns=["id", "same"])
+    assert rows.column("id") == rows.column("same")
+
+
+# Upkeep
+
+
+def test_compaction(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    done = catalog.compact("t")
+    assert (done.fragments_removed, done.fragments_added) == (4, 1)
+    assert catalog.count("t") == ROWS - 10
+    assert catalog.compact("t").version == done.version
+
+
+def test_indices(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    assert catalog.create_index("t", "id", "BTREE").name == "id_idx"
+    assert catalog.create_index("t", "emb", "IVF_FLAT", num_partitions=2).name == "emb_idx"
+    lance.write_dataset(table.to_table(limit=5), table.uri, mode="append")
+    catalog.optimize_indices("t")
+    now = lance.dataset(table.uri)
+    assert {index.name for index in now.describe_indices()} == {"id_idx", "emb_idx"}
+    assert now.index_statistics("id_idx")["num_unindexed_rows"] == 0
+    with pytest.raises(InvalidInputError, match="NOPE"):
+        catalog.create_index("t", "id", "NOPE")
+
+
+def test_cleaning_up(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    now = timedelta(0)
+    assert catalog.cleanup("t", older_than=now, dry_run=True).versions == 1
+    assert len(table.versions()) == 2
+    assert catalog.cleanup("t", older_than=now).versions == 1
+    assert len(table.versions()) == 1
+    orphan = Path(table.uri) / "data" / f"{'0' * 50}.lance"
+    orphan.write_bytes(b"x")
+    told = catalog.remove_orphans("t", older_than=now, no_writers=True, dry_run=True)
+    assert (told.files, orphan.exists()) == (1, True)
+    assert catalog.remove_orphans("t", older_than=now, no_writers=True).files == 1
+    assert not orphan.exists()
+    assert catalog.count("t") == ROWS - 10
+
+
+def test_upkeep_of_a_whole_catalog(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    catalog.create(catalog.spark.range(0, 10, 1, 2), "other")
+    (tmp_path / "broken.lance" / "_versions").mkdir(parents=True)
+    (tmp_path / "broken.lance" / "_versions" / "1.manifest").write_bytes(b"no manifest")
+    done = catalog.compact(namespace="")
+    assert done["t"].fragments_removed == 4
+    assert done["other"].fragments_removed == 2
+    assert isinstance(done["broken"], LanceNamespaceError)

@@ -1,0 +1,362 @@
+"""`format("lance")` without a stream: in Spark, and each of its calls as Spark makes them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import CreateNamespaceRequest, TableExistsRequest, connect
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    UnsupportedOperationError,
+)
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
+
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake import commits, scans
+from lancehouse.spark.address import Address
+from lancehouse.spark.options import Options, Use
+from lancehouse.spark.source import LanceSource
+from tests.servers.lancehouse import Served
+
+Place = dict[str, str]
+
+IDS = StructType().add("id", "long", nullable=False)
+
+
+@pytest.fixture(params=["path", "dir", "managed"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Options of a table that is not there yet: by its path, in a folder, and in a catalog that manages versions."""
+    if request.param == "path":
+        return {"path": str(tmp_path / "t")}
+    if request.param == "dir":
+        return {"impl": "dir", "root": str(tmp_path), "table": "t"}
+    served: Served = request.getfixturevalue("served")
+    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
+    home = [served.warehouse, f"spark{uuid4().hex}"]
+    connect("iceberg", properties).create_namespace(CreateNamespaceRequest(id=home))
+    return {"impl": "iceberg", **properties, "table": f"{'.'.join(home)}.t"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    """A table by its path, with the rows 0 to 9 in two fragments."""
+    lance.write_dataset(rows(*range(10)), tmp_path / "t", max_rows_per_file=5)
+    return {"path": str(tmp_path / "t")}
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids}, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+
+
+def source(place: Place, **options: object) -> LanceSource:
+    return LanceSource({**place, **{name: str(value) for name, value in options.items()}})
+
+
+def ids(place: Place, **options: object) -> list[int]:
+    """Read as Spark does: what it makes is sent from process to process."""
+    found = source(place, **options)
+    found.schema()
+    reader = sent(sent(found).reader(IDS))
+    batches = [batch for part in reader.partitions() for batch in reader.read(sent(part))]
+    return sorted(value for batch in batches for value in batch.column("id").to_pylist())
+
+
+def sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def files(place: Place) -> set[Path]:
+    """Everything below a table but what tells of its versions."""
+    root = Path(str(Options(place, *Use).address().ref().open().uri))
+    below = {path.relative_to(root) for path in root.rglob("*") if path.is_file()}
+    return {path for path in below if path.parts[0] not in ("_versions", "_transactions")}
+
+
+# Spark
+
+
+def test_tables_are_made_appended_to_and_overwritten(spark: Any, place: Place) -> None:
+    numbers = spark.range(0, 10, 1, 2)
+
+    def read() -> Any:
+        return spark.read.format("lance").options(**place).load()
+
+    numbers.write.format("lance").options(**place).mode("append").save()
+    before = read()
+    numbers.selectExpr("id + 10 AS id").write.format("lance").options(**place).mode("append").save()
+    assert sorted(row.id for row in read().collect()) == list(range(20))
+    assert before.count() == 10
+    numbers.where("id < 3").write.format("lance").options(**place).mode("overwrite").save()
+    assert sorted(row.id for row in read().collect()) == [0, 1, 2]
+    assert spark.read.format("lance").options(**place, version="2", filter="id > 17").load().count() == 2
+
+
+def test_a_frame_is_used_more_than_once(spark: Any, tmp_path: Path) -> None:
+    lance.write_dataset(rows(*range(1000)), tmp_path / "t", max_rows_per_file=300)
+    frame = spark.read.format("lance").load(str(tmp_path / "t"))
+    assert frame.where("id < 100").count() == 100
+    assert frame.count() == 1000
+    assert frame.where("id < 10").union(frame.where("id >= 900")).count() == 110
+    assert frame.alias("l").join(frame.alias("r"), functions.expr("l.id = r.id + 1")).count() == 999
+    kept = frame.where("id < 500").cache()
+    assert (kept.where("id < 7").count(), kept.count(), frame.count()) == (7, 500, 1000)
+    kept.unpersist()
+
+
+def test_a_view_keeps_its_version(spark: Any, here: Place) -> None:
+    name = f"lance_{uuid4().hex}"
+    spark.sql(f"CREATE TEMP VIEW {name} USING lance OPTIONS (path '{here['path']}', filter 'id < 8')")
+    lance.write_dataset(rows(-1), here["path"], mode="append")
+    assert spark.sql(f"SELECT sum(id) FROM {name} WHERE id > 5").first()[0] == 13
+    assert spark.sql(f"SELECT count(*) FROM {name}").first()[0] == 8
+    assert spark.sql(f"SELECT count(*) FROM {name} a JOIN {name} b USING (id)").first()[0] == 8
+    spark.catalog.dropTempView(name)
+
+
+def test_values_come_back_as_they_were(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql(
+        "SELECT CAST(id AS INT) id, TIMESTAMP '2026-01-02 03:04:05.678' + make_interval(0, 0, 0, id) at, "
+        "TIMESTAMP_NTZ '2026-01-02 03:04:05.678' naive, CAST(id AS DECIMAL(20, 3)) money, DATE '2026-02-03' day, "
+        "map('a', id, 'b', NULL) m, named_struct('x', array(1.5D, NULL), 'y', CAST(NULL AS STRING)) nested, "
+        "array(CAST(id AS FLOAT), 2.0F) emb, CAST('bytes' AS BINARY) b, id % 2 = 0 AS flag FROM range(0, 6, 1, 2)"
+    )
+    table = str(tmp_path / "t")
+    frame.write.format("lance").option("vectorColumns", "emb:2").mode("append").save(table)
+    frame.write.format("lance").mode("append").save(table)
+    assert lance.dataset(table).schema.field("emb").type == pa.list_(pa.float32(), 2)
+    found = spark.read.format("lance").load(table)
+    assert sorted(map(str, found.collect())) == sorted(map(str, frame.collect() * 2))
+
+
+@pytest.mark.parametrize("kind", ["path", "dir"])
+def test_a_job_that_fails_leaves_nothing(spark: Any, tmp_path: Path, kind: str) -> None:
+    place = (
+        {"path": str(tmp_path / "t.lance")} if kind == "path" else {"impl": "dir", "root": str(tmp_path), "table": "t"}
+    )
+    broken = spark.range(0, 10, 1, 2).selectExpr("if(id = 9, raise_error('no'), id) AS id")
+    with pytest.raises(Exception, match="no"):
+        broken.write.format("lance").options(**place).mode("append").save()
+    assert not Address(path=str(tmp_path / "t.lance")).ref().exists()
+    assert not list(tmp_path.glob("t.lance/**/*.*"))
+    if kind == "dir":
+        with pytest.raises(TableNotFoundError):
+            connect("dir", {"root": str(tmp_path)}).table_exists(TableExistsRequest(id=["t"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "InvalidInputError: a Lance table is named by the option path, or by impl and table"),
+        ({"path": "{path}", "columns": "nope"}, "TableColumnNotFoundError: .* has no column nope; it has id"),
+        ({"path": "{path}", "version": "7"}, "TableVersionNotFoundError: "),
+    ],
+    ids=["nothing", "column", "version"],
+)
+def test_spark_says_what_is_wrong(spark: Any, here: Place, options: dict[str, str], sentence: str) -> None:
+    given = {name: value.format(**here) for name, value in options.items()}
+    with pytest.raises(Exception, match=sentence):
+        spark.read.format("lance").options(**given).load()
+
+
+def test_a_plan_does_not_show_secrets(spark: Any, here: Place) -> None:
+    options = {**here, "secret.storage.account_key": "hidden"}
+    given = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    text = spark.sql(f"EXPLAIN EXTENDED CREATE TEMP VIEW v USING lance OPTIONS ({given})").first()[0]
+    assert here["path"] in text
+    assert "hidden" not in text
+
+
+# Reading, call by call
+
+
+def test_columns_filter_limit_and_tasks(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "SMALL", 1)
+    assert ids(here, filter="id % 2 = 0", columns="id", tasks=4) == [0, 2, 4, 6, 8]
+    assert len(ids(here, limit=7)) == 7
+    assert len(ids(here, limit=2, filter="id > 3")) == 2
+    found = source(here, tasks=4, withRowId="true")
+    assert found.schema().names == ["id", "_rowid"]
+    assert len(found.reader(IDS).partitions()) == 4
+
+
+def test_the_version_is_chosen_with_the_schema(here: Place) -> None:
+    found = source(here)
+    found.schema()
+    lance.write_dataset(rows(10), here["path"], mode="append")
+    assert found.reader(IDS).pinned.version == 1
+    assert ids(here) == list(range(11))
+
+
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    lance.write_dataset(rows(), tmp_path / "t")
+    reader = LanceSource({"path": str(tmp_path / "t")})
+    reader.schema()
+    made = reader.reader(IDS)
+    assert made.partitions() == []
+
+
+def test_a_schema_of_somebody_else_is_refused(here: Place) -> None:
+    with pytest.raises(UnsupportedOperationError, match="option columns"):
+        source(here).reader(IDS)
+
+
+def test_filters_are_not_taken_from_spark(here: Place) -> None:
+    found = source(here)
+    found.schema()
+    assert "pushFilters" not in vars(type(found.reader(IDS)))
+
+
+# Writing, call by call
+
+
+def writing(place: Place, *, overwrite: bool = False, **options: object) -> Any:
+    """The writer as the driver has it afterwards, and what its one task wrote."""
+    writer = sent(source(place, **options).writer(IDS, overwrite))
+    return writer, sent(writer).write(iter(rows(100, 101).to_batches()))
+
+
+def test_a_run_is_written_once(here: Place) -> None:
+    for _ in range(2):
+        writer, message = writing(here, run="monday")
+        writer.commit([message, None])
+    assert ids(here) == [*range(10), 100, 101]
+
+
+def test_an_append_lands_over_others(here: Place) -> None:
+    writer, message = writing(here)
+    lance.write_dataset(rows(50), here["path"], mode="append")
+    writer.commit([message])
+    assert ids(here) == [*range(10), 50, 100, 101]
+
+
+def test_an_overwrite_swallows_nothing(here: Place) -> None:
+    before = files(here)
+    writer, message = writing(here, overwrite=True)
+    lance.write_dataset(rows(50), here["path"], mode="append")
+    with pytest.raises(ConcurrentModificationError):
+        writer.commit([message])
+    writer.abort([message])
+    assert ids(here) == [*range(10), 50]
+    assert len(files(here)) == len(before) + 1
+
+
+def test_abort_removes_what_spark_forgot(here: Place) -> None:
+    before = files(here)
+    writer, _ = writing(here)
+    assert files(here) > before
+    writer.abort([None])
+    assert files(here) == before
+
+
+def test_a_commit_of_which_nobody_knows_leaves_the_files(here: Place) -> None:
+    writer, message = writing(here)
+    append = commits.append
+
+    def lost(*arguments: Any) -> int:
+        append(*arguments)
+        raise CommitStateUnknownError("the answer was lost")
+
+    with patch.object(commits, "append", lost), pytest.raises(CommitStateUnknownError):
+        writer.commit([message])
+    sent(writer).abort([message])
+    assert ids(here) == [*range(10), 100, 101]
+    assert not list(Path(here["path"]).glob("_lancehouse"))
+
+
+def test_rows_that_do_not_fit_are_refused_before_a_task(here: Place) -> None:
+    with pytest.raises(TableSchemaValidationError, match="other"):
+        source(here).writer(StructType().add("other", "string"), False)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "use", "sentence"),
+    [
+        ({"path": "p", "impl": "dir"}, Use.READ, "not by path and impl"),
+        ({"impl": "dir"}, Use.READ, "not by impl"),
+        ({"path": "p", "colums": "a"}, Use.READ, "did you mean columns"),
+        ({"path": "p", "region": "x"}, Use.READ, r"'region' is no option beside a path; .* storage\.<key>"),
+        ({"path": "p", "properties": "{}"}, Use.READ, "'properties' is no option beside a path"),
+        ({"path": "p", "limit": "1"}, Use.READ_STREAM, "limit is no option of readStream"),
+        ({"path": "p", "startingVersion": "1"}, Use.READ, r"startingVersion is no option of spark\.read"),
+        ({"path": "p", "version": "one"}, Use.READ, "version, 'one', is not what it has to be"),
+        ({"path": "p", "version": "1", "tag": "x"}, Use.READ, "give one of them"),
+        ({"path": "p", "asOf": "noon"}, Use.READ, "asOf, 'noon'"),
+        ({"path": "p", "columns": '["a", 1]'}, Use.READ, "columns, "),
+        ({"path": "p", "limit": "-1"}, Use.READ, "limit, '-1'"),
+        ({"path": "p", "withRowId": "maybe"}, Use.READ, "true or false"),
+        ({"path": "p", "vectorColumns": "emb"}, Use.WRITE, "emb:128"),
+        ({"path": "p", "maxRowsPerFile": "0"}, Use.WRITE, "above 0"),
+        ({"path": "p", "startingVersion": "first"}, Use.READ_STREAM, "earliest, latest"),
+        ({"impl": "nobody", "table": "t"}, Use.READ, "cannot connect to 'nobody'"),
+    ],
+)
+def test_wrong_options(options: Place, use: Use, sentence: str) -> None:
+    with pytest.raises(InvalidInputError, match=sentence):
+        _everything(Options(options, use))
+
+
+def _everything(options: Options) -> None:
+    for meaning in (options.address, options.scan, options.moment, options.write, options.follow, options.tasks):
+        meaning()
+
+
+def test_options_without_regard_to_case(tmp_path: Path) -> None:
+    options = Options(
+        {"PATH": "p", "Columns": '["a", "b.c"]', "ASOF": "2026-01-01T00:00:00+00:00", "storage.Region": "here"},
+        Use.READ,
+    )
+    assert options.address() == Address(path="p", storage_options=(("region", "here"),))
+    assert options.scan().columns == ("a", "b.c")
+    moment = options.moment().as_of
+    assert moment is not None
+    assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
+
+
+def test_properties_of_the_client(tmp_path: Path) -> None:
+    given = {"property.table": "x", "storage.region": "r", "secret.key": "s", "properties": '{"camelCase": "y"}'}
+    address = Options({"impl": "dir", "root": str(tmp_path), "table": "a.`b.c`", **given}, Use.READ).address()
+    assert address.id == ("a", "b.c")
+    assert address.catalog is not None
+    assert dict(address.catalog.properties) == {
+        "root": str(tmp_path), "table": "x", "storage.region": "r", "key": "s", "camelCase": "y",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Options({"impl": "dir", "table": "t", "properties": '{"key": "hidden"'}, Use.READ).address(),
+        lambda: Options(
+            {"impl": "iceberg", "table": "t", "bogus": "hidden", "endpoint": "http://h"}, Use.READ
+        ).address(),
+        lambda: Options({"path": "p", "account": "hidden"}, Use.READ).address(),
+    ],
+)
+def test_errors_do_not_show_secrets(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        make()
+    assert "hidden" not in str(caught.value)
+
+
+def test_nothing_shows_secrets(here: Place) -> None:
+    found = source(here, **{"secret.storage.account_key": "hidden"})
+    found.schema()
+    reader = found.reader(IDS)
+    writer, message = writing({**here, "secret.storage.account_key": "hidden"})
+    shown = map(repr, (found, reader, reader.partitions(), writer, writer.sink, message))
+    assert not any("hidden" in each for each in shown)

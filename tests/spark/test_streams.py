@@ -1,0 +1,413 @@
+"""`readStream` and `writeStream` with `format("lance")`: in Spark, and each of their calls as Spark makes them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import CreateNamespaceRequest, connect
+from lance_namespace.errors import (
+    InvalidInputError,
+    InvalidTableStateError,
+    TableSchemaValidationError,
+    TableVersionNotFoundError,
+    UnsupportedOperationError,
+)
+from pyspark.sql.functions import col
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from lancehouse.spark.options import Options, Use
+from lancehouse.spark.source import LanceSource
+from lancehouse.spark.streams import BATCH, QUERY
+from tests.servers.lancehouse import Served
+
+IDS = StructType().add("id", "long", nullable=False)
+NONE = {"version": 0}
+ALL = ReadAllAvailable()
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids}, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+
+
+def put(table: str | Path, *ids: int, mode: str = "append", **how: Any) -> None:
+    lance.write_dataset(rows(*ids), table, mode=mode, **how)
+
+
+def sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Three versions: of the rows 0 and 1, of 2, and of 3 to 6 in two fragments."""
+    put(tmp_path / "t", 0, 1, mode="create")
+    put(tmp_path / "t", 2)
+    put(tmp_path / "t", 3, 4, 5, 6, max_rows_per_file=2)
+    return str(tmp_path / "t")
+
+
+# Reading, call by call
+
+
+class Stream:
+    """A streaming query over a table, without Spark."""
+
+    def __init__(self, table: str, start: dict[str, Any] = NONE, **options: Any) -> None:
+        source = LanceSource({"path": table, **{name: str(value) for name, value in options.items()}})
+        source.schema()
+        self.reader = sent(source).streamReader(IDS)
+        self.at = start
+
+    def next(self, limit: Any = None) -> list[Any]:
+        """The ids of the next batch."""
+        end = self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
+        found = self.between(self.at, end)
+        self.reader.commit(end)
+        self.at = end
+        return found
+
+    def between(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        """Planned in one process, read in others."""
+        parts = self.reader.partitions(start, end)
+        reader = sent(self.reader)
+        batches = [batch for part in parts for batch in reader.read(sent(part))]
+        return sorted(value for batch in batches for value in batch.column("id").to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "end"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5, 6], {"version": 3, "snapshot": 3}),
+        ({"startingVersion": "earliest"}, [0, 1, 2, 3, 4, 5, 6], {"version": 3, "snapshot": 1}),
+        ({"startingVersion": "latest"}, [], {"version": 3, "after": 3}),
+        ({"startingVersion": 2}, [2, 3, 4, 5, 6], {"version": 3, "after": 1}),
+        ({"startingVersion": 4}, [], {"version": 3, "after": 3}),
+    ],
+    ids=["whole", "earliest", "latest", "number", "next"],
+)
+def test_where_a_stream_begins(table: str, options: dict[str, Any], first: list[int], end: dict[str, int]) -> None:
+    stream = Stream(table, **options)
+    assert stream.next() == first
+    assert stream.at == end
+    put(table, 7)
+    assert stream.next() == [7]
+    assert stream.next() == []
+    assert stream.at == {"version": 4}
+
+
+def test_the_whole_is_as_of_the_start_and_increments_as_of_their_version(table: str) -> None:
+    lance.dataset(table).delete("id = 2")
+    whole, earliest = Stream(table), Stream(table, startingVersion="earliest")
+    assert whole.next() == [0, 1, 3, 4, 5, 6]
+    assert earliest.next() == [0, 1, 2, 3, 4, 5, 6]
+    lance.dataset(table).update({"id": "id + 100"}, where="id < 2")
+    assert whole.next() == earliest.next() == [100, 101]
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows(table: str) -> None:
+    for options in ({}, {"startingVersion": "latest"}, {"startingVersion": "earliest", "maxRowsPerTrigger": 3}):
+        stream = Stream(table, **options)
+        rows_of_first = stream.next()
+        end = stream.at
+        put(table, 50)
+        again = Stream(table, **options)
+        assert again.between(again.reader.initialOffset(), end) == rows_of_first
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({"maxRowsPerTrigger": 3}, [[0, 1, 2], [3, 4], [5, 6]]),
+        ({"maxRowsPerTrigger": 1}, [[0, 1], [2], [3, 4], [5, 6]]),
+        ({"maxVersionsPerTrigger": 1, "startingVersion": "earliest"}, [[0, 1], [2], [3, 4, 5, 6]]),
+        ({"maxVersionsPerTrigger": 2, "startingVersion": "earliest"}, [[0, 1, 2], [3, 4, 5, 6]]),
+        ({"maxVersionsPerTrigger": 2, "maxRowsPerTrigger": 2, "startingVersion": 2}, [[2], [3, 4], [5, 6]]),
+    ],
+)
+def test_admission_control(table: str, options: dict[str, Any], batches: list[list[int]]) -> None:
+    stream = Stream(table, **options)
+    found = []
+    while batch := stream.next():
+        found.append(batch)
+        stream = Stream(table, sent(stream.at), **options)
+    assert found == batches
+    assert stream.at == {"version": 3}
+    assert Stream(table, **options).next(ALL) == sorted(chain.from_iterable(batches))
+
+
+def test_what_is_available_now(table: str) -> None:
+    stream = Stream(table, maxRowsPerTrigger=4)
+    stream.reader.prepareForTriggerAvailableNow()
+    put(table, 7)
+    assert stream.next() + stream.next() + stream.next() == list(range(7))
+    assert stream.reader.reportLatestOffset() == {"version": 4}
+
+
+def test_versions_without_rows_are_passed(table: str) -> None:
+    stream = Stream(table)
+    stream.next()
+    dataset = lance.dataset(table)
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.optimize.compact_files()
+    dataset.delete("id = 0")
+    assert stream.next() == []
+    assert stream.at == {"version": lance.dataset(table).version}
+
+
+def test_columns_and_filter_hold_for_streams(table: str) -> None:
+    stream = Stream(table, filter="id % 2 = 0", columns="id")
+    assert stream.next() == [0, 2, 4, 6]
+    put(table, 7, 8)
+    assert stream.next() == [8]
+
+
+def test_columns_that_came_later_are_null_before(table: str) -> None:
+    lance.dataset(table).add_columns(pa.field("twice", pa.int64()))
+    lance.write_dataset(rows(9).append_column("twice", pa.array([18])), table, mode="append")
+    reader = Stream(table, startingVersion="earliest").reader
+    end = reader.latestOffset(NONE, ALL)
+    found = pa.Table.from_batches(batch for part in reader.partitions(NONE, end) for batch in reader.read(part))
+    assert sorted(found.to_pylist(), key=lambda row: row["id"])[-2:] == [
+        {"id": 6, "twice": None},
+        {"id": 9, "twice": 18},
+    ]
+
+
+def test_a_column_of_another_type(table: str) -> None:
+    stream = Stream(table)
+    stream.next()
+    put(table, 9)
+    lance.dataset(table).alter_columns({"path": "id", "data_type": pa.int32()})
+    lance.write_dataset(rows(10).cast(lance.dataset(table).schema), table, mode="append")
+    with pytest.raises(TableSchemaValidationError, match=r"column id is not as the stream has it \(int64\)"):
+        stream.next()
+
+
+def test_versions_that_are_gone(table: str) -> None:
+    stream = Stream(table, startingVersion=1)
+    lossy = Stream(table, startingVersion=1, failOnDataLoss="false")
+    lance.dataset(table).cleanup_old_versions(timedelta(0))
+    with pytest.raises(TableVersionNotFoundError, match=r"version 1 .* cleaned up.*; start again .* failOnDataLoss"):
+        stream.next()
+    assert lossy.next() == [3, 4, 5, 6]
+
+
+def test_a_restored_version(table: str) -> None:
+    stream = Stream(table)
+    stream.next()
+    lance.dataset(table, version=1).restore()
+    with pytest.raises(UnsupportedOperationError, match=r"restored .*; start again with a new checkpoint"):
+        stream.next()
+
+
+def test_a_table_made_anew(table: str, tmp_path: Path) -> None:
+    put(tmp_path / "other", 1, mode="create")
+    with pytest.raises(InvalidTableStateError, match="made anew; start again with a new checkpoint"):
+        Stream(str(tmp_path / "other"), {"version": 3}).next()
+    with pytest.raises(TableVersionNotFoundError, match="startingVersion is 9"):
+        Stream(table, startingVersion=9).next()
+
+
+def test_the_limit_that_spark_keeps(table: str) -> None:
+    assert Stream(table).reader.getDefaultReadLimit() == ALL
+    assert Stream(table, maxRowsPerTrigger=5).reader.getDefaultReadLimit() == ReadMaxRows(5)
+
+
+# Writing, call by call
+
+
+def batch(table: str, number: int, *ids: int, overwrite: bool = False, **options: str) -> None:
+    """What Spark does for a batch: the writer that commits is not the one that writes."""
+    given = {"path": table, "queryId": "q", **options}
+    writer = sent(LanceSource(given).streamWriter(schema=IDS, overwrite=overwrite))
+    message = sent(writer.write(iter(rows(*ids).to_batches())))
+    LanceSource(given).streamWriter(schema=IDS, overwrite=overwrite).commit([message, None], number)
+
+
+def stored(table: str) -> list[Any]:
+    found: list[Any] = lance.dataset(table).to_table()["id"].to_pylist()
+    return sorted(found)
+
+
+def test_a_batch_is_written_once(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    batch(table, 0, 0, 1)
+    batch(table, 1, 2, 3)
+    batch(table, 1, 2, 3)
+    assert stored(table) == [0, 1, 2, 3]
+    assert lance.dataset(table).read_transaction(2).transaction_properties == {QUERY: "q", BATCH: "1"}
+    assert len(list(Path(table, "data").iterdir())) == 2
+    batch(table, 1, 4, queryId="other")
+    assert stored(table) == [0, 1, 2, 3, 4]
+
+
+def test_a_new_checkpoint_needs_a_new_id(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    batch(table, 1, 2)
+    with pytest.raises(InvalidInputError, match="has batch 1 of the query 'q', and this is batch 0"):
+        batch(table, 0, 0)
+    (tmp_path / "metadata").write_text('{"id": "kept"}')
+    for number in (1, 0):
+        batch(table, number, 7, queryId="", checkpointLocation=str(tmp_path))
+    assert stored(table) == [2, 7]
+
+
+def test_a_batch_is_known_after_other_versions(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    batch(table, 0, 0, 1)
+    batch(table, 1, 2)
+    dataset = lance.dataset(table)
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.optimize.compact_files()
+    put(table, 9)
+    batch(table, 1, 2)
+    assert stored(table) == [0, 1, 2, 9]
+
+
+def test_a_batch_without_rows_makes_no_version(table: str) -> None:
+    batch(table, 0)
+    assert lance.dataset(table).version == 3
+
+
+def test_complete_output_replaces_all(table: str) -> None:
+    batch(table, 0, 1, 2, overwrite=True)
+    assert stored(table) == [1, 2]
+    batch(table, 1, overwrite=True)
+    assert stored(table) == []
+
+
+def test_abort_removes_what_was_written(table: str) -> None:
+    given = {"path": table, "queryId": "q"}
+    writer = LanceSource(given).streamWriter(IDS, False)
+    message = writer.write(iter(rows(7).to_batches()))
+    before = len(list(Path(table, "data").iterdir()))
+    LanceSource(given).streamWriter(IDS, False).abort([None, message], 0)
+    assert len(list(Path(table, "data").iterdir())) == before - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "needs the option checkpointLocation, or queryId"),
+        ({"checkpointLocation": "{folder}/none"}, "none/metadata; give it as the option queryId"),
+        ({"checkpointLocation": "{folder}/empty"}, "empty/metadata; give it"),
+        ({"checkpointLocation": "ftp://user:hidden@host/x"}, "ftp://host/x/metadata; give it"),
+    ],
+    ids=["none", "missing", "not-json", "unknown-store"],
+)
+def test_a_query_that_is_not_known(tmp_path: Path, options: dict[str, str], sentence: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "metadata").touch()
+    given = {name: value.format(folder=tmp_path) for name, value in options.items()}
+    with pytest.raises(InvalidInputError, match=sentence) as caught:
+        LanceSource({"path": str(tmp_path / "t"), **given}).streamWriter(IDS, False)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_the_id_is_read_from_the_checkpoint(tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "metadata").write_text('{"id": "the-query"}')
+    batch(str(tmp_path / "t"), 3, 1, queryId="", checkpointLocation=f"{prefix}{tmp_path}")
+    assert lance.dataset(tmp_path / "t").read_transaction(1).transaction_properties[QUERY] == "the-query"
+
+
+# Spark
+
+
+@pytest.fixture(params=["dir", "managed"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Options of a table `a` and of a table `b`, neither of which is there yet."""
+    if request.param == "dir":
+        common, home = {"impl": "dir", "root": str(tmp_path)}, ""
+    else:
+        served: Served = request.getfixturevalue("served")
+        common = {"impl": "iceberg", "endpoint": served.iceberg, "managed_by": "impl"}
+        levels = [served.warehouse, f"stream{uuid4().hex}"]
+        connect("iceberg", {key: common[key] for key in ("endpoint", "managed_by")}).create_namespace(
+            CreateNamespaceRequest(id=levels)
+        )
+        home = f"{'.'.join(levels)}."
+    return {**common, "table": f"{home}a"}, {**common, "table": f"{home}b"}
+
+
+def run(frame: Any, options: dict[str, str], checkpoint: Path, mode: str = "append") -> list[Any]:
+    """Run a query until it has done all there is; its batches and how many rows they had."""
+    writer = frame.writeStream.format("lance").options(**options).outputMode(mode)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return [(each["batchId"], each["numInputRows"]) for each in query.recentProgress if each["numInputRows"]]
+
+
+def found(options: dict[str, str]) -> list[Any]:
+    dataset = Options(options, *Use).address().ref().open()
+    return sorted(dataset.to_table()["id"].to_pylist())
+
+
+def test_from_table_to_table(spark: Any, places: tuple[dict[str, str], dict[str, str]], tmp_path: Path) -> None:
+    source, sink = places
+    checkpoint = tmp_path / "checkpoint"
+    spark.range(0, 10, 1, 2).write.format("lance").options(**source).mode("append").save()
+    stream = spark.readStream.format("lance").options(**source, startingVersion="earliest", maxVersionsPerTrigger="1")
+    assert run(stream.load(), sink, checkpoint) == [(0, 10)]
+    for first in (10, 20):
+        spark.range(first, first + 5).write.format("lance").options(**source).mode("append").save()
+    assert run(stream.load(), sink, checkpoint) == [(1, 5), (2, 5)]
+    assert found(sink) == [*range(15), *range(20, 25)]
+    # As when the driver dies after the commit and before Spark has noted it.
+    for file in (checkpoint / "commits").glob("*2*"):
+        file.unlink()
+    assert run(stream.load(), sink, checkpoint) == [(2, 5)]
+    assert found(sink) == [*range(15), *range(20, 25)]
+
+
+def test_a_commit_that_is_refused(spark: Any, table: str, tmp_path: Path) -> None:
+    """Somebody overwrites the table while the tasks write; the query fails, and goes on when it is started again."""
+    sink, flag = str(tmp_path / "sink"), tmp_path / "flag"
+    put(sink, -1, mode="create")
+
+    def overwrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            if not flag.exists():
+                flag.touch()
+                lance.write_dataset(pa.table({"id": [-2]}), sink, mode="overwrite")
+            yield each
+
+    stream = spark.readStream.format("lance").load(table).mapInArrow(overwrite, "id long")
+    with pytest.raises(Exception, match="ConcurrentModificationError"):
+        run(stream, {"path": sink}, tmp_path / "checkpoint")
+    assert stored(sink) == [-2]
+    assert not list(Path(sink).glob("_lancehouse/jobs/*"))
+    assert run(stream, {"path": sink}, tmp_path / "checkpoint") == [(0, 7)]
+    assert stored(sink) == [-2, *range(7)]
+
+
+def test_complete_mode(spark: Any, table: str, tmp_path: Path) -> None:
+    sink = {"path": str(tmp_path / "sink")}
+    stream = spark.readStream.format("lance").load(table).groupBy((col("id") % 2).alias("id")).count()
+    run(stream, sink, tmp_path / "checkpoint", "complete")
+    put(table, 8)
+    run(stream, sink, tmp_path / "checkpoint", "complete")
+    assert sorted(map(tuple, spark.read.format("lance").load(sink["path"]).collect())) == [(0, 5), (1, 3)]
+
+
+def test_a_query_without_an_id_does_not_start(spark: Any, table: str, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints"))
+    writer = session.readStream.format("lance").load(table).writeStream.format("lance").trigger(availableNow=True)
+    with pytest.raises(
+        Exception, match="InvalidInputError: writeStream needs the option checkpointLocation, or queryId"
+    ):
+        writer.start(str(tmp_path / "sink")).awaitTermination()
+    assert not (tmp_path / "sink").exists()
+    writer.option("queryId", "mine").start(str(tmp_path / "sink")).awaitTermination()
+    assert stored(str(tmp_path / "sink")) == list(range(7))
