@@ -166,3 +166,20 @@ def test_lance_does_not_see_the_records(place: Place) -> None:
     assert progress.done() == {"a": 1, "b": 2}
     again = lance.dataset(place.location, storage_options=place.options or None)
     assert (again.count_rows(), again.version, [v["version"] for v in again.versions()]) == (10, 2, [2])
+
+
+def test_a_job_that_begins_while_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of all jobs goes with the last one, just when the next has made it."""
+    gone = []
+    make = Path.mkdir
+
+    def made_and_gone(self: Path, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        if self.name == "second" and not gone:
+            gone.append(self)
+            self.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", made_and_gone)
+    progress = Progress(str(tmp_path), {}, "second")
+    progress.put("a", 1)
+    assert (progress.done(), len(gone)) == ({"a": 1}, 1)

@@ -25,6 +25,7 @@ FOLDER = "_lancehouse"
 
 _JOB = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 _AT_ONCE = 16
+_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +129,18 @@ def _entry(name: str, data: bytes | None) -> Iterator[tuple[str, Any]]:
 
 def _write(folder: Path, name: str, data: bytes) -> None:
     """Write a file in one step: nobody sees half of it."""
-    folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{uuid4().hex}.part"
-    try:
-        part.write_bytes(data)
-        part.replace(folder / name)
-    finally:
-        part.unlink(missing_ok=True)
+    for attempt in range(_ATTEMPTS):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
+            part.replace(folder / name)
+            return
+        except FileNotFoundError:  # another job has just ended, and removed the folder above, which was empty
+            if attempt == _ATTEMPTS - 1:
+                raise
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _remove(folder: Path, *, up_to: Path) -> None:
