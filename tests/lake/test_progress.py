@@ -170,7 +170,7 @@ def test_lance_does_not_see_the_records(place: Place) -> None:
 
 def test_a_job_that_begins_while_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of all jobs goes with the last one, just when the next has made it."""
-    gone = []
+    gone: list[Path] = []
     make = Path.mkdir
 
     def made_and_gone(self: Path, *args: Any, **options: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +20,7 @@ from lancehouse.modes import one_of
 from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.sources import Source, Unit, open_source
+from lancehouse.spark.sources import Unit, open_source
 from lancehouse.spark.tasks import results
 from lancehouse.spark.writing import Write, declare, made_before
 
@@ -62,14 +63,17 @@ def ingest(
     if dataset is None:
         declare(table)
     at = place(table)
-    progress = Progress(at.location, at.storage_options, _job(found, mode, schema))
+    progress = Progress(at.location, at.storage_options, _job(source, mode, schema))
+    units = _digest(*(unit.key for unit in found.units))
     done = progress.done()
-    run = how.run or done.get(RUN) or uuid4().hex
-    if RUN not in done:
-        progress.put(RUN, run)
-    elif (made := version_of_run(table, run)) is not None:  # it died after its commit
+    begun = done.pop(RUN, {})
+    if begun and (made := version_of_run(table, begun["run"])) is not None:  # it died after its commit
         progress.clear()
-        return made
+        if begun["units"] == units:
+            return made
+        begun, done = {}, {}
+    run = how.run or begun.get("run") or uuid4().hex
+    progress.put(RUN, {"run": run, "units": units})
     written = _written(spark, address, found.units, schema, progress.job, done, "append" if adds else "overwrite", how)
     at, properties = place(table), {RUN: run}
     try:
@@ -84,14 +88,20 @@ def ingest(
             discard(written, at)
             progress.clear()
         raise
+    current = {unit.key for unit in found.units}
+    discard([piece for key, pieces in done.items() if key not in current for piece in pieces], at)
     progress.clear()
     return version
 
 
-def _job(source: Source, mode: str, schema: pa.Schema) -> str:
-    """The same for the same rows into the same columns."""
-    said = "\n".join([mode, str(schema), *sorted(unit.key for unit in source.units)])
-    return f"ingest-{sha256(said.encode(errors='surrogatepass')).hexdigest()[:32]}"
+def _job(source: Any, mode: str, schema: pa.Schema) -> str:
+    """The same for the same source into the same columns; which of its units are done is told by their own keys."""
+    named = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
+    return f"ingest-{_digest(mode, str(schema), *map(str, named))}"
+
+
+def _digest(*texts: str) -> str:
+    return sha256("\n".join(texts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def _written(
