@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.servers.faults import FaultProxy
 from tests.servers.lancehouse import Served, start_lancehouse
@@ -20,6 +21,9 @@ from tests.servers.postgres import start_postgres
 from tests.servers.reference import Reference, start_reference
 from tests.servers.spark41 import Spark, start_spark
 from tests.servers.unity import Unity
+
+settings.register_profile("house", deadline=None)  # machines are noisy
+settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -79,7 +79,7 @@ def test_contents(wheel: Path) -> None:
         assert "lancehouse = lancehouse.cli.main:main" in archive.read(entry_points).decode()
     assert "lancehouse/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert {name.partition("/")[0] for name in names} == {"lancehouse", entry_points.partition("/")[0]}
+    assert {name.partition("/")[0] for name in names} == {"lancehouse", "pyspark_lance", entry_points.partition("/")[0]}
     sources = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
 

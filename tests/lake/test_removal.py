@@ -54,6 +54,13 @@ def test_drop(tmp_path: Path, form: str) -> None:
     drop(location, metadata=True)
 
 
+def test_drop_of_a_table_whose_first_rows_were_never_committed(tmp_path: Path) -> None:
+    (tmp_path / "t" / "data").mkdir(parents=True)
+    (tmp_path / "t" / ".lance-reserved").touch()
+    drop(str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+
+
 def test_drop_leaves_what_is_not_ours(tmp_path: Path) -> None:
     place = tmp_path / "t"
     fill(str(place))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -27,6 +30,20 @@ def pytest_configure(config: pytest.Config) -> None:
     # Said by mapInArrow, which needs no pandas but looks for it; and by pylance when Java is started, which is no fork.
     config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
     config.addinivalue_line("filterwarnings", "ignore:lance is not fork-safe:UserWarning")
+
+
+def failing(spark: Any, folder: Path) -> Any:
+    """Rows in two tasks. The second fails when the first has written its own below a folder, and noted that."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.column(0)[0].as_py():
+                while not any(folder.rglob("_lancehouse/jobs/*/*.json")):
+                    time.sleep(0.1)
+                raise ValueError("too much")
+            yield batch
+
+    return spark.range(0, 10, 1, 2).mapInArrow(rows, "id long")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from pyspark.sql import functions
 
 from lancehouse.lake import scans
 from lancehouse.spark import LanceCatalog
+from tests.spark.conftest import failing
 
 ROWS = 1000
 
@@ -260,8 +261,8 @@ def test_what_cannot_be_written_is_said_at_once(
 
 def test_a_job_that_fails_leaves_nothing(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
     """Neither files of the task that failed, nor of those that had finished, nor an entry."""
-    frame = catalog.spark.range(0, 40, 1, 4).selectExpr("id", "assert_true(id < 35, 'too much') AS checked")
-    good = frame.select("id", functions.col("checked").cast("string").alias("kind"))
+    rows = failing(catalog.spark, tmp_path)
+    fitting = rows.selectExpr("id", "'k' AS kind", "0D AS price", "array(0F, 0F, 0F, 0F) AS emb")
 
     def files() -> list[Path]:
         found = tmp_path.rglob("*")
@@ -270,9 +271,9 @@ def test_a_job_that_fails_leaves_nothing(catalog: LanceCatalog, table: lance.Lan
     before = files()
     for write in (catalog.append, catalog.overwrite):
         with pytest.raises(LanceNamespaceError, match="too much"):
-            write(good, "t")
+            write(fitting, "t")
     with pytest.raises(LanceNamespaceError, match="too much"):
-        catalog.create(good, "new")
+        catalog.create(rows, "new")
     assert files() == before
     with pytest.raises(TableNotFoundError):
         catalog.count("new")

@@ -29,6 +29,7 @@ from lancehouse.spark.address import Address
 from lancehouse.spark.options import Options, Use
 from lancehouse.spark.source import LanceSource
 from tests.servers.lancehouse import Served
+from tests.spark.conftest import failing
 
 Place = dict[str, str]
 
@@ -145,9 +146,8 @@ def test_a_job_that_fails_leaves_nothing(spark: Any, tmp_path: Path, kind: str) 
     place = (
         {"path": str(tmp_path / "t.lance")} if kind == "path" else {"impl": "dir", "root": str(tmp_path), "table": "t"}
     )
-    broken = spark.range(0, 10, 1, 2).selectExpr("if(id = 9, raise_error('no'), id) AS id")
-    with pytest.raises(Exception, match="no"):
-        broken.write.format("lance").options(**place).mode("append").save()
+    with pytest.raises(Exception, match="too much"):
+        failing(spark, tmp_path).write.format("lance").options(**place).mode("append").save()
     assert not Address(path=str(tmp_path / "t.lance")).ref().exists()
     assert not list(tmp_path.glob("t.lance/**/*.*"))
     if kind == "dir":

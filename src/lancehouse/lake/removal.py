@@ -62,8 +62,9 @@ def is_ours(file: str, branches: Collection[str] = (), *, metadata: bool = False
 
 
 def _remove_empty(folder: Path, removed: Collection[str]) -> None:
-    """Remove the folders that held what was removed and are empty by now, and nothing else."""
+    """Remove the folders that held what was removed, or data that went before, and are empty by now; nothing else."""
     held = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
+    held.add(folder / "data")
     for path in sorted(held, key=lambda path: len(path.parts), reverse=True):
         if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
             path.rmdir()
