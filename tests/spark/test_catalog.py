@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import numpy as np
@@ -23,7 +24,8 @@ from lance_namespace.errors import (
 from pyspark.sql import functions
 
 from lancehouse.lake import scans
-from lancehouse.spark import LanceCatalog
+from lancehouse.spark import LanceCatalog, maintenance
+from lancehouse.spark.tasks import results
 from tests.spark.conftest import failing
 
 ROWS = 1000
@@ -339,6 +341,28 @@ def test_indices(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
     assert now.index_statistics("id_idx")["num_unindexed_rows"] == 0
     with pytest.raises(InvalidInputError, match="NOPE"):
         catalog.create_index("t", "id", "NOPE")
+
+
+def test_an_index_that_fails_leaves_no_model(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    only_training = patch.object(maintenance, "results", _only_training(results))
+    with only_training, pytest.raises(InvalidInputError, match="no more"):
+        catalog.create_index("t", "emb", "IVF_FLAT", num_partitions=2, rows_per_task=1)
+    assert not list(Path(table.uri).rglob("_staging/**/*.*"))
+    assert table.describe_indices() == []
+
+
+def _only_training(run: Any) -> Any:
+    """The first job of an index is done, the second is not."""
+    done: list[str] = []
+
+    def once(spark: Any, pieces: Any, work: Any) -> list[str]:
+        if done:
+            assert done[0].startswith("_staging/")
+            raise InvalidInputError("no more")
+        done.extend(run(spark, pieces, work))
+        return done
+
+    return once
 
 
 def test_cleaning_up(catalog: LanceCatalog, table: lance.LanceDataset) -> None:

@@ -5,21 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
-from lance_namespace import errors
 from lance_namespace.errors import InternalError, LanceNamespaceError
 from pyspark.errors import PySparkException
 
-from lancehouse.errors import CommitStateUnknownError
-
-KINDS: dict[str, type[LanceNamespaceError]] = {
-    CommitStateUnknownError.__name__: CommitStateUnknownError,
-    **{
-        name: kind
-        for name, kind in vars(errors).items()
-        if isinstance(kind, type) and issubclass(kind, LanceNamespaceError)
-    },
-}
+_OURS = re.compile(r"^((?:lance_namespace|lancehouse)\.[\w.]+)\.(\w+): ", re.MULTILINE)
 _RAISED = re.compile(r"^(?:\S+\.)?(\w+Error): (.*)", re.MULTILINE | re.DOTALL)
 _END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTALL)
 
@@ -34,13 +25,14 @@ def translated() -> Iterator[None]:
 
 
 def _meant(text: str) -> LanceNamespaceError:
-    for found in reversed(list(re.finditer(r"^(?:\S+\.)?(\w+Error): ", text, re.MULTILINE))):
-        if (kind := KINDS.get(found[1])) is not None:
-            return kind(_first(text[found.end() :]))
+    for found in reversed(list(_OURS.finditer(text))):
+        kind = getattr(import_module(found[1]), found[2], None)
+        if isinstance(kind, type) and issubclass(kind, LanceNamespaceError):
+            return kind(_message(text[found.end() :]))
     raised = _RAISED.search(text)
-    return InternalError(f"Spark could not do it: {_first(raised[0] if raised else text)}")
+    return InternalError(f"Spark could not do it: {_message(raised[0] if raised else text)}")
 
 
-def _first(text: str) -> str:
+def _message(text: str) -> str:
     """A message, up to where the traces begin."""
     return _END.split(text, maxsplit=1)[0].split("\n\n", 1)[0].strip()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame
 from lancehouse.lake.commits import is_refusal
 from lancehouse.lake.fragments import Layout, Piece, discard, place, write
 from lancehouse.lake.progress import Progress
+from lancehouse.schema.incoming import Incoming, from_rows
 from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
 from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, texts
@@ -33,10 +35,18 @@ class Job:
     def write(self, rows: pa.RecordBatchReader, mode: str, layout: Layout) -> list[Piece]:
         """Write rows, in a task, and note what was written: Spark forgets the results of a job that fails."""
         table = self.address.ref()
-        at = place(table)
-        pieces = write(table, at, rows, mode=mode, layout=layout)
+        pieces = write(table, place(table), rows, mode=mode, layout=layout)
         self.note(pieces)
         return pieces
+
+    def write_rows(self, batches: Batches, incoming: Incoming, mode: str, layout: Layout) -> list[Piece]:
+        """The same of rows as Spark hands them to a task; of none, nothing is written."""
+        rows = (batch for batch in batches if batch.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return []
+        converted = map(incoming.batch, chain([first], rows))
+        return self.write(pa.RecordBatchReader.from_batches(incoming.schema, converted), mode, layout)
 
     def note(self, pieces: Sequence[Piece]) -> None:
         """Remember what a task has written."""
@@ -75,37 +85,21 @@ class Job:
         return Progress(at.location, at.storage_options, self.id)
 
 
-def write_frame(
-    frame: DataFrame,
-    job: Job,
-    mode: str,
-    layout: Layout,
-    convert: Callable[[], tuple[pa.Schema, Callable[..., pa.RecordBatch]]],
-) -> list[Piece]:
+def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: Layout) -> list[Piece]:
     """Write the rows of a DataFrame in its own tasks.
 
     Args:
         frame: the rows.
         job: what they are part of.
+        target: the columns of the table.
         mode: of `lake.fragments.write`.
         layout: how.
-        convert: gives the schema of what is written and a converter to it; called in each task.
+
+    Raises:
+        TableSchemaValidationError: the columns do not fit; nothing is written.
     """
-
-    def work(batches: Batches) -> Batches:
-        schema, converted = convert()
-        rows = (batch for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
-            return
-        yield from texts(
-            job.write(pa.RecordBatchReader.from_batches(schema, _chain(first, rows, converted)), mode, layout)
-        )
-
+    incoming = from_rows(frame.schema.jsonValue(), target)
     with translated():
-        return collect(frame.mapInArrow(work, RESULT_STRUCT))
-
-
-def _chain(first: pa.RecordBatch, rest: Batches, convert: Callable[..., pa.RecordBatch]) -> Batches:
-    yield convert(first)
-    yield from map(convert, rest)
+        return collect(
+            frame.mapInArrow(lambda batches: texts(job.write_rows(batches, incoming, mode, layout)), RESULT_STRUCT)
+        )

@@ -70,7 +70,12 @@ def create_index(
     training = [] if plan.training is None else [plan.training]
     with translated():
         model = next(iter(results(spark, training, lambda each: [indexing.train(address.ref(), each)])), None)
-        done = results(spark, plan.tasks, lambda task: [indexing.execute(address.ref(), task, model)])
+    try:
+        with translated():
+            done = results(spark, plan.tasks, lambda task: [indexing.execute(address.ref(), task, model)])
+    except BaseException:
+        indexing.discard(table, [], model)
+        raise
     return indexing.commit(table, done)
 
 

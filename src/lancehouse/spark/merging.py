@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -36,8 +35,6 @@ from lancehouse.lake.merging import (
     merge_few,
 )
 from lancehouse.lake.scans import Moment, Part, groups
-from lancehouse.schema.incoming import from_rows
-from lancehouse.schema.spark import table_schema
 from lancehouse.spark.address import Address
 from lancehouse.spark.changes import Changed, ColumnsChangedError, in_attempts
 from lancehouse.spark.errors import translated
@@ -46,7 +43,7 @@ from lancehouse.spark.matching import Keys, joined, refuse_duplicates
 from lancehouse.spark.reading import Pinned
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, results, texts
-from lancehouse.spark.writing import Write, made_before
+from lancehouse.spark.writing import Write, made_before, schema_for
 
 FRAGMENT, PIECE = "fragment", "piece"
 
@@ -80,9 +77,9 @@ def merge(frame: DataFrame, address: Address, on: str | Sequence[str], rules: Ru
     job, used = Job(address), list[Piece]()
     with job.cleaned(used):
         if rules.writes:
-            source = Source(_written(rows, job, schema, "append", how.layout), keys)
+            source = Source(tuple(write_frame(rows, job, schema, "append", how.layout)), keys)
         else:
-            source = Source(_written(rows, job, schema, "overwrite", how.layout), keys, schema)
+            source = Source(tuple(write_frame(rows, job, schema, "overwrite", how.layout)), keys, schema)
         refuse_duplicates(frame.sparkSession, Keys(address, source, pinned))
         merging = _Merging(frame.sparkSession, address, source, rules, how, str(dataset.lance_schema))
         return in_attempts(address, lambda: merging.attempt(used))
@@ -101,7 +98,6 @@ def _needed(
         raise TableSchemaValidationError(
             f"the DataFrame has no column {', '.join(missing)}, and a row that matches is replaced as a whole"
         )
-    from_rows(frame.schema.jsonValue(), schema)
     return frame, schema
 
 
@@ -118,28 +114,18 @@ def _first(frame: DataFrame, address: Address, on: tuple[str, ...], rules: Rules
     if not rules.inserts:
         table.open()  # raises that there is nothing yet
     _has(frame, on)
-    schema = table_schema(frame.schema.jsonValue(), how.vector_columns)
+    schema = schema_for(frame.schema.jsonValue(), how)
     check_keys(address, schema, on)
     job, used = Job(address), list[Piece]()
     try:
         with job.cleaned(used):
-            source = Source(_written(frame, job, schema, "overwrite", how.layout), on, schema)
+            source = Source(tuple(write_frame(frame, job, schema, "overwrite", how.layout)), on, schema)
             refuse_duplicates(frame.sparkSession, Keys(address, source, None))
             used += source.pieces
             version = commits.create(table, place(table), schema, source.pieces, how.properties)
     except OvertakenError as error:
         raise ConcurrentModificationError(f"{address}: another writer created it just now; run it again") from error
     return Changed(version, inserted=sum(source.rows))
-
-
-def _written(frame: DataFrame, job: Job, schema: pa.Schema, mode: str, layout: Layout) -> tuple[Piece, ...]:
-    return tuple(write_frame(frame, job, mode, layout, partial(_converter, frame.schema.jsonValue(), schema)))
-
-
-def _converter(
-    struct: Mapping[str, Any], schema: pa.Schema
-) -> tuple[pa.Schema, Callable[[pa.RecordBatch], pa.RecordBatch]]:
-    return schema, from_rows(struct, schema).batch
 
 
 @dataclass(frozen=True, slots=True)

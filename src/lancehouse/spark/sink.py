@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Self
 
 import pyarrow as pa
-from lance_namespace import DeregisterTableRequest
 from lance_namespace.errors import TableNotFoundError
 
 from lancehouse.lake import commits
 from lancehouse.lake.fragments import Piece, place
 from lancehouse.lake.progress import Progress
-from lancehouse.lake.removal import drop
 from lancehouse.schema.incoming import from_rows
-from lancehouse.schema.spark import table_schema
 from lancehouse.spark.address import Address
 from lancehouse.spark.jobs import Job
-from lancehouse.spark.writing import Write, declare
+from lancehouse.spark.writing import Write, declare, schema_for, take_back
 
 ATTEMPTED = "commit"
 """A record of a job: it has come to its commit."""
@@ -56,21 +52,16 @@ class Sink:
         try:
             dataset = table.open()
         except TableNotFoundError:
-            schema = table_schema(struct, how.vector_columns)
+            schema = schema_for(struct, how)
             return cls(Job(address), struct, schema, 0, replaces, declare(table), how)
-        schema = _replaced(dataset.schema, struct, how) if replaces else dataset.schema
+        schema = schema_for(struct, how, dataset.schema) if replaces else dataset.schema
         from_rows(struct, schema)
         return cls(Job(address), struct, schema, dataset.version, replaces, False, how)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
         """Write the rows of a task."""
-        rows = (batch for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
-            return []
-        converted = map(from_rows(self.struct, self.schema).batch, chain([first], rows))
         mode = "append" if self.base and not self.replaces else "overwrite"
-        return self.job.write(pa.RecordBatchReader.from_batches(self.schema, converted), mode, self.how.layout)
+        return self.job.write_rows(batches, from_rows(self.struct, self.schema), mode, self.how.layout)
 
     def commit(self, pieces: Iterable[Piece], properties: Mapping[str, str]) -> int:
         """Make one version of what the tasks wrote.
@@ -98,11 +89,8 @@ class Sink:
             notes.clear()
             return
         self.discard()
-        table = self.job.address.ref()
-        if self.declared and table.namespace is not None and not table.exists():
-            at = place(table)
-            table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
-            drop(at.location, at.storage_options)
+        if self.declared:
+            take_back(self.job.address.ref())
 
     def discard(self) -> None:
         """Remove what the tasks wrote, as none of it is needed."""
@@ -112,14 +100,3 @@ class Sink:
     def _notes(self) -> Progress:
         at = place(self.job.address.ref())
         return Progress(at.location, at.storage_options, self.job.id)
-
-
-def _replaced(before: pa.Schema, struct: Mapping[str, Any], how: Write) -> pa.Schema:
-    """The columns of a table that is written over: what was a vector stays one."""
-    names = {field["name"] for field in struct["fields"]}
-    vectors = {
-        field.name: field.type.list_size
-        for field in before
-        if isinstance(field.type, pa.FixedSizeListType) and field.name in names
-    }
-    return table_schema(struct, {**vectors, **how.vector_columns})

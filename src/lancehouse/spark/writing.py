@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from lance_namespace import DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest
@@ -16,7 +16,6 @@ from lancehouse.lake.commits import RUN, version_of_run
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import Layout, Piece, place
 from lancehouse.lake.removal import drop
-from lancehouse.schema.incoming import from_rows
 from lancehouse.schema.spark import table_schema
 from lancehouse.spark.address import Address
 from lancehouse.spark.jobs import Job, write_frame
@@ -68,9 +67,8 @@ def append(frame: DataFrame, address: Address, how: Write) -> int:
     dataset = table.open()
     base, schema = dataset.version, dataset.schema
     job, used = Job(address), list[Piece]()
-    from_rows(frame.schema.jsonValue(), schema)
     with job.cleaned(used):
-        used += _written(frame, job, schema, "append", how)
+        used += write_frame(frame, job, schema, "append", how.layout)
         return commits.append(table, place(table), used, base, how.properties)
 
 
@@ -86,29 +84,33 @@ def overwrite(frame: DataFrame, address: Address, how: Write) -> int:
     if not table.exists():
         return _first(frame, address, how)
     dataset = table.open()
-    base, schema = dataset.version, _schema(frame, how, dataset.schema)
+    base, schema = dataset.version, schema_for(frame.schema.jsonValue(), how, dataset.schema)
     job, used = Job(address), list[Piece]()
     with job.cleaned(used):
-        used += _written(frame, job, schema, "overwrite", how)
+        used += write_frame(frame, job, schema, "overwrite", how.layout)
         return commits.overwrite(table, place(table), schema, used, base, how.properties)
 
 
 def made_before(table: TableRef, how: Write) -> int | None:
+    """The version that the same run has made already, if it has."""
     return None if how.run is None else version_of_run(table, how.run)
 
 
 def _first(frame: DataFrame, address: Address, how: Write) -> int:
     """Make the first version; the entry in the catalog that this made is taken back if it fails."""
-    table, schema = address.ref(), _schema(frame, how)
+    table, schema = address.ref(), schema_for(frame.schema.jsonValue(), how)
     declared = declare(table)
     job, used = Job(address), list[Piece]()
     try:
         with job.cleaned(used):
-            used += _written(frame, job, schema, "overwrite", how)
+            used += write_frame(frame, job, schema, "overwrite", how.layout)
             return commits.create(table, place(table), schema, used, how.properties)
     except BaseException as error:
         if declared and (not used or (isinstance(error, LanceNamespaceError) and commits.is_refusal(error))):
-            _take_back(table, error)
+            try:
+                take_back(table)
+            except LanceNamespaceError as left:
+                error.add_note(f"and the entry that this had made could not be taken back: {left}")
         raise
 
 
@@ -124,31 +126,26 @@ def declare(table: TableRef) -> bool:
     return False
 
 
-def _take_back(table: TableRef, error: BaseException) -> None:
-    assert table.namespace is not None
-    try:
-        if not table.exists():
-            at = place(table)
-            table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
-            drop(at.location, at.storage_options)
-    except LanceNamespaceError as left:
-        error.add_note(f"and the entry that this had made could not be taken back: {left}")
+def take_back(table: TableRef) -> None:
+    """Have the catalog forget a table that was declared for a job that failed; one that has a version by now stays."""
+    if table.namespace is not None and not table.exists():
+        at = place(table)
+        table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
+        drop(at.location, at.storage_options)
 
 
-def _schema(frame: DataFrame, how: Write, before: pa.Schema | None = None) -> pa.Schema:
-    """The columns of a new table, or of one that is written over: what was a vector stays one."""
-    vectors = {
-        field.name: field.type.list_size for field in before or () if isinstance(field.type, pa.FixedSizeListType)
+def schema_for(struct: Mapping[str, Any], how: Write, before: pa.Schema | None = None) -> pa.Schema:
+    """The columns of a new table, or of one that is written over: what was a vector stays one.
+
+    Args:
+        struct: the JSON of the rows' StructType.
+        how: says which arrays are vectors.
+        before: the columns of the table that is written over.
+    """
+    names = {field["name"] for field in struct["fields"]}
+    known = {
+        field.name: field.type.list_size
+        for field in before or ()
+        if isinstance(field.type, pa.FixedSizeListType) and field.name in names
     }
-    known = {name: size for name, size in vectors.items() if name in frame.columns}
-    return table_schema(frame.schema.jsonValue(), {**known, **how.vector_columns})
-
-
-def _written(frame: DataFrame, job: Job, schema: pa.Schema, mode: str, how: Write) -> list[Piece]:
-    return write_frame(frame, job, mode, how.layout, partial(_converter, frame.schema.jsonValue(), schema))
-
-
-def _converter(
-    struct: Mapping[str, object], schema: pa.Schema
-) -> tuple[pa.Schema, Callable[[pa.RecordBatch], pa.RecordBatch]]:
-    return schema, from_rows(struct, schema).batch
+    return table_schema(struct, {**known, **how.vector_columns})
