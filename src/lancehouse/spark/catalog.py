@@ -45,7 +45,7 @@ class LanceCatalog:
     it fails.
 
     Args:
-        spark: the session; a cluster, Spark Connect or this machine.
+        spark: the session.
         impl: `iceberg`, `polaris`, `unity`, `dir`, `rest`, or the path of a class, as `lance_namespace.connect` has it.
         properties: of that client.
 
