@@ -7,13 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.status import Status
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 """How commands end; 2 is wrong usage."""
@@ -23,7 +27,10 @@ Row = Mapping[str, object]
 LONG = 240
 """Where a cell is cut for people; programs get all of it."""
 
-STYLES = {"holds": "green", "fails": "bold red", "known": "yellow", "unsupported": "dim", "not checked": "dim"}
+STYLES = {"holds": "green", "fails": "bold red", "known": "yellow", "unsupported": "dim", "not checked": "dim"} | {
+    "done": "green",
+    "empty": "dim",
+}
 """Words that stand out where they are a whole cell."""
 
 
@@ -41,8 +48,13 @@ class Column:
 class Progress:
     """What a command says while it works; nothing, unless someone watches."""
 
+    is_seen = False
+
     def say(self, words: str) -> None:
-        """Tell how far it is."""
+        """Tell what it does."""
+
+    def count(self, done: int, total: int) -> None:
+        """Tell how far it is, as a bar; without a total there is none."""
 
 
 class Output(ABC):
@@ -84,8 +96,7 @@ class Text(Output):
             self._out.print(f"[bold]{escape(title)}[/bold]")
         width = max(map(len, fields), default=0)
         for key, value in fields.items():
-            said = "none" if value is None else value
-            self._out.print(f"{key:{width}}  {said}", soft_wrap=True, markup=False)
+            self._out.print(f"{key:{width}}  {_said(value)}", soft_wrap=True, markup=False)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -103,8 +114,11 @@ class Text(Output):
 
     @contextmanager
     def progress(self, words: str) -> Iterator[Progress]:
-        with self._err.status(escape(words)) as status:
-            yield _Line(status, words)
+        if not self._err.is_terminal:
+            yield Progress()
+            return
+        with _bar(self._err) as bar:
+            yield _Line(bar, words)
 
 
 class Json(Output):
@@ -127,12 +141,51 @@ OUTPUTS: dict[str, type[Output]] = {"text": Text, "json": Json}
 
 
 class _Line(Progress):
-    def __init__(self, status: Status, words: str) -> None:
-        self._status = status
+    is_seen = True
+
+    def __init__(self, bar: Bar, words: str) -> None:
+        self._bar = bar
         self._words = words
+        self._task: TaskID = bar.add_task(escape(words), total=None)
 
     def say(self, words: str) -> None:
-        self._status.update(escape(f"{self._words}: {words}"))
+        self._bar.update(self._task, description=escape(f"{self._words}: {words}" if words else self._words))
+
+    def count(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total or None)
+
+
+def _bar(console: Console) -> Bar:
+    """A line that goes away: words, how far it is where that is known, and for how long it has been at it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column as Place
+    from rich.text import Text as Words
+
+    class Known(ProgressColumn):
+        """A column that is empty as long as nobody knows how much there is."""
+
+        def __init__(self, column: ProgressColumn) -> None:
+            super().__init__()
+            self._column = column
+
+        def render(self, task: Task) -> RenderableType:
+            return Words() if task.total is None else self._column.render(task)
+
+    class Said(ProgressColumn):
+        """The words, cut where they would need a second line."""
+
+        def render(self, task: Task) -> RenderableType:
+            return Words.from_markup(task.description, overflow="ellipsis")
+
+    columns = (Said(Place(ratio=1, no_wrap=True)), Known(BarColumn(20)), Known(MofNCompleteColumn()))
+    return Bar(SpinnerColumn(), *columns, TimeElapsedColumn(), console=console, transient=True, expand=True)
+
+
+def _said(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else value
 
 
 def _cell(column: Column, row: Row, before: Row) -> str:

@@ -1,0 +1,71 @@
+"""A Spark on this machine that keeps its chatter to itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from tempfile import TemporaryFile
+from typing import IO
+
+from lance_namespace.errors import InvalidInputError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lancehouse.spark.java import JavaNotFoundError
+from lancehouse.spark.session import local
+
+STDERR = 2
+
+
+@contextmanager
+def quiet(
+    cores: int | None = None, options: Mapping[str, str] | None = None, *, shows_log: bool = False
+) -> Iterator[SparkSession]:
+    """The session that is active, else a new one as `local` makes it, which is stopped at the end.
+
+    What Java and Spark's workers say on stderr goes nowhere, as long as they live.
+
+    Args:
+        cores: how many to use, by default all.
+        options: settings of Spark.
+        shows_log: whether it goes to the terminal after all.
+
+    Raises:
+        InvalidInputError: there is no Java for it, or it does not start; says why.
+    """
+    before = SparkSession.getActiveSession()
+    with TemporaryFile() as log:
+        try:
+            with nullcontext() if shows_log else _into(log):
+                spark = local(cores, options)
+        except JavaNotFoundError as error:
+            raise InvalidInputError(str(error)) from error
+        except PySparkException as error:
+            raise InvalidInputError(f"Spark does not start: {_last_words(log) or error}") from error
+        try:
+            yield spark
+        finally:
+            if before is None:
+                spark.stop()
+
+
+@contextmanager
+def _into(log: IO[bytes]) -> Iterator[None]:
+    """Have processes that are started inside write to a file what they would write to stderr."""
+    sys.stderr.flush()
+    kept = os.dup(STDERR)
+    os.dup2(log.fileno(), STDERR)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, STDERR)
+        os.close(kept)
+
+
+def _last_words(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
