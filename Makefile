@@ -6,8 +6,9 @@ UV ?= $(shell command -v uv || echo .cache/uv/bin/uv)
 RUN = $(UV) run --frozen --no-sync
 SYNCED = .venv/.synced
 SPARK41 = .venv/.spark41
+LANCE_SPARK = .venv/.lance_spark
 
-.PHONY: demo check test soak rck bench-clients bench-server bench-commits clean
+.PHONY: demo check test soak rck bench-clients bench-server bench-commits bench-spark clean
 
 demo: $(SYNCED)
 	$(RUN) python -m examples.demo
@@ -36,6 +37,9 @@ bench-server: $(SYNCED)
 bench-commits: $(SYNCED)
 	$(RUN) python -m bench.commits
 
+bench-spark: $(SYNCED) $(LANCE_SPARK)
+	$(RUN) python -m bench.spark
+
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
 	@touch $@
@@ -43,6 +47,11 @@ $(SYNCED): pyproject.toml uv.lock | $(UV)
 # Iceberg's Spark connector runs on an older Spark than ours: an environment of its own, in the user's cache folder.
 $(SPARK41): tests/servers/spark41.txt tests/servers/jars.py $(SYNCED)
 	$(RUN) python -m tests.servers.spark41
+	@touch $@
+
+# lance-spark runs on an older one still.
+$(LANCE_SPARK): bench/lance_spark.txt bench/lance_spark.py tests/servers/jars.py $(SYNCED)
+	$(RUN) python -m bench.lance_spark
 	@touch $@
 
 .cache/uv/bin/uv:

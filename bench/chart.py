@@ -7,7 +7,7 @@ from itertools import cycle
 from math import log10
 from xml.sax.saxutils import escape
 
-BAR, GAP, LEFT, WIDTH, TOP = 18, 8, 330, 900, 44
+BAR, THIN, GAP, LEFT, WIDTH, TOP = 18, 13, 8, 330, 900, 44
 DARK, LIGHT, MARK = "#2b6cb0", "#90b4d8", "#c05621"
 COLOURS = ("#444", DARK, MARK, "#2f855a", "#805ad5")
 PLOT, BELOW, BESIDE = 260, 46, 200
@@ -39,6 +39,45 @@ def bars(title: str, rows: Sequence[tuple[str, float]], mark: float) -> str:
             f'stroke="{colour}" stroke-dasharray="4 3"/>',
             f'<text x="{at(value):.1f}" y="{height - 6}" text-anchor="middle" fill="{colour}">{label}</text>',
         ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def groups(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], series: Sequence[str]) -> str:
+    """Bars for each row, one for each of the series that it has, and a line at 1; the series are named above."""
+    values = [value for _, bars in rows for _, value in bars]
+    least, most = min([1.0, *values]) / 1.3, max([1.0, *values]) * 1.3
+    room = WIDTH - LEFT - 70
+    top = TOP + 24
+    height = top + sum(len(bars) * THIN + GAP for _, bars in rows) + 24
+
+    def at(value: float) -> float:
+        return LEFT + room * (log10(value) - log10(least)) / (log10(most) - log10(least))
+
+    colours = dict(zip(series, cycle(COLOURS[1:]), strict=False))
+    parts = _begin(title, height)
+    for number, (name, colour) in enumerate(colours.items()):
+        x = LEFT + number * 140
+        parts += [
+            f'<rect x="{x}" y="{TOP - 8}" width="12" height="12" fill="{colour}"/>',
+            f'<text x="{x + 18}" y="{TOP + 3}">{escape(name)}</text>',
+        ]
+    y = top
+    for label, bars in rows:
+        middle = y + len(bars) * THIN / 2 + 4
+        parts.append(f'<text x="{LEFT - 10}" y="{middle:.1f}" text-anchor="end">{escape(label)}</text>')
+        for name, value in bars:
+            start, end = sorted((at(1.0), at(value)))
+            parts += [
+                f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="{THIN - 2}" fill="{colours[name]}"/>',
+                f'<text x="{end + 6:.1f}" y="{y + 10}" font-size="11">{value:.2g} ×</text>',
+            ]
+            y += THIN
+        y += GAP
+    parts += [
+        f'<line x1="{at(1.0):.1f}" y1="{top - 6}" x2="{at(1.0):.1f}" y2="{height - 22}" stroke="#444" '
+        'stroke-dasharray="4 3"/>',
+        f'<text x="{at(1.0):.1f}" y="{height - 6}" text-anchor="middle">1 ×</text>',
+    ]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -378,19 +378,15 @@ def write(rows: Sequence[Row], curves: Sequence[Curve], size: Size) -> None:
             f"{datetime.now(UTC):%Y-%m-%d}. {report.machine(PACKAGES)}. "
             f"{size.rounds} rounds of {size.commits} commits, over versions of {size.sample}; medians.",
             "",
-            *_table(HEADINGS, [row.cells() for row in rows]),
+            *report.table(HEADINGS, [row.cells() for row in rows]),
             "",
             f"![Time of a commit over the versions of a table]({PICTURE.name})",
             "",
-            *_table(growth_headings(size), growth_rows(curves)),
+            *report.table(growth_headings(size), growth_rows(curves)),
             "",
             *(findings(rows, curves, size) or ["- No mark was missed."]),
         ],
     )
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *rows)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

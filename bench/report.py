@@ -130,6 +130,11 @@ def write(sections: Sequence[Section], rounds: int) -> None:
     put("bench-clients", lines)
 
 
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of the document."""
+    return [f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *rows)]
+
+
 def put(place: str, lines: Sequence[str]) -> None:
     """Put lines into the document, between the markers of a place."""
     start, end = f"<!-- {place}: start -->", f"<!-- {place}: end -->"

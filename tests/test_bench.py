@@ -8,14 +8,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, commits, report
+from bench import chart, commits, report, spark, spark_report
 from bench.commits import FOREIGN, PLAIN, SQLITE, Curve, Level, Place, Round, Row
+from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, Case, cases, same
+from bench.spark_data import Amount, Contents, Data
+from bench.spark_process import Answer
+from bench.spark_report import Cost
 from bench.writers import Run, Table
 
 ROOT = Path(__file__).parent.parent
@@ -30,11 +35,12 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_commits_run_to_their_end_and_leave_nothing(open_folder: Path) -> None:
+def run_quickly(benchmark: str, folder: Path, *options: str) -> str:
+    """What it prints; all that it makes is in the folder."""
     ran = subprocess.run(
-        [sys.executable, "-m", "bench.commits", "--quick"],
+        [sys.executable, "-m", benchmark, "--quick", *options],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(open_folder)},
+        env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -42,11 +48,24 @@ def test_commits_run_to_their_end_and_leave_nothing(open_folder: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    appends, _, overwrites = ran.stdout.partition("Overwrites")
+    return ran.stdout
+
+
+def test_commits_run_to_their_end_and_leave_nothing(open_folder: Path) -> None:
+    appends, _, overwrites = run_quickly("bench.commits", open_folder).partition("Overwrites")
     lines = [line for line in appends.splitlines() if "by name" in line or "held dataset" in line]
     assert len(lines) == 5 * len(commits.WAYS) * len(commits.QUICK.writers)
     assert all(name in overwrites for name in commits.GROWING)
     assert list(open_folder.iterdir()) == []
+
+
+def test_spark_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    printed = run_quickly("bench.spark", tmp_path, "--no-lance-spark")
+    seconds, _, rest = printed.partition("Seconds of processor time")
+    ways = ["aggregate", "read", "count", "ingest", "create", "merge", "add_columns", "compact", "create_index"]
+    assert [line.split("│")[2].strip() for line in seconds.splitlines() if line.startswith("│")] == ways
+    assert "98,304 rows" in rest
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -113,3 +132,80 @@ def test_lines_that_end_together_have_names_that_can_be_read() -> None:
     drawn = ElementTree.fromstring(chart.lines("A & B", [(name, [(1, 2.0), (9, 3.0)]) for name in ("<a>", "b", "c")]))
     heights = [float(text.attrib["y"]) for text in drawn.iter(f"{SVG}text") if text.text in ("<a>", "b", "c")]
     assert [round(later - earlier) for earlier, later in pairwise(heights)] == [16, 16]
+
+
+def took(seconds: float) -> list[Answer]:
+    return [Answer(None, seconds, seconds * 2)] * 3
+
+
+def measured(ours: str = "ingest", **seconds: float) -> spark_report.Row:
+    names = {"parquet": PARQUET, "lance_spark": LANCE_SPARK, "pylance": PYLANCE}
+    runs = {OURS: took(2.0), **{names[side]: took(each) for side, each in seconds.items()}}
+    return spark_report.Row(Case("write", ours, dict.fromkeys(runs, None)), 2, runs)  # type: ignore[arg-type]
+
+
+def level(rows: int, seconds: float, memory: float) -> spark_report.Level:
+    return spark_report.Level(rows, {"ingest": Cost([seconds], memory, 100.0)})
+
+
+@pytest.mark.parametrize(
+    ("row", "met"),
+    [
+        (measured(parquet=6.0, lance_spark=4.0), {PARQUET: True, LANCE_SPARK: True}),
+        (measured(parquet=5.9, lance_spark=3.9), {PARQUET: False, LANCE_SPARK: False}),
+        (measured(parquet=6.0), {PARQUET: True}),
+        (measured("aggregate", pylance=1.4, parquet=0.1), {PYLANCE: True}),
+        (measured("aggregate", pylance=1.3, parquet=0.1), {PYLANCE: False}),
+        (measured("merge", pylance=0.1, parquet=0.1), {}),
+    ],
+)
+def test_marks_of_spark(row: spark_report.Row, met: dict[str, bool]) -> None:
+    assert {side: row.is_met(side) for side in row.marks} == met
+    assert [line.startswith("- Met") for line in spark_report.findings([row], [])] == list(met.values())
+
+
+@pytest.mark.parametrize(
+    ("most", "is_met"), [((4.0, 100.0), True), ((4.7, 100.0), False), ((4.0, 120.0), False), ((2.0, 90.0), True)]
+)
+def test_time_grows_with_the_rows_and_memory_does_not(most: tuple[float, float], is_met: bool) -> None:
+    [line] = spark_report.findings([], [level(1000, 1.0, 100.0), level(4000, *most)])
+    assert line.startswith("- Met") is is_met
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ([1, 2.0], [1, 2.0000000001], True),
+        ([1, 2.0], [1, 2.1], False),
+        ([1], [1, 1], False),
+        (Contents(5, 10), Contents(5, 10), True),
+        (Contents(5, 10), Contents(5, 10, 1), False),
+        (Contents(5, 0.1), Contents(6, 0.1), False),
+    ],
+)
+def test_what_sides_find_is_compared(one: object, other: object, is_same: bool) -> None:
+    assert same(one, other) is is_same
+
+
+def test_what_spark_found_is_put_into_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document, picture = tmp_path / "benchmarks.md", tmp_path / "spark.svg"
+    document.write_text(report.DOCUMENT.read_text())
+    monkeypatch.setattr(report, "DOCUMENT", document)
+    monkeypatch.setattr(spark_report, "PICTURE", picture)
+    row = measured(parquet=6.2, pylance=1.0)
+    row.refused[LANCE_SPARK] = "it cannot\nat all"
+    spark_report.write([row], [level(1000, 1.0, 100.0), level(4000, 4.0, 100.0)], Amount(12, 1, 0.5))
+    section = document.read_text().partition("<!-- bench-spark: start -->")[2].partition("<!-- bench-spark: end")[0]
+    assert "| write | `ingest` | 2.00 s | 6.20 s **3.10** | refused | 1.00 s **0.50** | – | " in section
+    assert "| `ingest` | 1.00 s, 100 MB, heap 100 MB | 4.00 s, 100 MB, heap 100 MB | × 1.00, ≤ 1.15 ✓ |" in section
+    assert "- lance-spark refuses: write: it cannot\n" in section
+    assert picture.name in section
+    assert len(ElementTree.fromstring(picture.read_text()).findall(f"{SVG}rect")) == 1 + 4 + 2
+
+
+def test_a_quick_run_has_one_case_for_each_way(tmp_path: Path) -> None:
+    data = Data(tmp_path, spark.QUICK.amount)
+    assert len(spark.chosen(data, spark.QUICK)) == len({case.ours for case in cases(data)})
+    assert [case.name for case in spark.chosen(data, replace(spark.FULL, only="compact"))] == [
+        "compaction of 64 pieces"
+    ]

@@ -1,0 +1,390 @@
+"""What is measured on Spark: the same work for each side, in its own words, and how to see that it was done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from functools import cache
+from itertools import count
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import lance
+from pyspark.sql.types import StructType
+
+from bench import lance_spark
+from bench.spark_data import DIMENSION, KEY, MERGED, RANGE, Contents, Data, contents
+from lancehouse.schema.spark import to_spark
+
+OURS, PARQUET, LANCE_SPARK, PYLANCE, BARE = (
+    *("ours", "Spark, Parquet", "lance-spark", "plain pylance", "bare mapInArrow"),
+)
+PEERS = (PARQUET, LANCE_SPARK, PYLANCE, BARE)
+
+AGGREGATE, INGEST, READ = "aggregate", "ingest", "read"
+MARKS: Mapping[str, Mapping[str, float]] = {
+    INGEST: {PARQUET: 3.0, LANCE_SPARK: 2.0},
+    AGGREGATE: {PYLANCE: 1 / 1.5},
+    "count": {PYLANCE: 1 / 1.5},
+    READ: {BARE: 0.95},
+}
+"""How many times as fast as others we have to be, by what our way is called; below 1 we may be slower."""
+
+Question = dict[str, Any]
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one side does in one round; only `question` is timed."""
+
+    question: Question
+    found: Callable[[Any], Any]
+    """What came of it, which has to be the same for all sides."""
+    before: Sequence[Question] = ()
+
+
+Prepare = Callable[[Path], Job]
+"""Make ready, in an empty folder that is removed afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One piece of work."""
+
+    name: str
+    ours: str
+    """What our way to do it is called."""
+    sides: Mapping[str, Prepare]
+    times: Mapping[str, int] = field(default_factory=dict)
+    """How often in one round, where once takes no time."""
+
+    @property
+    def marks(self) -> Mapping[str, float]:
+        """What is expected of us, by side."""
+        return {side: mark for side, mark in MARKS.get(self.ours, {}).items() if side in self.sides}
+
+
+def cases(data: Data) -> list[Case]:
+    """All of them, on these rows."""
+    return [*_scans(data), *_counts(data), *_vectors(data), *_writes(data), *_changes(data)]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two sides have found the same; sums of floating point numbers depend on their order."""
+    match one, other:
+        case Contents(), Contents():
+            return same(list(astuple(one)), list(astuple(other)))
+        case list(), list():
+            return len(one) == len(other) and all(map(same, one, other))
+        case float(), _:
+            return isclose(one, float(other), rel_tol=1e-6)
+    return bool(one == other)
+
+
+# Reading
+
+
+def _scans(data: Data) -> list[Case]:
+    few = f"id < {RANGE // 100}"
+    schema = "id long, value double, text string, time timestamp"
+    everything = {"sum": ["id", "value"], "max": ["time"], "count": ["text"]}
+    return [
+        *_scan(data, "scan 4 columns and aggregate", schema, everything),
+        *_scan(data, "1 of 4 columns", "value double", {"sum": ["value"], "max": [], "count": []}),
+        *_scan(data, "filter to 1 %, random", schema, everything, few),
+    ]
+
+
+def _scan(
+    data: Data, name: str, schema: str, measures: Mapping[str, list[str]], filter: str | None = None
+) -> list[Case]:
+    then = [f"sum({column})" for column in measures["sum"]]
+    then += [f"unix_micros(max({column}))" for column in measures["max"]]
+    then += [f"count({column})" for column in measures["count"]]
+    columns = [column.split()[0] for column in schema.split(", ")]
+    sql = f"SELECT {', '.join(then)} FROM {{}}{f' WHERE {filter}' if filter else ''}"
+    peers = {PARQUET: _sql(sql, _parquet(data, "four")), LANCE_SPARK: _in_lance_spark(data, sql, "four")}
+    path, root = str(data.table("four")), str(data.lance)
+    return [
+        Case(
+            name,
+            AGGREGATE,
+            {
+                OURS: _call("aggregate", root=root, table="four", filter=filter, **measures),
+                **peers,
+                PYLANCE: _call("aggregate", path=path, filter=filter, **measures),
+            },
+        ),
+        Case(
+            name,
+            READ,
+            {
+                OURS: _call("read", root=root, table="four", columns=columns, then=then, filter=filter),
+                BARE: _call("map_in_arrow", path=path, schema=schema, columns=columns, then=then, filter=filter),
+            },
+        ),
+    ]
+
+
+def _counts(data: Data) -> list[Case]:
+    made = []
+    for name, where in (("count(*)", None), ("count of 1 %", f"id < {RANGE // 100}")):
+        sql = f"SELECT count(*) FROM {{}}{f' WHERE {where}' if where else ''}"
+        sides = {
+            OURS: _call("count", root=str(data.lance), table="four", filter=where),
+            PARQUET: _sql(sql, _parquet(data, "four")),
+            LANCE_SPARK: _in_lance_spark(data, sql, "four"),
+            PYLANCE: _call("count", path=str(data.table("four")), filter=where),
+        }
+        made.append(Case(name, "count", sides, {} if where else {OURS: 20, PYLANCE: 20}))
+    return made
+
+
+def _vectors(data: Data) -> list[Case]:
+    then, sql = ["sum(vector[0])"], "SELECT sum(vector[0]) FROM {}"
+    sides = {
+        OURS: _call("read", root=str(data.lance), table="vectors", columns=["vector"], then=then),
+        PARQUET: _sql(sql, _parquet(data, "vectors")),
+        LANCE_SPARK: _in_lance_spark(data, sql, "vectors"),
+        PYLANCE: _call("first_of_vectors", path=str(data.table("vectors")), column="vector"),
+        BARE: _call(
+            "map_in_arrow",
+            path=str(data.table("vectors")),
+            schema="vector array<float>",
+            columns=["vector"],
+            then=then,
+        ),
+    }
+    return [Case(f"vectors, scan ({DIMENSION} × float32)", READ, sides)]
+
+
+# Writing
+
+
+def _writes(data: Data) -> list[Case]:
+    return [
+        *_write(data, "write 4 columns", "four", "id"),
+        *_write(data, "write vectors", "vectors", "id", {"vector": DIMENSION}),
+        *_write(data, "TPC-H lineitem", "lineitem", "l_orderkey")[:1],
+    ]
+
+
+def _write(data: Data, name: str, source: str, column: str, vectors: Mapping[str, int] | None = None) -> list[Case]:
+    files = str(data.files(source))
+
+    def ours(how: str, **more: Any) -> Prepare:
+        return lambda folder: Job(
+            _question(how, root=str(folder), table="t", source=files, **more),
+            lambda _: contents(folder / "t.lance", column),
+        )
+
+    def pylance(folder: Path) -> Job:
+        made = folder / "t.lance"
+        return Job(_question("write", path=str(made), source=files), lambda _: contents(made, column))
+
+    def in_lance_spark(folder: Path) -> Job:
+        catalog, settings = _catalog(folder)
+        sizes = ", ".join(f"'{each}.arrow.fixed-size-list.size' = '{size}'" for each, size in (vectors or {}).items())
+        properties = f" TBLPROPERTIES ({sizes})" if sizes else ""
+        return Job(
+            {"sql": f"INSERT INTO {catalog}.t SELECT * FROM parquet.`{files}`"},
+            lambda _: contents(folder / "t.lance", column),
+            [*settings, {"sql": f"CREATE TABLE {catalog}.t ({_columns(data, source)}) USING lance{properties}"}],
+        )
+
+    return [
+        Case(
+            name,
+            INGEST,
+            {
+                OURS: ours("ingest"),
+                PARQUET: _rewritten(f"SELECT * FROM parquet.`{files}`", column),
+                LANCE_SPARK: in_lance_spark,
+                PYLANCE: pylance,
+            },
+        ),
+        Case(name, "create", {OURS: ours("create", vectors=vectors or {})}),
+    ]
+
+
+def _columns(data: Data, table: str) -> str:
+    """The columns of a table in Spark's words."""
+    struct = StructType.fromJson(to_spark(lance.dataset(str(data.table(table))).schema))
+    return ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in struct)
+
+
+def _rewritten(sql: str, column: str, filter: str | None = None) -> Prepare:
+    """Parquet, of which nothing can be changed in its place."""
+    return lambda folder: Job(
+        {"sql": f"INSERT OVERWRITE DIRECTORY '{folder}/out' USING parquet {sql}"},
+        lambda _: contents(folder / "out", column, filter),
+    )
+
+
+# Changing
+
+
+def _changes(data: Data) -> list[Case]:
+    return [_merge(data), _add_column(data), _compaction(data), _index(data)]
+
+
+def _merge(data: Data) -> Case:
+    rows, files, new = str(data.files("merged")), data.files("lineitem"), f"l_comment = '{MERGED}'"
+    on = " AND ".join(f"t.{key} = s.{key}" for key in KEY)
+    return Case(
+        "merge of 1 % of lineitem",
+        "merge",
+        _changed(
+            data,
+            "lineitem",
+            lambda place: contents(place, "l_orderkey", new),
+            _rewritten(
+                f"SELECT t.* FROM parquet.`{files}` t LEFT ANTI JOIN parquet.`{rows}` s ON {on} "
+                f"UNION ALL SELECT * FROM parquet.`{rows}`",
+                "l_orderkey",
+                new,
+            ),
+            f"MERGE INTO {{0}} t USING (SELECT * FROM parquet.`{rows}`) s ON {on} "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+            "merge",
+            source=rows,
+            on=KEY,
+        ),
+    )
+
+
+def _add_column(data: Data) -> Case:
+    value = "cast(l_extendedprice AS double) * (1 - cast(l_discount AS double))"
+    return Case(
+        "add a column to lineitem",
+        "add_columns",
+        _changed(
+            data,
+            "lineitem",
+            lambda place: contents(place, "price"),
+            _rewritten(f"SELECT *, {value} AS price FROM parquet.`{data.files('lineitem')}`", "price"),
+            "ALTER TABLE {0} ADD COLUMNS price FROM {1}_price",
+            "add_columns",
+            f"CREATE TEMPORARY VIEW {{1}}_price AS SELECT _rowaddr, _fragid, {value} AS price FROM {{0}}",
+            columns={"price": value},
+        ),
+    )
+
+
+def _compaction(data: Data) -> Case:
+    return Case(
+        "compaction of 64 pieces",
+        "compact",
+        _changed(
+            data,
+            "pieces",
+            lambda place: contents(place, "id"),
+            _rewritten(f"SELECT /*+ COALESCE(4) */ * FROM parquet.`{data.files('pieces')}`", "id"),
+            "OPTIMIZE {0}",
+            "compact",
+        ),
+    )
+
+
+def _index(data: Data) -> Case:
+    partitions = max(1, min(256, data.amount.vectors // 4096))
+    params = {"num_partitions": partitions, "num_sub_vectors": DIMENSION // 8}
+
+    def indexed(place: Path) -> list[Any]:
+        table = lance.dataset(str(place))
+        return [(each.name, each.num_rows_indexed) for each in table.describe_indices()]
+
+    made = _changed(data, "vectors", indexed, None, None, "create_index", column="vector", kind="IVF_PQ", params=params)
+    return Case("vector index, IVF_PQ", "create_index", made)
+
+
+def _changed(
+    data: Data,
+    table: str,
+    found: Callable[[Path], Any],
+    parquet: Prepare | None,
+    sql: str | None,
+    call: str,
+    *before: str,
+    **of: Any,
+) -> dict[str, Prepare]:
+    """A table that is changed in its place, in a copy that shares its files.
+
+    Args:
+        data: has the table.
+        table: its name.
+        found: what came of it.
+        parquet: the same with Parquet files.
+        sql: of lance-spark; `{0}` is the table, `{1}` the catalog.
+        call: of ours and of pylance.
+        before: further SQL of lance-spark that is not timed.
+        of: arguments of the call.
+    """
+
+    def ours(folder: Path) -> Job:
+        made = _linked(data.table(table), folder)
+        return Job(_question(call, root=str(folder), table="t", **of), lambda _: found(made))
+
+    def pylance(folder: Path) -> Job:
+        made = _linked(data.table(table), folder)
+        return Job(_question(call, path=str(made), **of), lambda _: found(made))
+
+    def in_lance_spark(folder: Path) -> Job:
+        assert sql
+        made = _linked(data.table(table), folder)
+        catalog, settings = _catalog(folder)
+        texts = [text.format(f"{catalog}.t", catalog) for text in (*before, sql)]
+        return Job({"sql": texts[-1]}, lambda _: found(made), [*settings, *({"sql": text} for text in texts[:-1])])
+
+    sides = {OURS: ours, PARQUET: parquet, LANCE_SPARK: in_lance_spark if sql else None, PYLANCE: pylance}
+    return {side: prepare for side, prepare in sides.items() if prepare}
+
+
+def _linked(table: Path, folder: Path) -> Path:
+    """A copy of a table: its files never change."""
+    made = folder / "t.lance"
+    shutil.copytree(table, made, copy_function=os.link)
+    return made
+
+
+# Questions
+
+
+def _question(name: str, **of: Any) -> Question:
+    return {"call": name, "of": of}
+
+
+def _call(name: str, **of: Any) -> Prepare:
+    return lambda _: Job(_question(name, **of), lambda found: found)
+
+
+def _sql(text: str, table: str) -> Prepare:
+    return lambda _: Job({"sql": text.format(table)}, _first)
+
+
+def _parquet(data: Data, name: str) -> str:
+    return f"parquet.`{data.files(name)}`"
+
+
+def _in_lance_spark(data: Data, text: str, table: str) -> Prepare:
+    def prepare(_: Path) -> Job:
+        catalog, settings = _catalog(data.lance)
+        return Job({"sql": text.format(f"{catalog}.{table}")}, _first, settings)
+
+    return prepare
+
+
+def _first(rows: Any) -> Any:
+    return rows[0]
+
+
+@cache
+def _catalog(root: Path) -> tuple[str, list[Question]]:
+    """A name for the catalog of lance-spark that has the tables of a folder, and what makes it known."""
+    name = f"lance{next(_numbers)}"
+    settings = {"": lance_spark.CATALOG, ".impl": "dir", ".root": str(root)}
+    return name, [{"sql": f"SET spark.sql.catalog.{name}{key}={value}"} for key, value in settings.items()]
