@@ -93,7 +93,7 @@ def start_spark(folder: Path) -> Iterator[Spark]:
             stderr=output,
             text=True,
             cwd=folder,
-            env=_variables(),
+            env=variables(),
         )
     try:
         spark = Spark(process, log)
@@ -103,13 +103,14 @@ def start_spark(folder: Path) -> Iterator[Spark]:
         process.communicate()
 
 
-def environment() -> Path:
-    """The virtual environment, from the cache or made now."""
-    key = f"{sys.version_info.major}.{sys.version_info.minor} {REQUIREMENTS.read_text()}"
-    return jars.once(cache_folder() / "spark41" / hashlib.sha256(key.encode()).hexdigest()[:16], _build)
+def environment(requirements: Path = REQUIREMENTS) -> Path:
+    """A virtual environment with a Spark, from the cache or made now."""
+    key = f"{sys.version_info.major}.{sys.version_info.minor} {requirements.read_text()}"
+    folder = cache_folder() / requirements.stem / hashlib.sha256(key.encode()).hexdigest()[:16]
+    return jars.once(folder, lambda folder: _build(folder, requirements))
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, requirements: Path) -> None:
     python = folder / "bin" / "python"
     if uv := os.environ.get("UV") or shutil.which("uv") or (OWN_UV.exists() and OWN_UV):
         jars.run([uv, "venv", "--python", sys.executable, "--allow-existing", folder], error="no environment for Spark")
@@ -117,14 +118,14 @@ def _build(folder: Path) -> None:
     else:
         jars.run([sys.executable, "-m", "venv", folder], error="no environment for Spark")
         install = [python, "-m", "pip", "install", "--quiet"]
-    jars.run([*install, "-r", REQUIREMENTS], error="Spark 4.1 could not be installed")
+    jars.run([*install, "-r", requirements], error=f"{requirements.name} could not be installed")
 
 
 def _dotted(properties: Mapping[str, str]) -> dict[str, str]:
     return {f".{key}": value for key, value in properties.items()}
 
 
-def _variables() -> dict[str, str]:
+def variables() -> dict[str, str]:
     """Nothing of the Python that runs us, and no other Spark."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SPARK", "VIRTUAL_ENV"))}
     return {**kept, "JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
