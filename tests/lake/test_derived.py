@@ -14,6 +14,8 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
 from lancehouse.lake.fragments import place
 
+BLOB = {"lance-encoding:blob": "true"}
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> TableRef:
@@ -24,6 +26,11 @@ def table(tmp_path: Path) -> TableRef:
 
 def doubled(batch: pa.RecordBatch) -> Any:
     return pc.multiply(batch.column("id"), 2)
+
+
+def sizes(batch: pa.RecordBatch) -> Any:
+    images: Any = batch.column("image")
+    return pc.binary_length(images)
 
 
 def added(table: TableRef, columns: Mapping[str, str | Function], **options: Any) -> int:
@@ -52,6 +59,21 @@ def test_a_function_gets_the_columns_that_it_reads(table: TableRef) -> None:
 
     added(table, {"one": one}, reads=["word"])
     assert all(each == ["word"] for each in seen)
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_a_function_gets_the_bytes_of_blobs(tmp_path: Path, version: str) -> None:
+    """Also where rows before are deleted, and in several fragments."""
+    images = [b"a" * number for number in range(20)]
+    is_new = version == "2.2"
+    field = lance.blob_field("image") if is_new else pa.field("image", pa.large_binary(), metadata=BLOB)
+    image = lance.blob_array(images) if is_new else pa.array(images, pa.large_binary())
+    rows = pa.table([pa.array(range(20), pa.int64()), image], schema=pa.schema([pa.field("id", pa.int64()), field]))
+    lance.write_dataset(rows, tmp_path / "t", data_storage_version=version, max_rows_per_file=8).delete("id % 3 = 1")
+    table = TableRef(str(tmp_path / "t"))
+    added(table, {"size": sizes}, reads=["id", "image"])
+    found = table.open().to_table(["id", "size"]).to_pydict()
+    assert found["size"] == found["id"] == [number for number in range(20) if number % 3 != 1]
 
 
 def test_an_empty_table_gets_its_columns(tmp_path: Path) -> None:

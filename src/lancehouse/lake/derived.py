@@ -15,16 +15,21 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
+from lancehouse.lake import windows
 from lancehouse.lake.commits import Properties, commit
 from lancehouse.lake.dataset import TableRef, committing
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import Piece, Place
+from lancehouse.lake.windows import has_blobs
 
 Function = Callable[[pa.RecordBatch], Any]
 """Takes a batch, gives an Arrow array of as many values."""
 
 SAMPLE = 16
 """Rows that tell which type a function gives."""
+
+ROW_BYTES = 1024
+"""What a row takes besides its blobs, by a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,20 @@ def execute(table: TableRef, dataset: lance.LanceDataset, fragment: int, derivat
     with translated(table, table.storage_options):
         if derivation.expressions:
             metadata, schema = found.merge_columns(dict(derivation.expressions))
+        elif any(has_blobs(dataset.schema.field(name)) for name in derivation.reads):
+            metadata, schema = found.merge_columns(_values_of_blobs(dataset, fragment, derivation))
         else:
             metadata, schema = found.merge_columns(derivation.values, columns=list(derivation.reads))
     pickled = base64.b64encode(pickle.dumps(schema)).decode()
     return Added(fragment, _state(dataset, found.metadata), json.dumps(metadata.to_json()), pickled)
+
+
+def _values_of_blobs(dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> pa.RecordBatchReader:
+    """What functions give that need blobs, of which pylance by itself hands them the places only."""
+    found = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    columns = [dataset.schema.field(name) for name in derivation.reads]
+    batches = windows.read(found, columns, range(found.count_rows()), ROW_BYTES)
+    return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.values, batches))
 
 
 def missing(dataset: lance.LanceDataset, done: Iterable[Added]) -> list[int]:
@@ -163,7 +178,7 @@ def _schema(
         if expressions:
             found: pa.Schema = dataset.scanner(columns=dict(expressions)).projected_schema
             return found
-        sample = dataset.scanner(columns=list(reads), limit=SAMPLE).to_table()
+        sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
     [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_arrays([], schema=pa.schema([]))]
     return _called(functions, batch).schema
 
