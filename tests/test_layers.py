@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 
-BASE = {"credentials", "errors", "identifiers", "locations", "modes", "paging", "properties", "settings"}
+BASE = {"credentials", "errors", "identifiers", "inside", "locations", "modes", "paging", "properties", "settings"}
 SHAPES = {"schema", "wire"}
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),
@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "store": BASE,
     "clients": BASE | SHAPES | {"lake"},
     "catalog": BASE | SHAPES | {"lake", "store"},
-    "server": BASE | SHAPES | {"catalog"},
+    "gateway": BASE | SHAPES | {"lake"},
+    "server": BASE | SHAPES | {"catalog", "gateway"},
     "spark": BASE | SHAPES | {"lake"},
     "conformance": BASE,
 }

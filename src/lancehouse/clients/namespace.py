@@ -97,6 +97,8 @@ class CatalogNamespace(TableOperations):
     client: ClassVar[str]
     delimiter: ClassVar[str] = "."
     cascades: ClassVar[bool] = False
+    lists_whole_ids: ClassVar[bool] = True
+    """Whether ListNamespaces names a namespace by all its levels, not by its last one."""
     vends_freely: ClassVar[bool] = False
     """Whether asking for credentials costs no request of its own, so that a look at the data asks for them unbidden."""
     way_out: ClassVar[str] = "use an Iceberg table of an Iceberg REST server, with the `iceberg` client"
@@ -236,10 +238,14 @@ class CatalogNamespace(TableOperations):
         return self._page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
 
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
-        """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them."""
+        """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them.
+
+        A `delimiter` in the request's context joins their levels instead.
+        """
         namespaces = self._tree(request.id)
+        delimiter = (request.context or {}).get("delimiter", self.delimiter)
         candidates = {
-            self.delimiter.join([*namespace.parts, name]): (TableId(namespace, name), entry)
+            delimiter.join([*namespace.parts, name]): (TableId(namespace, name), entry)
             for namespace, entries in zip(namespaces, at_once(self._candidates, namespaces), strict=True)
             for name, entry in entries.items()
         }

@@ -19,8 +19,10 @@ import urllib3
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from lancehouse import inside
 from lancehouse.clients import bulk
 from lancehouse.clients.connections import KEPT, Connections
+from lancehouse.inside import Inside
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
@@ -29,8 +31,8 @@ CONNECTIONS = 16
 ONCE = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
 
-Way = Connections | urllib3.ProxyManager
-"""To a server: direct, or through a proxy."""
+Way = Connections | Inside | urllib3.ProxyManager
+"""To a server: direct, within this process, or through a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,9 @@ class Transport:
         """
         way, where, target = self._way(url)
         try:
-            if isinstance(way, Connections):
-                return _decoded(Reply(*way.send(method, target, headers, body)))
-            return self._send_through(way, method, url, headers, body)
+            if isinstance(way, urllib3.ProxyManager):
+                return self._send_through(way, method, url, headers, body)
+            return _decoded(Reply(*way.send(method, target, headers, body)))
         except (ssl.SSLError, urllib3.exceptions.SSLError) as error:
             cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else error
             if isinstance(cause, ssl.SSLCertVerificationError):
@@ -126,6 +128,10 @@ class Transport:
 
     def _new_way(self, scheme: str, where: str) -> Way:
         """Direct, or through the proxy that the environment names for this address."""
+        if scheme == inside.SCHEME:
+            if (server := inside.find(where)) is None:
+                raise UnreachableError(f"there is no server {where!r} in this process")
+            return server
         proxies = urllib.request.getproxies()
         proxy = proxies.get(scheme) or proxies.get("all")
         if proxy and not urllib.request.proxy_bypass(where):

@@ -60,6 +60,7 @@ class UnityNamespace(CatalogNamespace):
     """The Lance namespace of one catalog of a Unity server: catalog, schema, table."""
 
     client: ClassVar[str] = "unity"
+    lists_whole_ids: ClassVar[bool] = False
     delimiter: ClassVar[str] = "$"
     cascades: ClassVar[bool] = True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from typing import Any
 
 import lance
@@ -36,13 +38,18 @@ class Queries(LanceNamespace):
         Without a vector `k` limits a scan, 0 is no limit. Several vectors are searched at once: `k` rows for each, told
         apart by the column `query_index`. `offset` skips rows of the answer, it does not make it shorter.
         """
+        return QueryTableResponse(data=b"".join(self.query_parts(request)))
+
+    def query_parts(self, request: QueryTableRequest) -> Iterator[bytes]:
+        """The same in parts, of which no more is held than one; that it began means that the query is right."""
         with _table(self, request).opened() as dataset:
             reader = scanner(dataset, request).to_reader()
-            sink = pa.BufferOutputStream()
+            sink = _Parts()
             with pa.ipc.new_file(sink, reader.schema) as file:
                 for batch in reader:
                     file.write_batch(batch)
-        return QueryTableResponse(data=sink.getvalue().to_pybytes())
+                    yield from sink.take()
+        yield from sink.take()
 
     def explain_table_query_plan(self, request: ExplainTableQueryPlanRequest) -> str:
         """How a query would be run. The id and branch of the request win over those inside its query."""
@@ -55,6 +62,25 @@ class Queries(LanceNamespace):
         """How a query was run, with times and counts: it is run for that."""
         with _table(self, request).opened() as dataset:
             return str(scanner(dataset, request).analyze_plan())
+
+
+class _Parts(io.RawIOBase):
+    """A file that is taken away as it grows."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def take(self) -> list[bytes]:
+        """What was written since it was asked last."""
+        parts, self._parts = self._parts, []
+        return [b"".join(parts)]
 
 
 def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:

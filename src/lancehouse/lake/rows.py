@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import lance
-import pyarrow as pa
 from lance_namespace import (
     CountTableRowsRequest,
     CountTableRowsResponse,
@@ -39,11 +38,13 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake import commits
 from lancehouse.lake.commits import OvertakenError, create_with
 from lancehouse.lake.dataset import MAIN, TableRef, committing, exists
 from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import Place
+from lancehouse.lake.fragments import Place, discard, place, write
 from lancehouse.lake.removal import drop
+from lancehouse.lake.streams import Data, Given, Stream, read_stream, reading
 from lancehouse.modes import one_of
 
 Entry = DeclareTableResponse | DescribeTableResponse
@@ -58,7 +59,7 @@ class Rows(LanceNamespace):
     writes_metadata: ClassVar[bool] = False
     """Whether the catalog writes Iceberg metadata next to a table, which goes when the table's data does."""
 
-    def create_table(self, request: CreateTableRequest, request_data: bytes) -> CreateTableResponse:
+    def create_table(self, request: CreateTableRequest, request_data: Data) -> CreateTableResponse:
         """Declare a table and write its first rows; a table that is only declared gets them, whatever the mode.
 
         If the rows cannot be written, the entry that this call made is taken back. A table that was there before is
@@ -66,6 +67,10 @@ class Rows(LanceNamespace):
         """
         mode = one_of("mode", request.mode, "Create", "ExistOk", "Overwrite")
         rows = read_stream(request_data, request.id)
+        with reading(rows):
+            return self._created(request, mode, rows)
+
+    def _created(self, request: CreateTableRequest, mode: str, rows: Given) -> CreateTableResponse:
         if (known := self._known_entry(request)) is not None:
             return self._create_in_entry(request, known, mode, rows)
         try:
@@ -87,15 +92,16 @@ class Rows(LanceNamespace):
             raise
         return _created(entry, version)
 
-    def insert_into_table(self, request: InsertIntoTableRequest, request_data: bytes) -> InsertIntoTableResponse:
+    def insert_into_table(self, request: InsertIntoTableRequest, request_data: Data) -> InsertIntoTableResponse:
         """Append rows or put them in the place of all others. A table that is only declared is created by them."""
         mode = one_of("mode", request.mode, "Append", "Overwrite")
         rows = read_stream(request_data, request.id)
-        version = self._insert(TableRef.of(self, request.id, branch=request.branch), rows, mode)
+        with reading(rows):
+            version = self._insert(TableRef.of(self, request.id, branch=request.branch), rows, mode)
         return InsertIntoTableResponse(num_inserted_rows=rows.num_rows, version=version)
 
     def merge_insert_into_table(
-        self, request: MergeInsertIntoTableRequest, request_data: bytes
+        self, request: MergeInsertIntoTableRequest, request_data: Data
     ) -> MergeInsertIntoTableResponse:
         """Update, insert and delete rows by key, in one commit. A filter alone turns its clause on."""
         if not request.on:
@@ -104,12 +110,15 @@ class Rows(LanceNamespace):
         rows = read_stream(request_data, request.id)
         table = TableRef.of(self, request.id, branch=request.branch)
         try:
-            with table.opened() as dataset:
-                counts = _merge(dataset, request, timeout).execute(rows)
+            with reading(rows), table.opened() as dataset:
+                counts = _merge(dataset, request, timeout).execute(
+                    rows.to_reader() if isinstance(rows, Stream) else rows
+                )
         except TableNotFoundError:
             if not request.when_not_matched_insert_all:
                 raise
-            version = self._create_first(table, rows, "Append")
+            with reading(rows):
+                version = self._create_first(table, rows, "Append")
             return MergeInsertIntoTableResponse(
                 num_updated_rows=0, num_inserted_rows=rows.num_rows, num_deleted_rows=0, version=version
             )
@@ -137,7 +146,7 @@ class Rows(LanceNamespace):
         with TableRef.of(self, request.id, version=request.version, branch=request.branch).opened() as dataset:
             return CountTableRowsResponse(count=dataset.count_rows(request.predicate))
 
-    def _insert(self, table: TableRef, rows: pa.Table, mode: str) -> int:
+    def _insert(self, table: TableRef, rows: Given, mode: str) -> int:
         """Add rows to a table, or create it with them if it is only declared; the version that this made."""
         try:
             return _add(table, rows, mode)
@@ -154,7 +163,7 @@ class Rows(LanceNamespace):
             return None
 
     def _create_in_entry(
-        self, request: CreateTableRequest, entry: Entry, mode: str, rows: pa.Table
+        self, request: CreateTableRequest, entry: Entry, mode: str, rows: Given
     ) -> CreateTableResponse:
         """Create a table whose entry this call did not make, and therefore never takes back."""
         try:
@@ -165,7 +174,7 @@ class Rows(LanceNamespace):
             return _created(entry, None)
         return _created(entry, version)
 
-    def _create(self, request: CreateTableRequest, entry: Entry, mode: str, rows: pa.Table) -> int:
+    def _create(self, request: CreateTableRequest, entry: Entry, mode: str, rows: Given) -> int:
         """Write the first version of a table, or the next one if the mode is to overwrite."""
         location, table_id = _location(entry), list(request.id or ())
         options = {**(entry.storage_options or {}), **(request.storage_options or {})}
@@ -180,9 +189,11 @@ class Rows(LanceNamespace):
         if mode != "Overwrite":
             raise TableAlreadyExistsError(f"{about}: there is a Lance table at {location}")
         with committing(client, table_id), translated(about, options):
-            return int(lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode="overwrite").version)
+            reader = rows.to_reader()
+            made = lance.write_dataset(reader, namespace_client=client, table_id=table_id, mode="overwrite")
+            return int(made.version)
 
-    def _create_first(self, table: TableRef, rows: pa.Table, mode: str) -> int:
+    def _create_first(self, table: TableRef, rows: Given, mode: str) -> int:
         """Write the first version of a table that is only declared; if somebody else just did, add to theirs."""
         if table.branch not in (None, MAIN):
             raise TableNotFoundError(f"{table}: the table has no data yet, and therefore no branches")
@@ -217,22 +228,6 @@ class _Overriding:
         return getattr(self._namespace, name)
 
 
-def read_stream(data: bytes, id: Sequence[str] | None) -> pa.Table:
-    """The rows of an Arrow IPC stream for a table, all of them: what is broken is found before anything is written.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    about = f"table {'.'.join(id or ())}"
-    if not data:
-        raise InvalidInputError(f"{about}: the request has no data: an Arrow IPC stream is needed")
-    try:
-        with pa.ipc.open_stream(data) as reader:
-            return reader.read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInputError(f"{about}: the request's data is no Arrow IPC stream: {error}") from error
-
-
 def duration(text: str) -> timedelta:
     """A time span such as `30s`, `5m` or `1m30s`.
 
@@ -257,9 +252,20 @@ def _created(entry: Entry, version: int | None) -> CreateTableResponse:
     )
 
 
-def _add(table: TableRef, rows: pa.Table, mode: str) -> int:
+def _add(table: TableRef, rows: Given, mode: str) -> int:
     with table.opened() as dataset:
-        return int(lance.write_dataset(rows, dataset, mode=mode.lower()).version)
+        if not isinstance(rows, Stream) or table.branch not in (None, MAIN):
+            return int(lance.write_dataset(rows.to_reader(), dataset, mode=mode.lower()).version)
+    at = place(table)
+    pieces = write(table, at, rows.to_reader(), mode=mode.lower())
+    try:
+        if mode == "Append":
+            return commits.append(table, at, pieces, dataset.version)
+        return commits.overwrite(table, at, rows.schema, pieces, dataset.version)
+    except LanceNamespaceError as error:
+        if commits.is_refusal(error):
+            discard(pieces, at)
+        raise
 
 
 def _merge(

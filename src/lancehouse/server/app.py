@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
 
+from lancehouse import inside
 from lancehouse.catalog import keys
 from lancehouse.catalog.callers import Caller, IdempotencyKey, Identity
-from lancehouse.server import bodies, iceberg, idempotency, operations
+from lancehouse.server import bodies, iceberg, idempotency, lance, operations
 from lancehouse.server.calls import Call, parsed_query
 from lancehouse.server.errors import (
     FORESEEN,
@@ -75,6 +76,7 @@ class Exchange:
     route: Route | None = None
     query: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    upload: bodies.Upload | None = None
     principal: str = ""
 
 
@@ -105,6 +107,7 @@ class App:
         self._pools = {
             "requests": ThreadPoolExecutor(self._limits.threads, "request"),
             "scans": ThreadPoolExecutor(self._limits.scan_threads, "scan"),
+            "rows": ThreadPoolExecutor(self._limits.row_threads, "rows"),
         }
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -143,7 +146,7 @@ class App:
         try:
             response = self._fast(exchange)
         except FORESEEN as error:
-            response = refusal(error)
+            response = _refused(exchange, error)
         except Exception as error:
             logger.error(FAILED, exchange.id, exc_info=error)
             response = _failure(exchange)
@@ -163,7 +166,7 @@ class App:
         except bodies.GoneError:
             response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # nobody will read it
         except FORESEEN as error:
-            response = refusal(error)
+            response = _refused(exchange, error)
         except Exception as error:
             logger.error(FAILED, exchange.id, exc_info=error)
             response = _failure(exchange)
@@ -171,8 +174,42 @@ class App:
             self._in_flight -= 1
         _complete(exchange, response)
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
-        await send({"type": "http.response.body", "body": response.body})
-        self._note(exchange, response, perf_counter() - started)
+        try:
+            if response.parts is not None:
+                await self._send(response.parts, receive, send)
+            await send({"type": "http.response.body", "body": response.body})
+        finally:
+            self._note(exchange, response, perf_counter() - started)
+
+    async def _send(self, parts: Iterator[bytes], receive: Receive, send: Send) -> None:
+        """Send a body while it is made, for as long as somebody takes it. If it fails, the connection breaks off."""
+        loop = asyncio.get_running_loop()
+        gone = loop.create_task(_hung_up(receive))
+        try:
+            while not gone.done():
+                part = await loop.run_in_executor(self._pools["rows"], next, parts, None)
+                if part is None:
+                    return
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        finally:
+            gone.cancel()
+            await loop.run_in_executor(self._pools["rows"], _end, parts)
+
+    def inside(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> inside.Answer:
+        """Answer a request of this process itself, in the thread that sends it."""
+        path, _, query = target.encode().partition(b"?")
+        exchange = self._exchange(method, path, query, {name.lower(): value for name, value in headers.items()})
+        exchange.body = body or b""
+        try:
+            response = self._handle(exchange, self._find(exchange))
+        except FORESEEN as error:
+            response = _refused(exchange, error)
+        except Exception as error:
+            logger.error(FAILED, exchange.id, exc_info=error)
+            response = _failure(exchange)
+        _complete(exchange, response)
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        return response.status, fields, response.body
 
     def _exchange(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Exchange:
         given = headers.get("x-request-id")
@@ -204,7 +241,9 @@ class App:
         if self._in_flight > self._limits.requests:
             raise self._too_busy()
         route = self._find(exchange)
-        if exchange.method not in READS:
+        if route.streams:
+            exchange.upload = bodies.Upload(receive, exchange.headers, self._limits.read_s)
+        elif exchange.method not in READS:
             exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
         return await self._in_thread(exchange, route)
 
@@ -213,7 +252,8 @@ class App:
 
     async def _in_thread(self, exchange: Exchange, route: Route) -> Response:
         work = self._pools[route.pool].submit(self._handle, exchange, route)
-        limit_s = self._limits.plan_s if route.pool == "scans" else self._limits.handle_s
+        limits = self._limits
+        limit_s = {"scans": limits.plan_s, "rows": limits.rows_s}.get(route.pool, limits.handle_s)
         answered = asyncio.wrap_future(work)
         done, _ = await asyncio.wait([answered], timeout=limit_s)
         if not done:
@@ -242,7 +282,16 @@ class App:
             self._key(exchange, identity, key) if key is not None and exchange.method not in READS else None,
             delegation is not None and "vended-credentials" in delegation,
         )
-        return Call(self.catalog, caller, exchange.match, exchange.query, headers, exchange.body)
+        return Call(
+            self.catalog,
+            caller,
+            exchange.match,
+            exchange.query,
+            headers,
+            exchange.body,
+            exchange.raw_query,
+            exchange.upload,
+        )
 
     def _key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
         target = exchange.raw_path + b"?" + exchange.raw_query
@@ -275,9 +324,27 @@ class App:
         )
 
 
+def _refused(exchange: Exchange, error: BaseException) -> Response:
+    return lance.refusal(error, exchange.id) if lance.is_of(exchange) else refusal(error)
+
+
 def _failure(exchange: Exchange) -> Response:
     """Whatever went wrong, the client gets an answer; the log has the reason."""
+    if lance.is_of(exchange):
+        return lance.failure(exchange.id)
     return failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _end(parts: Iterator[bytes]) -> None:
+    """Let go of what a body is made of, whether all of it was sent or not."""
+    close = getattr(parts, "close", None)
+    if close is not None:
+        close()
 
 
 def _complete(exchange: Exchange, response: Response) -> None:
@@ -287,7 +354,8 @@ def _complete(exchange: Exchange, response: Response) -> None:
         response.body = b""
     else:
         response.headers.append((b"content-type", response.content_type))
-        response.headers.append((b"content-length", b"%d" % len(response.body)))
+        if response.parts is None:
+            response.headers.append((b"content-length", b"%d" % len(response.body)))
 
 
 def _overdue(route: Route, limit_s: float) -> LanceNamespaceError:

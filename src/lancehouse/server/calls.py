@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    raw_query: bytes = b""
+    upload: io.IOBase | None = None
+    """The body, where it is read while the request is carried out."""
 
     @property
     def warehouse(self) -> Warehouse:

@@ -17,6 +17,8 @@ class Limits:
     """For its head."""
     handle_s: float = 60.0
     plan_s: float = 600.0
+    rows_s: float = 3600.0
+    """For rows to be written, or the first of them to be found."""
     idle_s: float = 75.0
     """For a connection without requests."""
     stop_s: float = 30.0
@@ -26,3 +28,4 @@ class Limits:
     connections: int = 4000
     threads: int = 32
     scan_threads: int = 8
+    row_threads: int = 16

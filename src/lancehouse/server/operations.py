@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 NOBODY = Identity("", ())
 """Who calls where nobody asks."""
 
-PLACES = {"iceberg": "/iceberg", "health": ["/health/live", "/health/ready"], "metrics": "/metrics"}
+PLACES = {
+    "iceberg": "/iceberg",
+    "lance": "/lance/NAME",
+    "health": ["/health/live", "/health/ready"],
+    "metrics": "/metrics",
+}
 
 
 def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:

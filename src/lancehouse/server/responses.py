@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from threading import Lock
@@ -35,6 +35,8 @@ class Response:
     """Names the body among all, so that its compressed form can be kept."""
     why: tuple[str, str] | None = None
     """Type and text of the error that it is, for the log."""
+    parts: Iterator[bytes] | None = None
+    """The body, where it is made while it is sent; each part in a thread."""
 
 
 NO_CONTENT = 204

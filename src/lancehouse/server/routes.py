@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Handler = Callable[["Call"], Response]
 
 BASE = b"/iceberg/v1/"
+LANCE = b"/lance/"
+OF_ALL_TABLES: tuple[list[bytes], ...] = ([b"version", b"batch-create"], [b"batch-commit"], [])
+"""What of the gateway follows `table` and is about none of them."""
 TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
 SEPARATOR = "\x1f"
 LONGEST_REMEMBERED = 1024
@@ -40,7 +43,9 @@ class Route:
     """Answers for a change that was made before, with the same idempotency key."""
     commits: bool = False
     """Failing it leaves a table in an unknown state."""
-    pool: Literal["requests", "scans"] = "requests"
+    pool: Literal["requests", "scans", "rows"] = "requests"
+    streams: bool = False
+    """Whether the body is read while the request is carried out."""
     open: bool = False
     """Whether it needs no authentication."""
     quiet: bool = False
@@ -66,6 +71,7 @@ class Match:
     levels: tuple[str, ...] = ()
     name: str = ""
     plan_id: str = ""
+    index: str = ""
 
 
 class Routes:
@@ -118,6 +124,8 @@ _remembered = lru_cache(8192)(_match)
 
 
 def _elsewhere(raw_path: bytes) -> Match:
+    if raw_path.startswith(LANCE):
+        return _gateway(raw_path)
     if raw_path.startswith((b"/v1", b"/iceberg")):
         raise NoRouteError(f"No route for request: {_shown(raw_path)}; Iceberg REST is below /iceberg/v1/ here")
     return Match(_text(raw_path))
@@ -150,6 +158,23 @@ def _of_entry(raw_path: bytes, entry: Match, more: list[bytes]) -> Match:
         case [b"plan", plan_id]:
             return Match(f"{entry.pattern}/plan/{{plan-id}}", entry.prefix, entry.levels, entry.name, _text(plan_id))
     raise NoRouteError(f"No route for request: {_shown(raw_path)}")
+
+
+def _gateway(raw_path: bytes) -> Match:
+    """`/lance/{backend}/v1/table/{id}/…`; the id is taken apart later, by the delimiter that the query names."""
+    segments = raw_path[len(LANCE) :].split(b"/")
+    if b"" in segments:
+        raise InvalidInputError(f"the path {_shown(raw_path)} has an empty segment: is a name missing?")
+    match segments:
+        case [backend, b"v1", b"table", *rest] if rest in OF_ALL_TABLES:
+            return Match("/".join(("/lance/{backend}/v1/table", *map(_shown, rest))), _text(backend))
+        case [backend, b"v1", kind, id_, b"index", index, word]:
+            pattern = f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/index/{{index_name}}/{_shown(word)}"
+            return Match(pattern, _text(backend), name=_text(id_), index=_text(index))
+        case [backend, b"v1", kind, id_, *rest]:
+            words = "/".join(map(_shown, rest))
+            return Match(f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/{words}", _text(backend), name=_text(id_))
+    raise NoRouteError(f"No route for request: {_shown(raw_path)}; the Lance protocol is below /lance/NAME/v1/ here")
 
 
 def levels(namespace: str) -> tuple[str, ...]:

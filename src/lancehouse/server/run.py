@@ -11,13 +11,15 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import uvicorn
 from lance_namespace.errors import InternalError, InvalidInputError
 
+from lancehouse import inside
 from lancehouse.catalog import opening
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
@@ -26,6 +28,7 @@ from lancehouse.server.observability import Log, install
 from lancehouse.server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from lancehouse.gateway.backends import Backend
     from lancehouse.server.app import App
 
 BACKLOG = 2048
@@ -51,11 +54,19 @@ def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Wareho
         place = opening.default_location(database)
         default = replace(settings.default, location=place) if place else settings.default
         served = opening.record(database, settings.warehouses, default, settings.roots, say)
+        _check_backends(settings, served)
     finally:
         database.close()
     if is_open:
         say("anybody may do everything: no principal exists")
     return served
+
+
+def _check_backends(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> None:
+    names = {warehouse.name for warehouse in warehouses}
+    for name, _, _ in settings.backends:
+        if name in names:
+            raise InvalidInputError(f"key 'backends.{name}': there is a warehouse of that name; take another")
 
 
 def _check_exposure(settings: ServerSettings) -> None:
@@ -118,12 +129,13 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
     places = " ".join(f"{warehouse.name}={warehouse.location}" for warehouse in warehouses)
-    return f"ready  iceberg {url}/iceberg  warehouses {places}"
+    return f"ready  iceberg {url}/iceberg  lance {url}/lance/NAME  warehouses {places}"
 
 
 def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """The application, on connections of its own."""
     from lancehouse.catalog.catalog import Catalog
+    from lancehouse.server import lance
     from lancehouse.server.app import App
     from lancehouse.server.auth import Authenticator
     from lancehouse.server.issuers import IssuerSettings
@@ -134,7 +146,24 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
     authenticator = Authenticator(
         Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
-    return App(catalog, authenticator, limits=settings.limits, log=log)
+    name = uuid4().hex
+    backends = _backends(settings, warehouses, f"{inside.SCHEME}://{name}/iceberg")
+    app = App(catalog, authenticator, limits=settings.limits, log=log, more=lance.routes(backends))
+    inside.offer(name, app.inside)
+    return app
+
+
+def _backends(settings: ServerSettings, warehouses: Sequence[Warehouse], endpoint: str) -> dict[str, Backend]:
+    """What the gateway offers: each warehouse through this server itself, and what the settings name."""
+    from lancehouse.gateway.backends import STORAGE, Backend
+
+    def of(warehouse: Warehouse) -> Backend:
+        storage = {STORAGE + key: value for key, value in warehouse.storage.items()}
+        properties = {"endpoint": endpoint, **storage}
+        return Backend(warehouse.name, "lancehouse.IcebergNamespace", properties, above=(warehouse.name,))
+
+    own = {warehouse.name: of(warehouse) for warehouse in warehouses}
+    return own | {name: Backend(name, impl, dict(properties)) for name, impl, properties in settings.backends}
 
 
 class Server(uvicorn.Server):

@@ -141,14 +141,17 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("max_connections", _number(1, 10**6), 4000, "connections that a worker holds", limit="connections"),
     Setting("threads", _number(1, 1000), 32, "threads of a worker", limit="threads"),
     Setting("scan_threads", _number(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"),
+    Setting("row_threads", _number(1, 1000), 16, "threads of a worker that read and write rows", limit="row_threads"),
     Setting("read_timeout", _seconds, 60.0, "seconds for a request to come in", limit="read_s"),
     Setting("request_timeout", _seconds, 60.0, "seconds to answer it", limit="handle_s"),
     Setting("plan_timeout", _seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
+    Setting("rows_timeout", _seconds, 3600.0, "seconds to write rows, or to find the first", limit="rows_s"),
     Setting("idle_timeout", _seconds, 75.0, "seconds that an idle connection is kept", limit="idle_s"),
     Setting("stop_timeout", _seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"),
 )
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
+BACKEND_KEYS = ("impl", "properties")
 WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "cache")
 
 
@@ -173,6 +176,8 @@ class ServerSettings:
     roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More places where tables may lie, by the name of the warehouse."""
     issuers: tuple[Mapping[str, str], ...] = ()
+    backends: tuple[tuple[str, str, Mapping[str, str]], ...] = field(default=(), repr=False)
+    """Namespaces besides the warehouses that the gateway offers: name, implementation and properties of each."""
 
     @classmethod
     def parse(
@@ -208,6 +213,7 @@ class ServerSettings:
             default=Warehouse(0, DEFAULT_WAREHOUSE, str(data_folder() / "warehouse")),
             roots=_roots(roots),
             issuers=issuers,
+            backends=_backends(read.get("backends")),
         )
 
     @property
@@ -230,6 +236,7 @@ class ServerSettings:
                 "default": _from_json(data["default"]),
                 "roots": {name: tuple(places) for name, places in data["roots"].items()},
                 "issuers": tuple(data["issuers"]),
+                "backends": tuple(tuple(each) for each in data["backends"]),
             }
         )
 
@@ -286,7 +293,9 @@ def _read_file(file: str) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise InvalidInputError(f"the file {file} must hold keys and values")
     named = {str(key).replace("-", "_"): _substituted(str(key), value) for key, value in read.items()}
-    _check_keys(named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers"], f"the file {file}")
+    _check_keys(
+        named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"], f"the file {file}"
+    )
     for name, described in _mapping("warehouses", named.get("warehouses")).items():
         if isinstance(described, dict):
             _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
@@ -357,10 +366,14 @@ def _described(name: str, described: Any) -> dict[str, Any]:
     return {"location": described} if isinstance(described, str) else dict(_mapping(f"warehouses.{name}", described))
 
 
+def _check_name(name: str, what: str) -> None:
+    if not re.fullmatch(r"[^\x00-\x1f\x7f/\\]{1,128}", name) or name in RESERVED or name in (".", ".."):
+        raise InvalidInputError(f"{name!r} cannot be {what}: it stands in paths")
+
+
 def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     place = f"warehouses.{name}"
-    if not re.fullmatch(r"[^\x00-\x1f\x7f/\\]{1,128}", name) or name in RESERVED or name in (".", ".."):
-        raise InvalidInputError(f"{name!r} cannot be a warehouse's name: it stands in paths")
+    _check_name(name, "a warehouse's name")
     vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
@@ -374,7 +387,7 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
         name,
         _location(f"{place}.location", fields.get("location")),
         tuple(_location(f"{place}.roots", root) for root in roots),
-        {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in storage.items()},
+        {str(key): _property(value) for key, value in storage.items()},
         vend,
         str(fields["role_arn"]) if fields.get("role_arn") else None,
         _location(f"{place}.cache", cache) if cache else None,
@@ -402,6 +415,24 @@ def _issuers(url: str | None, audience: str | None, read: Any) -> tuple[Mapping[
                 raise InvalidInputError(f"key '{place}.{key}' is missing")
         found.append({key: str(value) for key, value in issuer.items()})
     return tuple(found)
+
+
+def _backends(read: Any) -> tuple[tuple[str, str, Mapping[str, str]], ...]:
+    found = []
+    for name, described in _mapping("backends", read).items():
+        place = f"backends.{name}"
+        _check_name(name, "a backend's name")
+        _check_keys(_mapping(place, described), BACKEND_KEYS, place)
+        impl = (described or {}).get("impl")
+        if not isinstance(impl, str) or not impl:
+            raise InvalidInputError(f"key '{place}.impl' is missing: iceberg, polaris, unity, dir, or a class path")
+        properties = _mapping(f"{place}.properties", described.get("properties"))
+        found.append((name, impl, {str(key): _property(value) for key, value in properties.items()}))
+    return tuple(found)
+
+
+def _property(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _mapping(place: str, value: Any) -> Mapping[str, Any]:

@@ -1,0 +1,75 @@
+"""Answers as they go over HTTP: models as JSON, and errors with their codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+from lance_namespace.errors import ErrorCode, LanceNamespaceError
+
+STATUSES: Mapping[int, int] = MappingProxyType(
+    {
+        ErrorCode.UNSUPPORTED: 406,
+        **dict.fromkeys(
+            (
+                ErrorCode.NAMESPACE_NOT_FOUND,
+                ErrorCode.TABLE_NOT_FOUND,
+                ErrorCode.TABLE_INDEX_NOT_FOUND,
+                ErrorCode.TABLE_TAG_NOT_FOUND,
+                ErrorCode.TRANSACTION_NOT_FOUND,
+                ErrorCode.TABLE_VERSION_NOT_FOUND,
+                ErrorCode.TABLE_COLUMN_NOT_FOUND,
+                ErrorCode.TABLE_BRANCH_NOT_FOUND,
+            ),
+            404,
+        ),
+        **dict.fromkeys(
+            (
+                ErrorCode.NAMESPACE_ALREADY_EXISTS,
+                ErrorCode.NAMESPACE_NOT_EMPTY,
+                ErrorCode.TABLE_ALREADY_EXISTS,
+                ErrorCode.TABLE_INDEX_ALREADY_EXISTS,
+                ErrorCode.TABLE_TAG_ALREADY_EXISTS,
+                ErrorCode.TABLE_BRANCH_ALREADY_EXISTS,
+                ErrorCode.CONCURRENT_MODIFICATION,
+                ErrorCode.INVALID_TABLE_STATE,
+            ),
+            409,
+        ),
+        ErrorCode.INVALID_INPUT: 400,
+        ErrorCode.TABLE_SCHEMA_VALIDATION_ERROR: 400,
+        ErrorCode.PERMISSION_DENIED: 403,
+        ErrorCode.UNAUTHENTICATED: 401,
+        ErrorCode.SERVICE_UNAVAILABLE: 503,
+        ErrorCode.THROTTLING: 429,
+    }
+)
+"""The status of each code; what is not here is 500."""
+
+
+def status_of(code: int) -> int:
+    """The status that goes with a code."""
+    return STATUSES.get(code, 500)
+
+
+def error(code: int, message: str, instance: str) -> bytes:
+    """The body of an error; `instance` says which occurrence it is."""
+    text = message.encode("utf-8", "backslashreplace").decode()  # a name that is no text may be repeated in it
+    return orjson.dumps({"error": text, "code": int(code), "instance": instance})
+
+
+def code_of(failed: BaseException) -> int:
+    """The code of an error; 18 for one that nobody foresaw."""
+    return int(failed.code) if isinstance(failed, LanceNamespaceError) else int(ErrorCode.INTERNAL)
+
+
+def split(response: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """A response as JSON has it, and the header fields that its context asks for."""
+    fields = response.to_dict() if response is not None else {}
+    context = fields.pop("context", None) or {}
+    headers = {key.removeprefix("header."): value for key, value in context.items() if key.startswith("header.")}
+    if rest := {key: value for key, value in context.items() if not key.startswith("header.")}:
+        fields["context"] = rest
+    return fields, headers

@@ -1,0 +1,139 @@
+"""The calls of the Lance REST Namespace protocol, in one table: where each is, and in which form it comes and goes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from lance_namespace import LanceNamespace
+from pydantic import BaseModel
+
+
+class Body(Enum):
+    """How a request says what it wants."""
+
+    JSON = auto()
+    """As its model, with an id that must be that of the path; some fields may stand in the query."""
+    QUERY = auto()
+    """In the query alone."""
+    ARROW = auto()
+    """In the query; the rows are an Arrow IPC stream."""
+    PAIRS = auto()
+    """As a bare JSON object of texts."""
+
+
+class Answer(Enum):
+    """How an answer looks."""
+
+    JSON = auto()
+    """As its model."""
+    NOTHING = auto()
+    """The status says it all."""
+    NUMBER = auto()
+    """A bare number."""
+    TEXT = auto()
+    """A bare JSON string."""
+    ARROW = auto()
+    """An Arrow IPC file."""
+    PAIRS = auto()
+    """A bare JSON object of texts."""
+
+
+class Needs(Enum):
+    """What a caller must be allowed to do."""
+
+    READ = auto()
+    WRITE = auto()
+    """To tables."""
+    ARRANGE = auto()
+    """To make, change and drop namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call."""
+
+    name: str
+    """As the protocol has it."""
+    method: str
+    """Of HTTP."""
+    path: str
+    needs: Needs
+    body: Body = Body.JSON
+    answer: Answer = Answer.JSON
+
+    @property
+    def call(self) -> str:
+        """The method of `LanceNamespace`."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+
+    @property
+    def model(self) -> type[BaseModel]:
+        """Of the request."""
+        signature = inspect.signature(getattr(LanceNamespace, self.call), eval_str=True)
+        model: type[BaseModel] = signature.parameters["request"].annotation
+        return model
+
+
+READ, WRITE, ARRANGE = Needs.READ, Needs.WRITE, Needs.ARRANGE
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("CreateNamespace", "POST", "namespace/{id}/create", ARRANGE),
+    Operation("ListNamespaces", "GET", "namespace/{id}/list", READ, Body.QUERY),
+    Operation("DescribeNamespace", "POST", "namespace/{id}/describe", READ),
+    Operation("DropNamespace", "POST", "namespace/{id}/drop", ARRANGE),
+    Operation("NamespaceExists", "POST", "namespace/{id}/exists", READ, answer=Answer.NOTHING),
+    Operation("ListTables", "GET", "namespace/{id}/table/list", READ, Body.QUERY),
+    Operation("ListAllTables", "GET", "table", READ, Body.QUERY),
+    Operation("RegisterTable", "POST", "table/{id}/register", WRITE),
+    Operation("DescribeTable", "POST", "table/{id}/describe", READ),
+    Operation("TableExists", "POST", "table/{id}/exists", READ, answer=Answer.NOTHING),
+    Operation("DropTable", "POST", "table/{id}/drop", WRITE),
+    Operation("DeregisterTable", "POST", "table/{id}/deregister", WRITE),
+    Operation("RestoreTable", "POST", "table/{id}/restore", WRITE),
+    Operation("RenameTable", "POST", "table/{id}/rename", WRITE),
+    Operation(
+        "UpdateTableSchemaMetadata", "POST", "table/{id}/schema_metadata/update", WRITE, Body.PAIRS, Answer.PAIRS
+    ),
+    Operation("ListTableVersions", "POST", "table/{id}/version/list", READ, Body.QUERY),
+    Operation("CreateTableVersion", "POST", "table/{id}/version/create", WRITE),
+    Operation("DescribeTableVersion", "POST", "table/{id}/version/describe", READ),
+    Operation("BatchDeleteTableVersions", "POST", "table/{id}/version/delete", WRITE),
+    Operation("BatchCreateTableVersions", "POST", "table/version/batch-create", WRITE),
+    Operation("BatchCommitTables", "POST", "table/batch-commit", WRITE),
+    Operation("AlterTableAlterColumns", "POST", "table/{id}/alter_columns", WRITE),
+    Operation("UpdateFieldMetadata", "POST", "table/{id}/update_field_metadata", WRITE),
+    Operation("AlterTableDropColumns", "POST", "table/{id}/drop_columns", WRITE),
+    Operation("GetTableStats", "POST", "table/{id}/stats", READ),
+    Operation("InsertIntoTable", "POST", "table/{id}/insert", WRITE, Body.ARROW),
+    Operation("MergeInsertIntoTable", "POST", "table/{id}/merge_insert", WRITE, Body.ARROW),
+    Operation("UpdateTable", "POST", "table/{id}/update", WRITE),
+    Operation("DeleteFromTable", "POST", "table/{id}/delete", WRITE),
+    Operation("QueryTable", "POST", "table/{id}/query", READ, answer=Answer.ARROW),
+    Operation("CountTableRows", "POST", "table/{id}/count_rows", READ, answer=Answer.NUMBER),
+    Operation("CreateTable", "POST", "table/{id}/create", WRITE, Body.ARROW),
+    Operation("ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, answer=Answer.TEXT),
+    Operation("AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, answer=Answer.TEXT),
+    Operation("AlterTableAddColumns", "POST", "table/{id}/add_columns", WRITE),
+    Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE),
+    Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE),
+    Operation("CreateMaterializedView", "POST", "materialized_view/{id}/create", WRITE),
+    Operation("CreateTableIndex", "POST", "table/{id}/create_index", WRITE),
+    Operation("CreateTableScalarIndex", "POST", "table/{id}/create_scalar_index", WRITE),
+    Operation("ListTableIndices", "POST", "table/{id}/index/list", READ),
+    Operation("DescribeTableIndexStats", "POST", "table/{id}/index/{index_name}/stats", READ),
+    Operation("DropTableIndex", "POST", "table/{id}/index/{index_name}/drop", WRITE),
+    Operation("ListTableTags", "POST", "table/{id}/tags/list", READ, Body.QUERY),
+    Operation("GetTableTagVersion", "POST", "table/{id}/tags/version", READ),
+    Operation("DeclareTable", "POST", "table/{id}/declare", WRITE),
+    Operation("CreateTableTag", "POST", "table/{id}/tags/create", WRITE),
+    Operation("DeleteTableTag", "POST", "table/{id}/tags/delete", WRITE),
+    Operation("UpdateTableTag", "POST", "table/{id}/tags/update", WRITE),
+    Operation("ListTableBranches", "POST", "table/{id}/branches/list", READ, Body.QUERY),
+    Operation("CreateTableBranch", "POST", "table/{id}/branches/create", WRITE),
+    Operation("DeleteTableBranch", "POST", "table/{id}/branches/delete", WRITE),
+    Operation("DescribeTransaction", "POST", "transaction/{id}/describe", READ),
+    Operation("AlterTransaction", "POST", "transaction/{id}/alter", WRITE),
+)

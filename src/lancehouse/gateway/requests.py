@@ -1,0 +1,166 @@
+"""Requests as they come over HTTP, made into those of the Lance interface."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from lance_namespace.errors import InvalidInputError
+from pydantic import BaseModel, ValidationError
+
+from lancehouse.gateway.operations import Body, Operation
+
+DELIMITER = "$"
+"""Between the levels of an id in a path, where the query names no other."""
+NOT_CONTEXT = frozenset(
+    {"authorization", "x-api-key", "cookie", "host", "connection", "content-length", "content-type", "content-encoding"}
+    | {"transfer-encoding", "accept-encoding", "expect", "te", "upgrade", "proxy-authorization"}
+)
+"""Header fields that are not part of a request's context: secrets, and what concerns the connection."""
+
+Query = Mapping[str, Sequence[str]]
+
+
+def parse_query(raw: bytes) -> dict[str, list[str]]:
+    """The parameters of a query, each with all its values.
+
+    Raises:
+        InvalidInputError: one is not UTF-8. It is named, its value is not: that may be a secret.
+    """
+    found: dict[str, list[str]] = {}
+    for part in filter(None, raw.split(b"&")):
+        name, _, value = part.partition(b"=")
+        key = _text(name, "a name in the query")
+        found.setdefault(key, []).append(_text(value, f"{key[:80]!r} in the query"))
+    return found
+
+
+def levels(segment: str, query: Query) -> list[str]:
+    """The id that a path names; the delimiter alone is the root.
+
+    Raises:
+        InvalidInputError: a level, or the delimiter, is empty.
+    """
+    delimiter = query.get("delimiter", [DELIMITER])[0]
+    if not delimiter:
+        raise InvalidInputError("the delimiter is empty; leave it out, or name the text between levels")
+    if segment == delimiter:
+        return []
+    found = segment.split(delimiter)
+    if "" in found:
+        raise InvalidInputError(f"no level of an id may be empty, got {found}")
+    return found
+
+
+def read(operation: Operation, named: Mapping[str, Any], query: Query, body: bytes, context: Mapping[str, str]) -> Any:
+    """The request.
+
+    Args:
+        operation: which one.
+        named: the fields that the path names, such as `id`.
+        query: the parameters.
+        body: as it came; of no meaning where it is rows, or none is expected.
+        context: what the header fields add to that of the request.
+
+    Raises:
+        InvalidInputError: it is not what the operation takes.
+    """
+    fields: dict[str, Any] = {}
+    if operation.body is Body.JSON:
+        fields = _object(body)
+    elif operation.body is Body.PAIRS:
+        fields = {"metadata": _object(body)}
+    for name, value in named.items():
+        given = fields.get(name)
+        if given and given != value:
+            raise InvalidInputError(f"the path says that {name} is {value!r}, and the body says {given!r}")
+        fields[name] = value
+    fields |= _from_query(operation.model, query)
+    fields["context"] = {**context, **(fields.get("context") or {})} or None
+    try:
+        request = operation.model.from_dict(fields)  # type: ignore[attr-defined]
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the request"
+        raise InvalidInputError(f"{operation.name}: {place}: {first['msg']}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # what the models raise for odd shapes
+        raise InvalidInputError(f"{operation.name}: the body has not the form of the request: {error}") from None
+    assert request is not None
+    return request
+
+
+def context_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """The context that header fields are."""
+    return {f"header.{name}": value for name, value in headers.items() if name not in NOT_CONTEXT}
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if not body:
+        return {}
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInputError(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"the body must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _from_query(model: type[BaseModel], query: Query) -> dict[str, Any]:
+    kinds = _kinds(model)
+    return {name: _value(name, kinds[name], values) for name, values in query.items() if name in kinds}
+
+
+def _value(name: str, kind: type, values: Sequence[str]) -> Any:
+    value = values[0]
+    if kind is list:
+        return list(values)
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise InvalidInputError(f"{name} must be true or false, got {value[:40]!r}")
+        return value.lower() == "true"
+    if kind is int:
+        if not value.removeprefix("-").isdecimal() or len(value) > 20:
+            raise InvalidInputError(f"{name} must be a whole number, got {value[:40]!r}")
+        return int(value)
+    if kind is dict:
+        try:
+            found = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise InvalidInputError(f"{name} in the query must be a JSON object of texts") from None
+        if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+            raise InvalidInputError(f"{name} in the query must be a JSON object of texts")
+        return found
+    return value
+
+
+@lru_cache
+def _kinds(model: type[BaseModel]) -> dict[str, type]:
+    """The fields of a model that a query can say, and what each is."""
+    kinds = {name: _kind(field.annotation) for name, field in model.model_fields.items()}
+    return {
+        name: kind
+        for name, kind in kinds.items()
+        if kind in (str, bool, int, list, dict) and name not in ("id", "identity", "context")
+    }
+
+
+def _kind(annotation: Any) -> Any:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _kind(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return _kind(next(each for each in typing.get_args(annotation) if each is not type(None)))
+    return origin or annotation
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return unquote_to_bytes(raw.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{what} is not UTF-8 in percent-encoding") from None

@@ -1,0 +1,127 @@
+"""The Lance REST Namespace protocol at `/lance/{backend}/v1/…`, over the server's warehouses and any namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundError
+
+from lancehouse.catalog.callers import Identity, Role
+from lancehouse.gateway import answers, requests
+from lancehouse.gateway.backends import Backend, ask, ids_of
+from lancehouse.gateway.operations import OPERATIONS, Answer, Body, Needs, Operation
+from lancehouse.server.errors import NoRouteError
+from lancehouse.server.responses import Response
+from lancehouse.server.routes import LANCE, Route
+
+if TYPE_CHECKING:
+    from lancehouse.server.app import Exchange
+    from lancehouse.server.calls import Call
+
+PREFIX = "/lance/{backend}/v1/"
+ARROW_FILE = b"application/vnd.apache.arrow.file"
+RETRY_AFTER_S = 1
+
+Backends = Mapping[str, Backend]
+
+
+def routes(backends: Backends) -> list[Route]:
+    """All operations, for all backends."""
+
+    def route(operation: Operation) -> Route:
+        return Route(
+            operation.name,
+            operation.method,
+            PREFIX + operation.path,
+            lambda call: carry_out(operation, backends, call),
+            pool="rows",
+            streams=operation.body is Body.ARROW,
+        )
+
+    return [route(operation) for operation in OPERATIONS]
+
+
+def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
+    """One operation, if the caller may."""
+    name = call.match.prefix or ""
+    backend = backends.get(name)
+    if backend is None:
+        raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {', '.join(backends)}")
+    query = requests.parse_query(call.raw_query)
+    named: dict[str, Any] = {}
+    if "{id}" in operation.path:
+        named["id"] = requests.levels(call.match.name, query)
+    if "{index_name}" in operation.path:
+        named["index_name"] = call.match.index
+    request = requests.read(operation, named, query, call.body, requests.context_of(call.headers))
+    for about in ids_of(request):
+        _require(call.caller.identity, operation.needs, backend, tuple(about))
+    if operation.name == "ListAllTables":
+        delimiter = query.get("delimiter", [requests.DELIMITER])[0]
+        request = request.model_copy(update={"context": {**(request.context or {}), "delimiter": delimiter}})
+    return _answer(operation, ask(backend, operation, request, _token(call.headers), call.upload))
+
+
+def _require(identity: Identity, needs: Needs, backend: Backend, id: tuple[str, ...]) -> None:
+    """Refuse what no grant allows. Who may read what of a warehouse, its catalog decides."""
+    if needs is Needs.ARRANGE:
+        identity.require_over(backend.name, id)
+    elif needs is Needs.WRITE:
+        identity.require(Role.WRITER, backend.name, id[:-1])
+    elif not backend.above:
+        identity.require(Role.READER, backend.name, id)
+
+
+def _token(headers: Mapping[str, str]) -> str | None:
+    """What says who calls: the catalog is asked in their name."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+
+
+def _answer(operation: Operation, made: Any) -> Response:
+    match operation.answer:
+        case Answer.ARROW:
+            return Response(200, content_type=ARROW_FILE, parts=made)
+        case Answer.TEXT:
+            return Response(200, orjson.dumps(made))
+    fields, headers = answers.split(made)
+    response = Response(200, headers=[(name.lower().encode(), value.encode()) for name, value in headers.items()])
+    match operation.answer:
+        case Answer.NUMBER:
+            response.body = orjson.dumps(fields["count"])
+        case Answer.PAIRS:
+            response.body = orjson.dumps(fields.get("metadata") or {})
+        case Answer.JSON:
+            response.body = orjson.dumps(fields)
+    return response
+
+
+def is_of(exchange: Exchange) -> bool:
+    """Whether a request is for the gateway."""
+    return exchange.raw_path.startswith(LANCE)
+
+
+def refusal(error: BaseException, request_id: str) -> Response:
+    """The answer that an error is, in the protocol's form; its instance is the request's id, which the log has."""
+    if isinstance(error, NoRouteError):
+        return _error(404, int(ErrorCode.UNSUPPORTED), error, request_id)
+    code = answers.code_of(error)
+    response = _error(answers.status_of(code), code, error, request_id)
+    if response.status == 401:
+        response.headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
+    if response.status in (429, 503):
+        response.headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
+    return response
+
+
+def failure(request_id: str) -> Response:
+    """The answer when something went wrong that nobody foresaw."""
+    words = f"the server failed; its log has the reason under the request id {request_id}"
+    return _error(500, int(ErrorCode.INTERNAL), InternalError(words), request_id)
+
+
+def _error(status: int, code: int, error: BaseException, request_id: str) -> Response:
+    body = answers.error(code, str(error), request_id)
+    return Response(status, body, why=(type(error).__name__, str(error)))
