@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 from lance_namespace import LanceNamespace, ListNamespacesRequest, ListTablesRequest
-from lance_namespace.errors import TableNotFoundError
+from lance_namespace.errors import InvalidInputError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake import history as lake
@@ -62,9 +62,14 @@ def history(spark: SparkSession, address: Address) -> DataFrame:
 def tables(catalog: Catalog, namespace: Sequence[str]) -> Iterator[Address]:
     """The tables in a namespace and below it."""
     client = catalog.namespace()
-    for name in _names(client, namespace):
+    children = list(_children(client, namespace))
+    try:
+        names = list(_names(client, namespace))
+    except InvalidInputError:  # a warehouse holds namespaces only
+        names = []
+    for name in names:
         yield catalog.table([*namespace, name])
-    for child in _children(client, namespace):
+    for child in children:
         yield from tables(catalog, [*namespace, child])
 
 
@@ -95,10 +100,11 @@ def _names(client: LanceNamespace, namespace: Sequence[str]) -> Iterator[str]:
 
 
 def _children(client: LanceNamespace, namespace: Sequence[str]) -> Iterator[str]:
-    token = None
+    """The last levels of the namespaces below one; some catalogs list whole ids."""
+    above, token = ".".join([*namespace, ""]), None
     while True:
         page = client.list_namespaces(ListNamespacesRequest(id=list(namespace), page_token=token))
-        yield from sorted(page.namespaces)
+        yield from (child.removeprefix(above) for child in sorted(page.namespaces))
         token = page.page_token
         if not token:
             return
