@@ -50,17 +50,27 @@ with_properties = click.option(
 with_table = click.argument("table", metavar="ID", callback=levels)
 
 
-def with_namespace(command: Command) -> Command:
-    """The options that name a catalog. The command gets the client that they make, as `namespace`."""
+def with_target(command: Command) -> Command:
+    """The options that name a catalog. The command gets what they say, as `target`."""
 
     @click.option(
         "--impl", default="iceberg", metavar="NAME", help="Client: alias or full class path; default: iceberg."
     )
     @with_properties
     @wraps(command)
-    def connected(*arguments: Any, impl: str, properties: dict[str, str], **options: Any) -> Any:
+    def named(*arguments: Any, impl: str, properties: dict[str, str], **options: Any) -> Any:
         os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
-        namespace = Target(CLASS_PATHS.get(impl, impl), properties).connect()
-        return command(*arguments, namespace=namespace, **options)
+        return command(*arguments, target=Target(CLASS_PATHS.get(impl, impl), properties), **options)
+
+    return named
+
+
+def with_namespace(command: Command) -> Command:
+    """The options that name a catalog. The command gets the client that they make, as `namespace`."""
+
+    @with_target
+    @wraps(command)
+    def connected(*arguments: Any, target: Target, **options: Any) -> Any:
+        return command(*arguments, namespace=target.connect(), **options)
 
     return connected

@@ -8,6 +8,7 @@ import click
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import UnsupportedOperationError
 
+from lancehouse.cli import upkeep
 from lancehouse.cli.catalogs import with_namespace, with_table
 from lancehouse.identifiers import write_levels
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
@@ -45,6 +46,10 @@ def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, namespace: La
         raise click.UsageError(f"--adopt goes with --by {IMPL}")
     version = managing(namespace).manage_table(table, by, adopt=adopt)
     app.output.record("", {"table": write_levels(table), MANAGED_BY: by, "version": version})
+
+
+for command in upkeep.COMMANDS:
+    table.add_command(command)
 
 
 def managing(namespace: LanceNamespace) -> ManagedTables:

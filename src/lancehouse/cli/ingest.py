@@ -1,0 +1,77 @@
+"""`lancehouse ingest`: files and Iceberg tables into a Lance table, on local Spark."""
+
+from __future__ import annotations
+
+import click
+
+from lancehouse.cli.catalogs import levels, pairs
+from lancehouse.cli.local import Work, with_work
+from lancehouse.identifiers import write_levels
+
+FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
+MODES = ("append", "overwrite", "create")
+ICEBERG = "iceberg"
+
+
+@click.command()
+@click.argument("sources", metavar="SOURCE…", nargs=-1, required=True)
+@click.option("--table", required=True, metavar="ID", callback=levels, help="Where to; a missing table is created.")
+@click.option("--format", type=click.Choice(FORMATS), help="By default what the extensions say.")
+@click.option(
+    "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What becomes of rows that are there."
+)
+@click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--source-option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=pairs,
+    help="Of the source's storage, or of Iceberg's catalog; repeat it for each.",
+)
+@click.option("--run", metavar="TEXT", help="Names this run: the same one again adds nothing.")
+@with_work
+def ingest(
+    sources: tuple[str, ...],
+    table: tuple[str, ...],
+    format: str | None,
+    mode: str,
+    columns: tuple[str, ...],
+    options: dict[str, str],
+    run: str | None,
+    work: Work,
+) -> None:
+    """Bring files, folders, globs or an Iceberg table into a Lance table.
+
+    SOURCE is a path here or in an object store (s3://, gs://, az://); with --format iceberg the name of a table,
+    catalog.namespace.table. After a failure the same command goes on where it was.
+    """
+    if format == ICEBERG and len(sources) > 1:
+        raise click.UsageError("one Iceberg table at a time")
+    look(work, table, () if format == ICEBERG else sources)
+    with work.begin(f"ingesting into {write_levels(table)}") as catalog:
+        version = catalog.ingest(
+            sources[0] if format == ICEBERG else list(sources),
+            table,
+            format=format,
+            mode=mode,
+            columns=columns or None,
+            options=options,
+            run=run,
+        )
+        rows = catalog.count(table, version=version)
+    work.app.output.record("", {"table": write_levels(table), "version": version, "rows": rows})
+
+
+def look(work: Work, table: tuple[str, ...], sources: tuple[str, ...]) -> None:
+    """See that the catalog answers and that files of this machine are there, before Spark is started.
+
+    Raises:
+        LanceNamespaceError: it does not, or one is not.
+    """
+    from lancehouse.lake.dataset import TableRef
+    from lancehouse.spark.sources.listing import find
+
+    TableRef.of(work.look(), table).exists()
+    if here := [source for source in sources if "://" not in source]:
+        find(here, {})

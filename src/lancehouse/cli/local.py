@@ -1,0 +1,122 @@
+"""What commands share that work on Spark, which they start on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+from lance_namespace import LanceNamespace
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.cli.catalogs import Command, pairs, with_target
+from lancehouse.conformance.target import Target
+
+if TYPE_CHECKING:
+    from lancehouse.cli.main import App
+    from lancehouse.cli.output import Progress
+    from lancehouse.spark import LanceCatalog
+
+AGE = re.compile(r"(\d+)([smhdw])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A catalog, and the Spark that is to work in it."""
+
+    app: App
+    target: Target
+    cores: int | None
+
+    def look(self) -> LanceNamespace:
+        """A client for what should be seen before Spark is started, which takes a while."""
+        return self.target.connect()
+
+    @contextmanager
+    def begin(self, words: str) -> Iterator[LanceCatalog]:
+        """Start Spark; show what it does and how far it is, until the block ends."""
+        with self.app.output.progress(words) as progress:
+            progress.say("starting Spark …")
+            with session(self.app, self.cores) as spark:
+                from lancehouse.spark import LanceCatalog
+                from lancehouse.spark.watching import watch
+
+                catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
+                progress.say("")
+                with watch(spark, told(progress)):
+                    yield catalog
+
+
+def told(progress: Progress) -> Callable[[Any], None] | None:
+    """What `watch` is to call; nothing, where nobody sees it."""
+    return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
+
+
+@contextmanager
+def session(app: App, cores: int | None) -> Iterator[Any]:
+    """A Spark on this machine, which says something on the terminal with --debug only.
+
+    Raises:
+        InvalidInputError: it is not installed, or does not start.
+    """
+    try:
+        from lancehouse.spark.quiet import quiet
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("lancehouse"):
+            raise
+        raise InvalidInputError(f"this needs {error.name.partition('.')[0]}: pip install 'lancehouse[spark]'") from None
+    with quiet(cores, shows_log=app.debug) as spark:
+        yield spark
+
+
+with_cores = click.option(
+    "--cores", type=click.IntRange(1), metavar="N", help="How many of this machine Spark uses; default: all."
+)
+
+
+def with_work(command: Command) -> Command:
+    """The options that name a catalog, and those of Spark. The command gets both as `work`."""
+
+    @with_target
+    @with_cores
+    @wraps(command)
+    def prepared(*arguments: Any, target: Target, cores: int | None, **options: Any) -> Any:
+        app: App = click.get_current_context().obj
+        return command(*arguments, work=Work(app, target, cores), **options)
+
+    return prepared
+
+
+def age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+    """How old something is, as people write it."""
+    match = AGE.fullmatch(value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no age: write 12h, 14d or 2w", ctx, param)
+    try:
+        return timedelta(**{UNITS[match[2]]: int(match[1])})
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is more than a calendar has", ctx, param) from None
+
+
+def values(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
+    """Parameters: numbers, true, false and the rest of JSON as what they are, anything else as text."""
+    return {key: _value(text) for key, text in pairs(ctx, param, given).items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def with_values(name: str, help: str) -> Callable[[Command], Command]:
+    """An option for parameters, which may be repeated."""
+    return click.option(name, "params", metavar="KEY=VALUE", multiple=True, callback=values, help=help)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
+
+from lancehouse.cli.main import main
+from lancehouse.cli.upkeep import size
+from tests.servers.lancehouse import PROGRAM, Served
+from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests
+
+pytestmark = [
+    pytest.mark.usefixtures("spark"),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
+]
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+DEAD = "endpoint=http://127.0.0.1:9"
+
+
+def run(*words: str, output: str = "text") -> Result:
+    return CliRunner().invoke(main, ["--output", output, "table", *words], env={"COLUMNS": "80"})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of tables: `docs` of five fragments."""
+    folder = tmp_path / "tables"
+    for number in range(5):
+        rows = pa.table({"id": range(number * 10, number * 10 + 10), "text": [f"text {each}" for each in range(10)]})
+        lance.write_dataset(rows, folder / "docs.lance", mode="append")
+    return folder
+
+
+@pytest.fixture
+def given(root: Path) -> list[str]:
+    return ["--impl", "dir", "--property", f"root={root}"]
+
+
+def lines(done: Result) -> dict[str, str]:
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+
+
+def told(done: Result, status: int = 0) -> Any:
+    assert done.exit_code == status, done.output
+    return json.loads(done.stdout)
+
+
+def test_compact(root: Path, given: list[str]) -> None:
+    made = lines(run("compact", *given, "docs"))
+    assert (made["table"], made["fragments_removed"], made["fragments_added"]) == ("docs", "5", "1")
+    again = told(run("compact", *given, "docs", output="json"))
+    assert (again["table"], again["fragments_removed"], str(again["version"])) == ("docs", 0, made["version"])
+    assert len(lance.dataset(root / "docs.lance").get_fragments()) == 1
+
+
+def test_index_and_the_rows_that_come_later(root: Path, given: list[str]) -> None:
+    made = lines(run("index", *given, "docs", "--column", "id", "--kind", "btree", "--param", "zone_size=128"))
+    assert made == {"table": "docs", "index": "id_idx", "version": "6", "segments": "1"}
+    lance.write_dataset(pa.table({"id": [50], "text": ["late"]}), root / "docs.lance", mode="append")
+    assert lines(run("optimize-indices", *given, "docs", "--name", "id_idx"))["version"] == "8"
+    found = lance.dataset(root / "docs.lance")
+    assert found.stats.index_stats("id_idx")["num_unindexed_rows"] == 0
+    refused = run("index", *given, "docs", "--column", "id", "--kind", "BTREE")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "id_idx" in refused.stderr
+    named = told(run("index", *given, "docs", "--column", "id", "--kind", "BITMAP", "--name", "b", output="json"))
+    assert named["index"] == "b"
+
+
+def test_old_versions_go(root: Path, given: list[str]) -> None:
+    dataset = lance.dataset(root / "docs.lance")
+    dataset.tags.create("keep", 2)
+    assert lines(run("cleanup", *given, "docs"))["versions"] == "0"
+    planned = told(run("cleanup", *given, "docs", "--older-than", "0s", "--dry-run", output="json"))
+    assert (planned["versions"], planned["dry_run"], planned["tagged"]) == (3, True, ["keep"])
+    assert len(dataset.versions()) == 5
+    gone = lines(run("cleanup", *given, "docs", "--older-than", "0s"))
+    assert (gone["versions"], gone["tagged"]) == ("3", "keep")
+    assert len(lance.dataset(root / "docs.lance").versions()) == 2
+
+
+def test_orphans_go(root: Path, given: list[str]) -> None:
+    orphan = root / "docs.lance" / "data" / "0123456789abcdef.lance"
+    orphan.write_bytes(b"1234")
+    assert run("remove-orphans", *given, "docs", "--older-than", "0s").exit_code == 1
+    now = ["--older-than", "0s", "--no-writers"]
+    planned = run("remove-orphans", *given, "docs", *now, "--dry-run")
+    assert orphan.name in planned.stdout
+    assert "docs: would remove 1 file, 4 bytes" in planned.stdout
+    assert told(run("remove-orphans", *given, "docs", *now, "--dry-run", output="json"))["rows"] == [
+        {"name": f"data/{orphan.name}"}
+    ]
+    assert orphan.exists()
+    assert lines(run("remove-orphans", *given, "docs", *now))["bytes"] == "4"
+    assert not orphan.exists()
+
+
+@pytest.fixture
+def home(served: Served) -> list[str]:
+    """A namespace of the server with a table, one below it, one that is broken and one that is only declared."""
+    levels = [served.warehouse, f"upkeep_{uuid4().hex[:8]}"]
+    client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
+    for namespace in (levels, [*levels, "below"]):
+        client.create_namespace(CreateNamespaceRequest(id=namespace))
+    for table in ([*levels, "good"], [*levels, "bad"], [*levels, "below", "deep"]):
+        for mode in ("create", "append", "append"):
+            lance.write_dataset(pa.table({"id": [1, 2]}), namespace_client=client, table_id=table, mode=mode)
+    client.declare_table(DeclareTableRequest(id=[*levels, "new"]))
+    location = Path(lance.dataset(namespace_client=client, table_id=[*levels, "bad"]).uri.removeprefix("file://"))
+    for file in (location / "data").iterdir():
+        file.write_bytes(b"broken")
+    return levels
+
+
+def test_a_namespace_of_which_one_table_is_broken(home: list[str], served: Served) -> None:
+    name = ".".join(home)
+    given = ["--property", f"endpoint={served.iceberg}", "--namespace", name]
+    done = run("compact", *given)
+    assert done.exit_code == 1
+    assert f"1 of 4 tables failed: {name}.bad" in done.stderr
+    assert f"{name}: 2 done, 1 empty, 1 fails" in done.stdout
+    assert "3 fragments became 1" in " ".join(done.stdout.split())
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    again = told(run("compact", *given, output="json"), status=1)
+    results = {row["table"].removeprefix(f"{name}."): row["result"] for row in again["rows"]}
+    assert results == {"good": "done", "bad": "fails", "new": "empty", "below.deep": "done"}
+    assert again["counts"] == {"done": 2, "empty": 1, "fails": 1}
+
+
+@pytest.mark.parametrize("command", ["optimize-indices", "cleanup", "remove-orphans"])
+def test_a_whole_warehouse(command: str, home: list[str], served: Served) -> None:
+    given = ["--property", f"endpoint={served.iceberg}"]
+    done = run(command, *given, "--namespace", served.warehouse, output="json")
+    name = ".".join(home)
+    assert {f"{name}.good", f"{name}.below.deep"} <= {row["table"] for row in json.loads(done.stdout)["rows"]}
+    refused = run(command, *given, "--all")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "this catalog does not list what it holds: give --namespace" in refused.stderr
+
+
+def test_a_whole_catalog(root: Path, given: list[str]) -> None:
+    lance.write_dataset(pa.table({"id": [1]}), root / "more.lance")
+    done = run("cleanup", *given, "--all", "--older-than", "0s", "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:4]] == ["docs", "more"]
+    assert "would remove 4 versions" in done.stdout
+    assert "the whole catalog: 2 done" in done.stdout
+
+
+def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"page_{uuid4().hex[:8]}"
+    client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
+    client.create_namespace(CreateNamespaceRequest(id=[served.warehouse, name]))
+    (tmp_path / "trips").mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "trips" / "1.parquet")
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text().replace("http://127.0.0.1:8181/iceberg", served.iceberg)
+    commands = re.findall(r"^lancehouse (.*)$", page.replace("main.db", f"{served.warehouse}.{name}"), re.M)
+    assert len(commands) == 4
+    for command in commands:
+        done = CliRunner().invoke(
+            main, command.replace("--namespace main ", f"--namespace {served.warehouse}.{name} ").split()
+        )
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["compact"], 2, "give the ID of a table, or --namespace NS, or --all"),
+        (["compact", "docs", "--all"], 2, "give the ID of a table, or --namespace NS, or --all"),
+        (["compact", "wh..docs"], 2, "is no id"),
+        (["compact", "docs", "--cores", "0"], 2, "0 is not in the range"),
+        (["compact", "docs", "--param", "target"], 2, "a property is key=value"),
+        (["compact", "docs", "--param", "target_rows=5"], 1, "target_rows"),
+        (["compact", "nothing"], 1, "nothing"),
+        (["compact", "--namespace", "nowhere"], 1, "Namespace not found"),
+        (["index", "docs", "--column", "id"], 2, "Missing option '--kind'"),
+        (["index", "docs", "--column", "idd", "--kind", "BTREE"], 1, "idd"),
+        (["index", "docs", "--column", "id", "--kind", "TREE"], 1, "TREE"),
+        (["index", "docs", "--column", "text", "--kind", "IVF_PQ"], 1, "text"),
+        (["optimize-indices", "docs", "--name", "none_idx"], 1, "none_idx"),
+        (["cleanup", "docs", "--older-than", "two weeks"], 2, "'two weeks' is no age: write 12h, 14d or 2w"),
+        (["cleanup", "docs", "--older-than", "99999999999w"], 2, "is more than a calendar has"),
+        (["remove-orphans", "docs", "--older-than", "5m"], 1, "older_than"),
+        (
+            ["compact", "wh.db.docs", "--impl", "iceberg", "--property", DEAD, "--property", "max_retries=0"],
+            1,
+            "refused",
+        ),
+        (["compact", "docs", "--impl", "nowhere.Namespace"], 1, "No module named 'nowhere'"),
+    ],
+)
+def test_wrong_words(words: list[str], status: int, said: str, given: list[str]) -> None:
+    done = run(words[0], *(given if "--impl" not in words else []), *words[1:])
+    assert done.exit_code == status, done.output
+    assert said in done.stderr
+    assert (done.stdout, "Traceback" in done.stderr) == ("", False)
+    if status == 1:
+        assert done.stderr.count("\n") == 1
+
+
+def test_without_the_extra(given: list[str]) -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from lancehouse.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "table", "compact", *given, "docs"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: this needs pyspark: pip install 'lancehouse[spark]'\n")
+
+
+def test_nothing_that_is_slow_is_loaded_for_the_help() -> None:
+    code = "import sys, lancehouse.cli.main; print({'pyspark', 'lance', 'pandas', 'rich.progress'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_a_spark_of_its_own_says_nothing(given: list[str]) -> None:
+    done = subprocess.run(
+        [PROGRAM, "table", "compact", *given, "docs", "--cores", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[0].split() == ["table", "docs"]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (5 * 10**18, "5000.0 PB")]
+)
+def test_sizes(number: int, said: str) -> None:
+    assert size(number) == said
+
+
+def test_ages() -> None:
+    from lancehouse.cli.local import age
+
+    cases = {"90s": timedelta(seconds=90), "12h": timedelta(hours=12), "2w": timedelta(days=14), "0d": timedelta()}
+    for text, expected in cases.items():
+        assert age(None, None, text) == expected  # type: ignore[arg-type]
