@@ -12,8 +12,10 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.cli.conformance import conformance
 from lancehouse.cli.db import db
+from lancehouse.cli.ingest import ingest
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
 from lancehouse.cli.principal import principal
+from lancehouse.cli.run import run
 from lancehouse.cli.serve import serve
 from lancehouse.cli.table import table
 
@@ -59,5 +61,5 @@ def version(app: App) -> None:
     app.output.record("", {**packages, "python": platform.python_version()})
 
 
-for command in (conformance, db, principal, serve, table):
+for command in (conformance, db, ingest, principal, run, serve, table):
     main.add_command(command)

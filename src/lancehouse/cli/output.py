@@ -65,7 +65,9 @@ class Output(ABC):
         """One thing and what is known of it."""
 
     @abstractmethod
-    def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+    ) -> None:
         """Many things of a kind.
 
         Args:
@@ -73,6 +75,7 @@ class Output(ABC):
             rows: the things.
             summary: about all of them, for programs.
             words: the same for people.
+            name: what programs find the things under.
         """
 
     @abstractmethod
@@ -98,7 +101,9 @@ class Text(Output):
         for key, value in fields.items():
             self._out.print(f"{key:{width}}  {_said(value)}", soft_wrap=True, markup=False)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+    ) -> None:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             table.add_column(column.title, width=column.width, overflow="fold")
@@ -127,8 +132,10 @@ class Json(Output):
     def record(self, title: str, fields: Row) -> None:
         _print(fields)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str) -> None:
-        _print({**summary, "rows": list(rows)})
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+    ) -> None:
+        _print({**summary, name: list(rows)})
 
     def error(self, sentence: str) -> None:
         click.echo(json.dumps({"error": sentence}, ensure_ascii=False), err=True)
@@ -189,7 +196,7 @@ def _said(value: object) -> object:
 
 
 def _cell(column: Column, row: Row, before: Row) -> str:
-    value = str(row[column.key])
+    value = "" if row[column.key] is None else str(row[column.key])
     if column.grouped and row[column.key] == before.get(column.key):
         return ""
     value = value if len(value) <= LONG else value[:LONG] + "…"

@@ -18,6 +18,7 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import kind_of, readable
 from lancehouse.lake.indices import ALIASES, SCALAR, VECTOR, sub_vectors
+from lancehouse.lake.scans import like
 
 PQ_BITS = 8
 """Lance's default."""
@@ -98,20 +99,45 @@ def checked(table: TableRef, dataset: lance.LanceDataset, wanted: Build) -> Buil
         TableIndexAlreadyExistsError: there is such an index.
         InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
     """
+    build = _understood(table, dataset, wanted)
+    _check_name(table, dataset, build)
+    rows = dataset.count_rows()
+    if build.kind == "BITMAP" and not rows:
+        raise InvalidInputError(f"{table} has no rows yet, without which there can be no index BITMAP")
+    return _rehearsed(table, dataset, build, rows)
+
+
+def check_possible(
+    table: TableRef, schema: pa.Schema, column: str, kind: str, name: str, params: Mapping[str, Any]
+) -> None:
+    """See that an index can be built of a table that is to have these columns, if it has rows enough.
+
+    Raises:
+        TableColumnNotFoundError: there is no such column.
+        InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
+    """
+    dataset = like(schema)
+    wanted = Build(dataset.version, column, kind, name, False, dict(params))
+    _rehearsed(table, dataset, _understood(table, dataset, wanted), rows=0)
+
+
+def _understood(table: TableRef, dataset: lance.LanceDataset, wanted: Build) -> Build:
+    """The same with its kind as pylance calls it; there is such a kind, with such parameters, and such a column."""
     kind = ALIASES.get(wanted.kind.upper(), wanted.kind.upper())
     if kind not in VECTOR + SCALAR:
         raise InvalidInputError(f"an index {wanted.kind!r} is none of {', '.join(VECTOR + SCALAR)}")
     build = dataclasses.replace(wanted, kind=kind)
     _check_column(table, dataset, build)
-    _check_name(table, dataset, build)
     _check_params(build)
-    rows = dataset.count_rows()
+    if build.kind == "RTREE" and not _is_geometry(dataset.lance_schema.field_case_insensitive(build.column)):
+        raise InvalidInputError(f"{table}: column {build.column} has no geometries, of which an index RTREE is")
+    return build
+
+
+def _rehearsed(table: TableRef, dataset: lance.LanceDataset, build: Build, rows: int) -> Build:
+    """The same with all that it needs to be built; it was tried on next to nothing."""
     if build.is_vector:
         build = _with_defaults(table, build, dtype_of(dataset, build), rows)
-    elif build.kind == "BITMAP" and not rows:
-        raise InvalidInputError(f"{table} has no rows yet, without which there can be no index BITMAP")
-    elif build.kind == "RTREE" and not _is_geometry(dataset.lance_schema.field_case_insensitive(build.column)):
-        raise InvalidInputError(f"{table}: column {build.column} has no geometries, of which an index RTREE is")
     _rehearse(table, dataset, build)
     return build
 

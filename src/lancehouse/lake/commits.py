@@ -20,12 +20,15 @@ from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.dataset import TableRef, committing
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import Piece, Place, discard, metadata, write
+from lancehouse.lake.streams import Given
 from lancehouse.lake.versions import transaction_of
 
 Properties = Mapping[str, str] | None
 
 RUN = "lancehouse.run"
 """Key of a transaction's properties: the run that made it, by which it is known when it comes again."""
+
+_UPKEEP = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Rewrite)
 
 RETRIES = 20
 """How often Lance tries to commit again over versions that are not in the way."""
@@ -57,6 +60,20 @@ def overwrite(
         ) from error
 
 
+def restore(table: TableRef, at: Place, version: int, base: int) -> int:
+    """Put an older version in the place of the one that is the latest; the version that this made.
+
+    Raises:
+        ConcurrentModificationError: somebody has changed the table since `base`: that would be gone.
+    """
+    try:
+        return commit(table, at, lance.LanceOperation.Restore(version), base, retries=0)
+    except ConcurrentModificationError as error:
+        raise ConcurrentModificationError(
+            f"{table}: somebody has changed it since version {base}, and version {version} would undo that"
+        ) from error
+
+
 def create(
     table: TableRef, at: Place, schema: pa.Schema, pieces: Sequence[Piece], properties: Properties = None
 ) -> int:
@@ -74,7 +91,7 @@ def create(
         raise
 
 
-def create_with(table: TableRef, at: Place, rows: pa.Table) -> int:
+def create_with(table: TableRef, at: Place, rows: Given) -> int:
     """Write the first version of a table. Of several writers one succeeds, and the others leave no files.
 
     `lance.write_dataset(mode="create")` will not do: of two at the same time the second overwrites the first.
@@ -156,3 +173,37 @@ def find(table: TableRef, is_wanted: Callable[[lance.Transaction], bool], after:
 def version_of_run(table: TableRef, run: str) -> int | None:
     """The version that a run has made, if it did and that version is still there."""
     return find(table, lambda made: (made.transaction_properties or {}).get(RUN) == run)
+
+
+def only_upkeep_since(table: TableRef, version: int) -> int | None:
+    """The latest version, if all that came after another one are of indices and compactions; None if some are not."""
+    with table.opened() as dataset:
+        later = sorted(each["version"] for each in dataset.version_refs() if each["version"] > version)
+        made = [known and known.operation for known in (transaction_of(dataset, each) for each in later)]
+    for one, following in itertools.zip_longest(made, made[1:]):
+        # A compaction takes numbers for its fragments first, by a version of a kind that pylance has no class for.
+        is_reserved = type(one) is lance.LanceOperation.BaseOperation
+        if not isinstance(following if is_reserved else one, _UPKEEP):
+            return None
+    return later[-1] if later else version
+
+
+def is_undone(table: TableRef, version: int) -> bool:
+    """Whether a version from before was put back after this one."""
+
+    def undoes(made: lance.Transaction) -> bool:
+        return isinstance(made.operation, lance.LanceOperation.Restore) and made.operation.version < version
+
+    return find(table, undoes, after=version) is not None
+
+
+def rows_added(table: TableRef, version: int) -> int | None:
+    """How many rows a version has written, as far as Lance still knows."""
+    with table.opened() as dataset:
+        made = transaction_of(dataset, version)
+    match made and made.operation:
+        case lance.LanceOperation.Append(fragments) | lance.LanceOperation.Overwrite(_, fragments):
+            return sum(int(fragment.physical_rows) for fragment in fragments)
+        case lance.LanceOperation.Update() as update:
+            return sum(int(fragment.physical_rows) for fragment in update.new_fragments)
+    return None

@@ -67,7 +67,7 @@ def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **o
     """
     require_latest(table)
     chosen = {"target_rows_per_fragment": target_rows_per_fragment, **options}
-    _check(chosen)
+    check_options(chosen)
     with table.opened() as dataset:
         if table.branch is not None and not chosen.get(_DEFERRED):
             _require_own_indices(table, dataset)
@@ -141,11 +141,16 @@ def overtaken(table: TableRef, work: str) -> Iterator[None]:
         ) from error
 
 
-def _check(options: dict[str, Any]) -> None:
+def check_options(options: dict[str, Any]) -> None:
+    """See that there are such options of a compaction.
+
+    Raises:
+        InvalidInputError: there are not.
+    """
     known = CompactionOptions.__annotations__
     if unknown := sorted(options.keys() - known.keys()):
         raise InvalidInputError(f"compaction has no option {', '.join(unknown)}; it has {', '.join(known)}")
-    if options["target_rows_per_fragment"] in (None, 0):
+    if options.get("target_rows_per_fragment", 1) in (None, 0):
         raise InvalidInputError("target_rows_per_fragment must be 1 or more")
 
 

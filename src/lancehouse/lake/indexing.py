@@ -36,6 +36,7 @@ from lancehouse.lake.compaction import overtaken
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import place
+from lancehouse.lake.indices import ALIASES
 from lancehouse.lake.manifests import STAGING
 from lancehouse.lake.orphans import require_latest
 
@@ -255,6 +256,37 @@ def optimize(
             retrain=retrain, **{key: value for key, value in chosen.items() if value is not None}
         )
         return int(dataset.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An index that a table has."""
+
+    name: str
+    columns: tuple[str, ...]
+    kind: str
+    unindexed: int
+    """Rows that came after it."""
+
+    def is_like(self, column: str, kind: str) -> bool:
+        """Whether it is one of a column and of a kind."""
+        return self.columns == (column,) and _plain(self.kind) == _plain(kind)
+
+
+def known(table: TableRef, name: str) -> Known | None:
+    """The index of that name, if there is one."""
+    with table.opened() as dataset:
+        found = next((index for index in dataset.describe_indices() if index.name == name), None)
+        if found is None:
+            return None
+        rows = dataset.count_rows() - found.num_rows_indexed
+    return Known(name, tuple(found.field_names), found.index_type, max(rows, 0))
+
+
+def _plain(kind: str) -> str:
+    """The name of a kind, of which pylance has several."""
+    upper = kind.upper()
+    return ALIASES.get(upper, upper).replace("_", "")
 
 
 # What pieces are, and share

@@ -148,6 +148,16 @@ def _has(schema: pa.Schema, name: str) -> bool:
     return name in schema.names or name.partition(".")[0] in schema.names or name in ("_rowid", "_rowaddr")
 
 
+def like(schema: pa.Schema) -> lance.LanceDataset:
+    """A table without rows that has these columns, in memory: to see what can be asked of such a one.
+
+    Raises:
+        LanceNamespaceError: Lance does not keep such columns.
+    """
+    with translated("a table"):
+        return lance.write_dataset(schema.empty_table(), "memory://")
+
+
 def groups(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[Part]]:
     """The fragments of a version in groups of about as many rows, in their order.
 

@@ -114,12 +114,16 @@ def table_schema(struct: Mapping[str, Any], vector_columns: Mapping[str, int] | 
         TableSchemaValidationError: Lance does not store a type, or two columns have one name.
         InvalidInputError: a vector column is unknown or no array of numbers, or its dimension is not positive.
     """
-    schema = from_spark(struct)
+    return with_vectors(from_spark(struct), vector_columns or {})
+
+
+def with_vectors(schema: pa.Schema, vector_columns: Mapping[str, int]) -> pa.Schema:
+    """The columns of a new table, some of which are vectors; see `table_schema`."""
     if len(set(schema.names)) < len(schema):
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         raise TableSchemaValidationError(f"more than one column is called {', '.join(twice)}")
     fields = list(schema)
-    for name, dimension in (vector_columns or {}).items():
+    for name, dimension in vector_columns.items():
         if dimension < 1:
             raise InvalidInputError(f"vector column {name}: the dimension is {dimension}, not a positive number")
         fields = _with_vector(fields, [name] if name in schema.names else name.split("."), name, dimension)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,11 +22,36 @@ from lancehouse.modes import one_of
 from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.sources import Unit, open_source
+from lancehouse.spark.sources import Source, Unit, open_source
+from lancehouse.spark.sources.conforming import conformed
 from lancehouse.spark.tasks import results
 from lancehouse.spark.writing import Write, declare, made_before
 
 MODES = ("create", "append", "overwrite")
+
+
+class Transform(Protocol):
+    """What becomes of rows between the source and the table; it goes to executors."""
+
+    @property
+    def key(self) -> str:
+        """The same for what makes the same of the same rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what comes out."""
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What becomes of batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What an ingest did."""
+
+    version: int
+    rows: int | None
+    """That were read; None if all was done before."""
 
 
 def ingest(
@@ -40,41 +67,77 @@ def ingest(
 ) -> int:
     """Bring rows into a table; the version that this made. A missing table is created.
 
-    What tasks have written is noted in the table's own storage: the same call after a failure goes on from there. Until
-    it succeeds, a table that was missing stays declared, without data.
-
     Raises:
         InvalidInputError: a file cannot be read.
         TableSchemaValidationError: its columns do not fit the table.
         ConcurrentModificationError: in mode `overwrite`, somebody changed the table meanwhile.
     """
     mode = one_of("mode", mode, *MODES)
-    table = address.ref()
-    if (made := made_before(table, how)) is not None:
+    if (made := made_before(address.ref(), how)) is not None:
         return made
     found = open_source(source, format, columns, options, parallelism=parallelism(spark))
+    named = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
+    return bring(spark, address, found, list(map(str, named)), mode, how).version
+
+
+def bring(
+    spark: SparkSession,
+    address: Address,
+    found: Source,
+    name: Sequence[str],
+    mode: str,
+    how: Write,
+    transform: Transform | None = None,
+    target: pa.Schema | None = None,
+) -> Brought:
+    """Bring rows of a source that is open into a table, through a transformation if there is one.
+
+    What tasks have written is noted in the table's own storage: the same call after a failure goes on from there. Until
+    it succeeds, a table that was missing stays declared, without data.
+
+    Args:
+        spark: the session.
+        address: of the table.
+        found: the source.
+        name: what it is known by when it comes again.
+        mode: one of `MODES`.
+        how: how rows are written.
+        transform: what becomes of the rows.
+        target: columns of a new table, or of one that is written over; by default those of the rows.
+
+    Raises:
+        TableSchemaValidationError: the columns do not fit the table.
+        ConcurrentModificationError: in mode `overwrite`, somebody changed the table meanwhile.
+    """
+    table = address.ref()
+    if (made := made_before(table, how)) is not None:
+        return Brought(made, None)
     dataset = table.open() if table.exists() else None
     if dataset is not None and mode == "create":
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
     adds = dataset is not None and mode == "append"
-    schema = dataset.schema if dataset is not None and adds else found.schema
-    if unknown := [name for name in found.schema.names if name not in schema.names]:
+    given = found.schema if transform is None else transform.schema
+    schema = dataset.schema if dataset is not None and adds else target or given
+    if unknown := [name for name in given.names if name not in schema.names]:
         raise TableSchemaValidationError(f"{address} has no column {', '.join(unknown)}; leave it out with columns=")
     if dataset is None:
         declare(table)
     at = place(table)
-    progress = Progress(at.location, at.storage_options, _job(source, mode, schema))
+    job = f"ingest-{_digest(mode, str(schema), *name, *([transform.key] if transform is not None else []))}"
+    progress = Progress(at.location, at.storage_options, job)
     units = _digest(*(unit.key for unit in found.units))
     done = progress.done()
     begun = done.pop(RUN, {})
     if begun and (made := version_of_run(table, begun["run"])) is not None:  # it died after its commit
         progress.clear()
         if begun["units"] == units:
-            return made
+            return Brought(made, None)
         begun, done = {}, {}
     run = how.run or begun.get("run") or uuid4().hex
     progress.put(RUN, {"run": run, "units": units})
-    written = _written(spark, address, found.units, schema, progress.job, done, "append" if adds else "overwrite", how)
+    work = _Work(address, found.schema, transform, schema, job, "append" if adds else "overwrite", how)
+    all_done = _written(spark, found.units, work, {key: _Done(**each) for key, each in done.items()})
+    written = [piece for each in all_done for piece in each.pieces]
     at, properties = place(table), {RUN: run}
     try:
         if dataset is None:
@@ -89,41 +152,68 @@ def ingest(
             progress.clear()
         raise
     current = {unit.key for unit in found.units}
-    discard([piece for key, pieces in done.items() if key not in current for piece in pieces], at)
+    discard([piece for key, each in done.items() if key not in current for piece in each["pieces"]], at)
     progress.clear()
-    return version
-
-
-def _job(source: Any, mode: str, schema: pa.Schema) -> str:
-    """The same for the same source into the same columns; which of its units are done is told by their own keys."""
-    named = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
-    return f"ingest-{_digest(mode, str(schema), *map(str, named))}"
+    return Brought(version, sum(each.rows for each in all_done))
 
 
 def _digest(*texts: str) -> str:
     return sha256("\n".join(texts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def _written(
-    spark: SparkSession,
-    address: Address,
-    units: Sequence[Unit],
-    schema: pa.Schema,
-    job: str,
-    done: Mapping[str, Any],
-    mode: str,
-    how: Write,
-) -> list[Piece]:
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of a unit; it goes through JSON."""
+
+    rows: int
+    """That were read."""
+    pieces: list[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a task does with a unit."""
+
+    address: Address
+    source: pa.Schema
+    transform: Transform | None
+    target: pa.Schema
+    job: str
+    mode: str
+    how: Write
+    call: str = field(default_factory=lambda: uuid4().hex)
+    """Tells calls of the same job apart."""
+
+    def __call__(self, unit: Unit) -> list[str]:
+        """Write the rows of a unit, and note what was written."""
+        table, at = self.address.ref(), self.address.place(self.call)
+        counted = _Counted()
+        if self.transform is None:
+            batches = counted.of(unit.batches(self.target))
+        else:
+            made = self.transform.batches(counted.of(unit.batches(self.source)))
+            batches = (conformed(batch, self.target, (), "the rows after the steps") for batch in made)
+        rows = pa.RecordBatchReader.from_batches(self.target, batches)
+        pieces = write(table, at, rows, mode=self.mode, layout=self.how.layout)
+        done = {"rows": counted.rows, "pieces": pieces}
+        Progress(at.location, at.storage_options, self.job).put(unit.key, done)
+        return [json.dumps(done)]
+
+
+class _Counted:
+    """Counts the rows that pass."""
+
+    rows = 0
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.rows += batch.num_rows
+            yield batch
+
+
+def _written(spark: SparkSession, units: Sequence[Unit], work: _Work, done: Mapping[str, _Done]) -> list[_Done]:
     """Write what is not written yet; all that is."""
-    known = [piece for unit in units for piece in done.get(unit.key, ())]
-
-    def work(unit: Unit) -> list[Piece]:
-        table = address.ref()
-        at = place(table)
-        rows = pa.RecordBatchReader.from_batches(schema, unit.batches(schema))
-        pieces = write(table, at, rows, mode=mode, layout=how.layout)
-        Progress(at.location, at.storage_options, job).put(unit.key, pieces)
-        return pieces
-
+    known = [done[unit.key] for unit in units if unit.key in done]
     with translated():
-        return known + results(spark, [unit for unit in units if unit.key not in done], work)
+        new = results(spark, [unit for unit in units if unit.key not in done], work)
+    return [*known, *(_Done(**json.loads(text)) for text in new)]

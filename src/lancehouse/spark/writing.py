@@ -30,6 +30,8 @@ class Write:
     layout: Layout = field(default_factory=Layout)
     run: str | None = None
     """A run that has made its version already makes no other."""
+    is_new: bool = False
+    """Whether no version can be of that run, so that none is looked for."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -93,7 +95,7 @@ def overwrite(frame: DataFrame, address: Address, how: Write) -> int:
 
 def made_before(table: TableRef, how: Write) -> int | None:
     """The version that the same run has made already, if it has."""
-    return None if how.run is None else version_of_run(table, how.run)
+    return None if how.run is None or how.is_new else version_of_run(table, how.run)
 
 
 def _first(frame: DataFrame, address: Address, how: Write) -> int:

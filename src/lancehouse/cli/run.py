@@ -1,0 +1,160 @@
+"""`lancehouse run`: a pipeline in YAML, on Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+
+from lancehouse.cli.catalogs import pairs
+from lancehouse.cli.output import FAILED, Column
+
+if TYPE_CHECKING:
+    from lancehouse.cli.main import App
+    from lancehouse.spark.pipelines import Pipeline, Plan, Report
+
+PLAN = (Column("step", "Step"), Column("where", "Where"), Column("does", "Does"), Column("columns", "Columns after it"))
+STEPS = (
+    Column("step", "Step"),
+    Column("where", "Where"),
+    Column("state", "State"),
+    Column("rows", "Rows"),
+    Column("version", "Version"),
+    Column("seconds", "Seconds"),
+    Column("says", ""),
+)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
+@click.option(
+    "--set",
+    "variables",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=pairs,
+    help="A variable of the file; repeat it for each.",
+)
+@click.option("--run", metavar="ID", help="Names this run: the same one again does nothing twice, and goes on.")
+@click.option("--dry-run", is_flag=True, help="Check all of it and show the plan; write nothing.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Write the report as JSON."
+)
+@click.pass_obj
+def run(app: App, file: str, variables: dict[str, str], run: str | None, dry_run: bool, report: str | None) -> None:
+    """Run the pipeline in FILE: from files or a table, through steps, into a Lance table that readers find by a tag.
+
+    All of it is checked before anything is done. It exits with 1 if a step fails or an expectation does not hold.
+    """
+    pipeline = _load(file, variables)
+    with ExitStack() as stack:
+        progress = stack.enter_context(app.output.progress(f"pipeline {pipeline.shape.name}"))
+        started = _Started(app, pipeline, stack, progress)
+        progress.say("checking")
+        plan = pipeline.plan(started, run)
+        if dry_run:
+            stack.close()
+            _show_plan(app, plan)
+            return
+        done = _carried_out(app, plan, started, progress, report)
+    _show_report(app, done)
+    if not done.has_passed:
+        for failure in done.failures:
+            app.output.error(failure)
+        raise click.exceptions.Exit(FAILED)
+
+
+def _load(file: str, variables: dict[str, str]) -> Pipeline:
+    os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+    try:
+        from lancehouse.spark.pipelines import load
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("lancehouse"):
+            raise
+        raise InvalidInputError(f"pipelines need {error.name}: pip install 'lancehouse[spark]'") from None
+    return load(file, variables)
+
+
+class _Started:
+    """Starts Spark when it is first needed, and stops it with everything else."""
+
+    def __init__(self, app: App, pipeline: Pipeline, stack: ExitStack, progress: Any) -> None:
+        self._app, self._settings, self._stack, self._progress = app, pipeline.shape.spark, stack, progress
+        self._spark: Any = None
+
+    def __call__(self) -> Any:
+        if self._spark is None:
+            from lancehouse.spark.pipelines.sessions import session
+
+            self._progress.say("starting Spark")
+            self._spark = self._stack.enter_context(session(self._settings, shows_log=self._app.debug))
+        return self._spark
+
+
+def _carried_out(app: App, plan: Plan, start: Callable[[], Any], progress: Any, file: str | None) -> Report:
+    from lancehouse.spark.pipelines import running
+
+    report = running.begun(plan)
+
+    def said(step: str, tasks: Any) -> None:
+        if tasks is None:
+            progress.say(step)
+        else:
+            progress.count(tasks.done, tasks.total)
+
+    with _kept(report, file):
+        try:
+            running.run(plan, start(), said if progress.is_seen else None, report)
+        except KeyboardInterrupt:
+            app.output.error(f"interrupted; to go on where this run was: --run {plan.run}")
+            raise
+        except LanceNamespaceError as error:
+            raise type(error)(f"{error}; to go on where this run was: --run {plan.run}") from error
+    return report
+
+
+@contextmanager
+def _kept(report: Report, file: str | None) -> Iterator[None]:
+    """Write the report, whatever becomes of the run."""
+    try:
+        yield
+    finally:
+        if file is not None:
+            try:
+                Path(file).write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", "utf-8")
+            except OSError as error:
+                raise InvalidInputError(f"the report cannot be written to {file}: {error.strerror}") from error
+
+
+def _show_plan(app: App, plan: Plan) -> None:
+    rows = [{name: getattr(line, name) for name in line.__slots__} for line in plan.lines]
+    summary = {
+        "pipeline": plan.shape.name,
+        "run": plan.run,
+        "table": plan.shape.sink.table,
+        "version": plan.state.version,
+    }
+    app.output.table(PLAN, rows, summary, f"{plan.shape.name}: nothing was written", name="steps")
+
+
+def _show_report(app: App, report: Report) -> None:
+    told = report.to_json()
+    app.output.table(STEPS, told.pop("steps"), told, _words(report), name="steps")
+
+
+def _words(report: Report) -> str:
+    rows_in, rows_out = (_shown(number) or "?" for number in (report.rows_in, report.rows_out))
+    rows = f"{rows_in} rows in, {rows_out} out, {_shown(report.rows)} in the table"
+    versions = f"version {report.version_before or 'none'} before, {report.version_after} after"
+    tag = f", tag {report.tag}" if report.tag and report.has_passed else ""
+    return f"{report.pipeline}: {report.state} in {report.seconds:.1f} s; {rows}; {versions}{tag}; run {report.run}"
+
+
+def _shown(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"

@@ -1,0 +1,224 @@
+"""Functions that a pipeline names: of modules that are installed, or lie in its folder.
+
+Those of its folder go to executors as source text, with whatever they import from there, and become modules there: one
+for each worker, so that what a module loads once it keeps for all tasks.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_loader
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+from lance_namespace.errors import InvalidInputError
+from pyspark import cloudpickle
+
+FOREIGN = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What code of others raises."""
+
+_MARK = "__lancehouse_pipeline__"
+_LOCK = RLock()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A module as text."""
+
+    name: str
+    file: str
+    text: str = field(repr=False)
+    is_package: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A function by its name, `module:function`; it can be sent to executors."""
+
+    name: str
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+    """Of its module, if that is not installed."""
+    digest: str = ""
+    """The same as long as the module is."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it."""
+        return self.load()(*arguments)
+
+    def load(self) -> Callable[..., Any]:
+        """The function, of this process."""
+        return _loaded(self)
+
+
+def find(name: str, folder: Path) -> Named:
+    """Find a function, in the folder first; it is imported to see that this works.
+
+    Raises:
+        InvalidInputError: there is no such module or function, or the module cannot be imported.
+    """
+    module = name.partition(":")[0]
+    sources = tuple(sorted(_sources(folder, module).values(), key=lambda each: each.name))
+    if sources:
+        digest = _digest([each.name + each.text for each in sources])
+    else:
+        origin = _origin(name, module, folder)
+        digest = _digest([name, Path(origin).read_text("utf-8", "replace") if origin else ""])
+    found = Named(name, sources, digest)
+    function = found.load()
+    if not callable(function):
+        raise InvalidInputError(f"{name} is no function, but {type(function).__name__}")
+    return found
+
+
+def pickled_by_value(functions: Sequence[Named]) -> None:
+    """Have Spark send what these modules define to executors as it is: they do not have the modules."""
+    for name in {each.name for function in functions for each in function.sources}:
+        if name in sys.modules:
+            cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+def _origin(name: str, module: str, folder: Path) -> str | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise InvalidInputError(f"there is no module {module} for {name}: it is neither installed nor in {folder}")
+    return spec.origin if spec.has_location else None
+
+
+@lru_cache(256)
+def _loaded(named: Named) -> Callable[..., Any]:
+    module, _, path = named.name.partition(":")
+    try:
+        found: Any = _import(module, named)
+    except FOREIGN as error:
+        raise InvalidInputError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+    for step in path.split("."):
+        if not hasattr(found, step):
+            there = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
+            raise InvalidInputError(f"{module} has no {path}; it has {', '.join(sorted(there)) or 'no functions'}")
+        found = getattr(found, step)
+    function: Callable[..., Any] = found
+    return function
+
+
+def _import(module: str, named: Named) -> ModuleType:
+    if not named.sources:
+        return importlib.import_module(module)
+    with _LOCK:
+        for each in named.sources:
+            if (known := sys.modules.get(each.name)) is None:
+                continue
+            if hasattr(known, _MARK):
+                if getattr(known, _MARK) != named.digest:
+                    del sys.modules[each.name]
+            elif getattr(known, "__file__", None) not in (each.file, None):
+                raise ImportError(
+                    f"there is another module {each.name}, of {known.__file__}; rename that of {each.file}"
+                )
+        for other in [each for each in sys.meta_path if isinstance(each, _Finder)]:
+            sys.meta_path.remove(other)
+        sys.meta_path.insert(0, _Finder(named))
+        return importlib.import_module(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules that came as text. It stays: functions may import when they are called."""
+
+    def __init__(self, named: Named) -> None:
+        self._sources = {each.name: each for each in named.sources}
+        self._digest = named.digest
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        if (source := self._sources.get(fullname)) is None:
+            return None
+        return spec_from_loader(
+            fullname, _Loader(source, self._digest), origin=source.file, is_package=source.is_package
+        )
+
+
+class _Loader(Loader):
+    def __init__(self, source: Source, digest: str) -> None:
+        self._source = source
+        self._digest = digest
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update({"__file__": self._source.file, _MARK: self._digest})
+        exec(compile(self._source.text, self._source.file, "exec"), vars(module))  # noqa: S102 - it is the user's own code
+
+
+# The modules of a folder
+
+
+def _sources(folder: Path, module: str) -> dict[str, Source]:
+    """A module with all that it imports from the same folder, at once or when it is called."""
+    found: dict[str, Source] = {}
+    todo = list(_levels(module))
+    while todo:
+        name = todo.pop()
+        if name in found or (source := _source(folder, name)) is None:
+            continue
+        found[name] = source
+        todo += [level for each in _imports(source) for level in _levels(each)]
+    return found if module in found else {}
+
+
+def _levels(name: str) -> Iterator[str]:
+    """The packages that a module is in, and itself."""
+    steps = name.split(".")
+    yield from (".".join(steps[: place + 1]) for place in range(len(steps)))
+
+
+def _source(folder: Path, name: str) -> Source | None:
+    base = folder.joinpath(*name.split("."))
+    for file, is_package in ((base / "__init__.py", True), (base.with_name(f"{base.name}.py"), False)):
+        if file.is_file():
+            try:
+                return Source(name, str(file), file.read_text("utf-8"), is_package)
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidInputError(f"{file} cannot be read: {error}") from error
+    # A folder without __init__.py is a package too, of nothing but what lies in it.
+    return Source(name, str(base), "", True) if base.is_dir() and any(base.glob("*.py")) else None
+
+
+def _imports(source: Source) -> Iterator[str]:
+    try:
+        tree = ast.parse(source.text)
+    except SyntaxError as error:
+        raise InvalidInputError(f"{source.file}:{error.lineno}: {error.msg}") from error
+    package = source.name if source.is_package else source.name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,75 @@
+"""A pipeline, from its file to what came of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lancehouse.spark.pipelines import planning, running
+from lancehouse.spark.pipelines.documents import read
+from lancehouse.spark.pipelines.planning import Plan
+from lancehouse.spark.pipelines.problems import Problems
+from lancehouse.spark.pipelines.reports import Report
+from lancehouse.spark.pipelines.running import Listener
+from lancehouse.spark.pipelines.shape import Shape, shaped
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A file whose shape is right."""
+
+    shape: Shape
+    folder: Path
+    """Where files and functions are looked for."""
+    problems: Problems = field(repr=False)
+
+    def plan(self, spark: SparkSession | Callable[[], SparkSession], run: str | None = None) -> Plan:
+        """See that all of it can be done, and how. Nothing is written.
+
+        Args:
+            spark: the session, or what starts one: it is asked only if a step needs it, after all other checks.
+            run: the run's id, by default that of the file, or a new one.
+
+        Raises:
+            PipelineError: it cannot be done; says all that is wrong, with its lines.
+        """
+        start = spark if callable(spark) else lambda: spark
+        fresh = Problems(self.problems.file, self.problems.lines)
+        return planning.plan(self.shape, fresh, self.folder, run, start)
+
+    def run(self, spark: SparkSession, run: str | None = None, said: Listener | None = None) -> Report:
+        """Check it, then carry it out. `report.failures` tells of expectations that do not hold.
+
+        Args:
+            spark: the session.
+            run: the run's id; the same one again does nothing twice, and goes on where it was.
+            said: told of each step, and of its tasks.
+
+        Raises:
+            PipelineError: it cannot be done; nothing was.
+            LanceNamespaceError: a step failed. What came before it is done, and stays so.
+        """
+        plan = self.plan(spark, run)
+        report = running.begun(plan)
+        running.run(plan, spark, said, report)
+        return report
+
+
+def load(file: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Pipeline:
+    """Read a pipeline.
+
+    Args:
+        file: its path.
+        variables: values that win over those in the file.
+
+    Raises:
+        PipelineError: it is none; says all that is wrong, with its lines.
+        InvalidInputError: the file cannot be read, or has no such variable.
+    """
+    path = Path(file)
+    document = read(path, os.fspath(file), variables or {})
+    return Pipeline(shaped(document), path.absolute().parent, document.problems)

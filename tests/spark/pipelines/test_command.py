@@ -1,0 +1,58 @@
+"""`lancehouse run` on the Spark that is there already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from lancehouse.cli.main import main
+from tests.spark.pipelines.conftest import Place
+
+
+def run(place: Place, *words: str, output: str = "text", **parts: Any) -> Result:
+    place.pipeline(**parts)
+    command = ["--output", output, "run", str(place.folder / "pipeline.yml"), *words]
+    return CliRunner().invoke(main, command, env={"COLUMNS": "200"})
+
+
+def test_a_report_for_people_and_one_for_programs(spark: Any, place: Place) -> None:
+    file = place.folder / "report.json"
+    parts: dict[str, Any] = {"expect": {"rows": {"min": 1}}, "publish": {"tag": "good"}, "run": "monday"}
+    shown = run(place, "--report", str(file), **parts)
+    assert shown.exit_code == 0, shown.stderr
+    assert "20 rows in, 20 out, 20 in the table; version none before, 1 after, tag good; run monday" in shown.stdout
+    report = json.loads(file.read_text())
+    assert [(step["step"], step["state"]) for step in report["steps"]] == [
+        *(("write", "done"), ("expect", "done"), ("publish", "done")),
+    ]
+    again = json.loads(run(place, output="json", **parts).stdout)
+    assert (again["state"], again["rows_in"], again["rows_out"], again["version_after"]) == ("done before", None, 20, 1)
+
+
+def test_an_expectation_that_does_not_hold_is_the_exit_code(spark: Any, place: Place) -> None:
+    file = place.folder / "report.json"
+    failed = run(place, "--report", str(file), expect={"rows": {"max": 7}, "unique": "lang"})
+    assert failed.exit_code == 1
+    assert failed.stderr.splitlines() == [
+        "Error: there are 20 rows, more than 7",
+        "Error: 20 rows are not alone with their lang, which should be unique",
+    ]
+    assert json.loads(file.read_text())["failures"] == [
+        "there are 20 rows, more than 7",
+        "20 rows are not alone with their lang, which should be unique",
+    ]
+
+
+def test_a_step_that_fails_tells_how_to_go_on(spark: Any, place: Place) -> None:
+    file = place.folder / "report.json"
+    (place.folder / "late.py").write_text("def f(batch):\n    return batch if batch.num_rows == 0 else 1 / 0\n")
+    failed = run(place, "--report", str(file), "--run", "monday", steps=[{"arrow": "late:f"}])
+    assert failed.exit_code == 1
+    assert failed.stderr == (
+        "Error: late:f failed: ZeroDivisionError: division by zero; to go on where this run was: --run monday\n"
+    )
+    assert json.loads(file.read_text())["error"] == "late:f failed: ZeroDivisionError: division by zero"
+    assert not list(Path(place.folder / "tables").rglob("*.manifest"))
