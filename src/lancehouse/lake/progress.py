@@ -76,6 +76,18 @@ class Progress:
                 found = readers.map(self._read, records)
                 return dict(entry for name, data in zip(records, found, strict=True) for entry in _entry(name, data))
 
+    def has(self, key: str) -> bool:
+        """Whether something is recorded as done."""
+        with translated(f"{self.location}/{self.folder}", self.storage_options):
+            if place := local_folder(self.location):
+                return (place / self.folder / _name(key)).exists()
+            return bool(self._session().contains(f"{self.folder}/{_name(key)}"))
+
+    def forget(self, key: str) -> None:
+        """Take a record back; nothing there is no error."""
+        with translated(f"{self.location}/{self.folder}", self.storage_options):
+            delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_name(key)}")
+
     def clear(self) -> None:
         """Forget the job; nothing there is no error."""
         with translated(f"{self.location}/{self.folder}", self.storage_options):

@@ -11,8 +11,10 @@ from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import InvalidInputError
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`, in executors too
+from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import parse_levels, write_levels
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.fragments import Place, place
 
 Table = str | Sequence[str]
 """The id of a table: its levels, or text in which dots join them and a level with a dot stands in backquotes."""
@@ -69,8 +71,24 @@ class Address:
             return TableRef(self.path, dict(self.storage_options), **at)
         return TableRef(namespace=self.catalog.namespace(), id=self.id, **at)
 
+    def place(self, job: str) -> Place:
+        """Where a job writes. The catalog is asked once by each process, and again before its credentials end.
+
+        Args:
+            job: tells jobs apart: a table may be dropped and made again, elsewhere, under the same name.
+        """
+        held = _held(self, job)
+        if not held or expires_soon(held[0].storage_options):
+            held[:] = [place(self.ref())]
+        return held[0]
+
     def __str__(self) -> str:
         return self.path if self.path is not None else f"table {write_levels(self.id)}"
+
+
+@lru_cache(64)
+def _held(address: Address, job: str) -> list[Place]:  # noqa: ARG001 - they are what is remembered by
+    return []
 
 
 @lru_cache(64)

@@ -60,7 +60,7 @@ def _computed(
 ) -> list[Added]:
     def work(fragments: Sequence[int]) -> list[str]:
         table, dataset = pinned.open()
-        at = place(table)
+        at = pinned.address.place(pinned.job)
         progress = Progress(at.location, at.storage_options, job)
         found = []
         for fragment in fragments:

@@ -10,12 +10,12 @@ from itertools import chain
 from uuid import uuid4
 
 import pyarrow as pa
-from lance_namespace.errors import LanceNamespaceError
+from lance_namespace.errors import InternalError, LanceNamespaceError
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from lancehouse.lake.commits import is_refusal
-from lancehouse.lake.fragments import Layout, Piece, discard, place, write
+from lancehouse.lake.fragments import Layout, Piece, Place, discard, write
 from lancehouse.lake.progress import Progress
 from lancehouse.schema.incoming import Incoming, from_rows
 from lancehouse.spark.address import Address
@@ -24,6 +24,9 @@ from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, texts
 
 logger = logging.getLogger(__name__)
 
+RUNNING = "running"
+"""A record of a job: it is not over yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -31,11 +34,12 @@ class Job:
 
     address: Address
     id: str = field(default_factory=lambda: uuid4().hex)
+    is_watched: bool = True
+    """Whether tasks see that it is over. Spark itself calls what a data source has, and not always to its end."""
 
     def write(self, rows: pa.RecordBatchReader, mode: str, layout: Layout) -> list[Piece]:
         """Write rows, in a task, and note what was written: Spark forgets the results of a job that fails."""
-        table = self.address.ref()
-        pieces = write(table, place(table), rows, mode=mode, layout=layout)
+        pieces = write(self.address.ref(), self.place(), rows, mode=mode, layout=layout)
         self.note(pieces)
         return pieces
 
@@ -48,11 +52,23 @@ class Job:
         converted = map(incoming.batch, chain([first], rows))
         return self.write(pa.RecordBatchReader.from_batches(incoming.schema, converted), mode, layout)
 
+    def place(self) -> Place:
+        """Where it writes."""
+        return self.address.place(self.id)
+
     def note(self, pieces: Sequence[Piece]) -> None:
-        """Remember what a task has written."""
-        context = TaskContext.get()
+        """Remember what a task has written. If the job is over by then, nobody else would remove it.
+
+        Raises:
+            InternalError: the job is over, and what the task has written is gone.
+        """
+        context, progress = TaskContext.get(), self._progress()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "driver"
-        self._progress().put(attempt, list(pieces))
+        progress.put(attempt, list(pieces))
+        if self.is_watched and not progress.has(RUNNING):
+            discard(pieces, self.place())
+            progress.clear()
+            raise InternalError(f"{self.address}: the job {self.id} was over before this task")
 
     @contextmanager
     def cleaned(self, used: list[Piece]) -> Iterator[None]:
@@ -60,6 +76,8 @@ class Job:
 
         `used` is empty until the commit begins: after that, only a refusal tells that it was not made.
         """
+        if self.is_watched:
+            self._progress().put(RUNNING, [])
         try:
             yield
         except BaseException as error:
@@ -69,11 +87,11 @@ class Job:
         self._clean(used)
 
     def _clean(self, used: Sequence[Piece]) -> None:
-        progress = self._progress()
         try:
-            kept = set(used)
+            progress, kept = self._progress(), set(used)
+            progress.forget(RUNNING)
             written = [piece for pieces in progress.done().values() for piece in pieces]
-            discard((piece for piece in written if piece not in kept), place(self.address.ref()))
+            discard((piece for piece in written if piece not in kept), self.place())
             progress.clear()
         except LanceNamespaceError as left:
             logger.warning(
@@ -81,7 +99,7 @@ class Job:
             )
 
     def _progress(self) -> Progress:
-        at = place(self.address.ref())
+        at = self.place()
         return Progress(at.location, at.storage_options, self.id)
 
 

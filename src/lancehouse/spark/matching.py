@@ -13,11 +13,10 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.lake.changes import ADDRESS, ROW
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import place
 from lancehouse.lake.merging import SOURCE, TARGET, Source, duplicate, key_at, key_schema, keyed, match_schema
 from lancehouse.lake.scans import Part, groups
-from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
+from lancehouse.spark.jobs import Job
 from lancehouse.spark.reading import Pinned
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.tasks import Batches, spread
@@ -40,15 +39,15 @@ class Opened:
 class Keys:
     """The keys of a version of a table, and those of the rows to merge; it goes to executors."""
 
-    address: Address
+    job: Job
     source: Source
     pinned: Pinned | None
     """None: the table has no version yet."""
 
     def open(self) -> Opened:
         """Open both."""
-        table, dataset = (self.address.ref(), None) if self.pinned is None else self.pinned.open()
-        return Opened(table, dataset, self.source.open(table, place(self.address.ref()), dataset))
+        table, dataset = (self.job.address.ref(), None) if self.pinned is None else self.pinned.open()
+        return Opened(table, dataset, self.source.open(table, self.job.place(), dataset))
 
     def of_table(self, parts: Sequence[Part]) -> Batches:
         """Keys of the table."""

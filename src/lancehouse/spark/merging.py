@@ -80,7 +80,7 @@ def merge(frame: DataFrame, address: Address, on: str | Sequence[str], rules: Ru
             source = Source(tuple(write_frame(rows, job, schema, "append", how.layout)), keys)
         else:
             source = Source(tuple(write_frame(rows, job, schema, "overwrite", how.layout)), keys, schema)
-        refuse_duplicates(frame.sparkSession, Keys(address, source, pinned))
+        refuse_duplicates(frame.sparkSession, Keys(job, source, pinned))
         merging = _Merging(frame.sparkSession, address, source, rules, how, str(dataset.lance_schema))
         return in_attempts(address, lambda: merging.attempt(used))
 
@@ -120,7 +120,7 @@ def _first(frame: DataFrame, address: Address, on: tuple[str, ...], rules: Rules
     try:
         with job.cleaned(used):
             source = Source(tuple(write_frame(frame, job, schema, "overwrite", how.layout)), on, schema)
-            refuse_duplicates(frame.sparkSession, Keys(address, source, None))
+            refuse_duplicates(frame.sparkSession, Keys(job, source, None))
             used += source.pieces
             version = commits.create(table, place(table), schema, source.pieces, how.properties)
     except OvertakenError as error:
@@ -148,7 +148,7 @@ class _Merging:
         if str(dataset.lance_schema) != self.columns:
             raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
         job, written = Job(self.address), list[Piece]()
-        work = _Work(Keys(self.address, self.source, pinned), self.rules, job, self.how.layout)
+        work = _Work(Keys(job, self.source, pinned), self.rules, self.how.layout)
         with job.cleaned(written), translated():
             deleted, chosen = self._at_once(work) or self._by_join(work)
             used[:] = [self.source.pieces[each.number] for each in chosen if each.kept is not None]
@@ -229,7 +229,6 @@ class _Work:
 
     keys: Keys
     rules: Rules
-    job: Job
     layout: Layout
 
     def merged(self, parts: list[Part]) -> list[str]:
@@ -238,7 +237,7 @@ class _Work:
         assert few is not None
         found = merge_few(opened.table, opened.dataset, parts, few, self.keys.source.on, self.rules)
         if found.change:
-            self.job.note(found.change.files)
+            self.keys.job.note(found.change.files)
         return [found.to_json()]
 
     def deleted(self, batches: Batches) -> Batches:
@@ -249,7 +248,7 @@ class _Work:
                 changes.append(delete_rows(opened.table, opened.dataset, by_fragment(rows.column(TARGET).chunks)))
         finally:
             if changes:
-                self.job.note(together(changes).files)
+                self.keys.job.note(together(changes).files)
         yield from texts(each.to_json() for each in changes)
 
     def chosen(self, batches: Batches) -> Batches:
@@ -257,8 +256,8 @@ class _Work:
         opened, noted, found = self.keys.open(), list[Piece](), list[Chosen]()
 
         def written(rows: pa.RecordBatchReader) -> list[Piece]:
-            made = write(opened.table, place(self.keys.address.ref()), rows, mode="append", layout=self.layout)
-            self.job.note([*noted, *made])
+            made = write(opened.table, self.keys.job.place(), rows, mode="append", layout=self.layout)
+            self.keys.job.note([*noted, *made])
             return made
 
         choice = Choice(opened.table, opened.dataset, self.keys.source, opened.rows, self.rules, written)
@@ -266,7 +265,7 @@ class _Work:
             found.append(choice.of(number, rows.column(SOURCE).to_numpy(), rows.column(ROW).to_numpy()))
             if found[-1].new:
                 noted += found[-1].new
-                self.job.note(noted)
+                self.keys.job.note(noted)
         yield from texts(each.to_json() for each in found)
 
 

@@ -53,10 +53,10 @@ class Sink:
             dataset = table.open()
         except TableNotFoundError:
             schema = schema_for(struct, how)
-            return cls(Job(address), struct, schema, 0, replaces, declare(table), how)
+            return cls(Job(address, is_watched=False), struct, schema, 0, replaces, declare(table), how)
         schema = schema_for(struct, how, dataset.schema) if replaces else dataset.schema
         from_rows(struct, schema)
-        return cls(Job(address), struct, schema, dataset.version, replaces, False, how)
+        return cls(Job(address, is_watched=False), struct, schema, dataset.version, replaces, False, how)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
         """Write the rows of a task."""
