@@ -1,0 +1,1 @@
+"""Lance tables in Spark's declarative pipelines."""
