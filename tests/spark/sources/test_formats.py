@@ -69,6 +69,18 @@ COLUMNAR: dict[str, Callable[[pa.Table, Path], None]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
+def test_folders_tell_columns_whatever_the_format(tmp_path: Path, name: str) -> None:
+    for subject in ("one", "two"):
+        folder = tmp_path / f"subject={subject}"
+        folder.mkdir()
+        if name == "a.csv":
+            (folder / name).write_text("id\n1\n")
+        else:
+            {**COLUMNAR, "a.jsonl": write_lines}[name](pa.table({"id": [1]}), folder / name)
+    assert rows(tmp_path) == [{"id": 1, "subject": "one"}, {"id": 1, "subject": "two"}]
+
+
 @pytest.mark.parametrize("name", COLUMNAR)
 @pytest.mark.parametrize("use_threads", [True, False])
 def test_columnar_formats_keep_everything(tmp_path: Path, name: str, use_threads: bool) -> None:

@@ -33,7 +33,7 @@ class JsonLines(Tabular):
         """The rows, parsed as the types that are wanted where JSON has a value for them."""
         schema: pa.Schema | None = None
         for block in _blocks(part.file):
-            schema = schema or _explicit(_schema(part.file, block), wanted.schema)
+            schema = schema or _explicit(_schema(part.file, block), _inside(part.file, wanted.schema))
             with inferred(part.file):
                 rows = _parsed(part.file, block, schema, use_threads=wanted.use_threads)
             wanted.require_known(rows.schema.names, part.file)
@@ -79,6 +79,12 @@ def _textual(dtype: Any) -> Any:
     if isinstance(dtype, pa.TimestampType):
         return pa.string()
     return rebuilt(dtype, lambda child: child.with_type(_textual(child.type)))
+
+
+def _inside(file: File, wanted: pa.Schema) -> pa.Schema:
+    """What a file may hold of the columns that are wanted: those that its folders tell are not asked of it."""
+    told = dict(file.partition)
+    return pa.schema([field for field in wanted if field.name not in told])
 
 
 def _explicit(found: pa.Schema, wanted: pa.Schema) -> pa.Schema:
