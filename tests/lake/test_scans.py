@@ -96,6 +96,17 @@ def test_blobs_are_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "rows"),
+    [(pa.int64(), 1 << 15), (pa.list_(pa.float32(), 128), 1 << 13), (pa.list_(pa.float32(), 2048), 1 << 9)],
+    ids=str,
+)
+def test_long_rows_come_in_small_batches(tmp_path: Path, dtype: pa.DataType, rows: int) -> None:
+    lance.write_dataset(pa.table({"v": pa.array([None] * (rows + 1), dtype)}), tmp_path / "t")
+    table = TableRef(str(tmp_path / "t"))
+    assert [len(batch) for batch in Scan().batches(table, table.open(), [Part(0)])] == [rows, 1]
+
+
+@pytest.mark.parametrize(
     ("scan", "error", "says"),
     [
         (Scan(("nope", "id")), TableColumnNotFoundError, "has no column nope; it has id, s"),
@@ -118,12 +129,18 @@ def test_moments(table: TableRef) -> None:
     dataset.tags.create("dev-first", ("dev", None))
     [first, second] = dataset.versions()
     moment = first["timestamp"].astimezone(UTC)
-    assert Moment().of(table) == TableRef(table.location, version=2)
-    assert Moment(version=1).of(table) == TableRef(table.location, version=1)
-    assert Moment(tag="first").of(table).version == 1
-    assert Moment(tag="dev-first").of(table).branch == "dev"
-    assert Moment(as_of=moment).of(table).version == 1
-    assert Moment(as_of=datetime.now(UTC) + timedelta(days=1)).of(table).version == 2
+    cases = {
+        Moment(): TableRef(table.location, version=2),
+        Moment(version=1): TableRef(table.location, version=1),
+        Moment(tag="first"): TableRef(table.location, version=1),
+        Moment(tag="dev-first"): TableRef(table.location, version=1, branch="dev"),
+        Moment(as_of=moment): TableRef(table.location, version=1),
+        Moment(as_of=datetime.now(UTC) + timedelta(days=1)): TableRef(table.location, version=2),
+    }
+    for asked, expected in cases.items():
+        found, opened = asked.open(table)
+        assert found == expected
+        assert (opened.version, opened.count_rows()) == (expected.version, found.open().count_rows())
     assert second["version"] == 2
 
 
@@ -137,12 +154,12 @@ def test_moments(table: TableRef) -> None:
 )
 def test_moments_that_never_were(table: TableRef, moment: Moment, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        moment.of(table)
+        moment.open(table)
 
 
 def test_a_moment_of_no_table(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
-        Moment().of(TableRef(str(tmp_path / "nope")))
+        Moment().open(TableRef(str(tmp_path / "nope")))
 
 
 def test_one_moment_at_a_time() -> None:

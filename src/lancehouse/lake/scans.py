@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -16,6 +17,8 @@ from lancehouse.lake.errors import translated
 from lancehouse.lake.windows import has_blobs
 
 BATCH_ROWS = 1 << 15
+BATCH_BYTES = 4 << 20
+"""Of rows that are long because of vectors: what the processor's cache still holds, and workers have room for."""
 BLOB_ROWS = 64
 """Rows in a batch where one may hold many megabytes."""
 
@@ -92,7 +95,7 @@ class Scan:
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
         columns = dataset.schema.names if self.columns is None else list(self.columns)
-        blobs = any(has_blobs(dataset.schema.field(name.partition(".")[0])) for name in columns if name[:1] != "_")
+        fields = [dataset.schema.field(name.partition(".")[0]) for name in columns if name[:1] != "_"]
         return dataset.scanner(
             columns=columns,
             filter=self.filter,
@@ -101,10 +104,28 @@ class Scan:
             with_row_id=self.with_row_id,
             with_row_address=self.with_row_address,
             fragments=[dataset.get_fragment(each) for each in fragments] or None,
-            batch_size=BLOB_ROWS if blobs else BATCH_ROWS,
+            batch_size=_rows_at_once(fields),
             blob_handling="all_binary",
             scan_in_order=True,
         )
+
+
+def _rows_at_once(fields: Sequence[pa.Field[Any]]) -> int:
+    if any(map(has_blobs, fields)):
+        return BLOB_ROWS
+    return max(BLOB_ROWS, min(BATCH_ROWS, BATCH_BYTES // max(sum(_bytes(field.type) for field in fields), 1)))
+
+
+def _bytes(dtype: pa.DataType) -> int:
+    """How long a value is, if all are as long; else a word."""
+    match dtype:
+        case pa.FixedSizeListType():
+            return int(dtype.list_size) * _bytes(dtype.value_type)
+        case pa.StructType():
+            return sum(_bytes(field.type) for field in dtype)
+        case pa.BaseExtensionType():
+            return _bytes(dtype.storage_type)
+    return dtype.bit_width // 8 if pa.types.is_primitive(dtype) else 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +140,8 @@ class Moment:
         if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
             raise InvalidInputError("a table is read at a version, at a tag or as of a time: give one of them")
 
-    def of(self, table: TableRef) -> TableRef:
-        """The address of that version.
+    def open(self, table: TableRef) -> tuple[TableRef, lance.LanceDataset]:
+        """That version, and its address.
 
         Raises:
             TableVersionNotFoundError, TableTagNotFoundError: there is none.
@@ -128,15 +149,17 @@ class Moment:
         if self.tag is not None:
             with replace(table, tag=self.tag).opened() as dataset:
                 tagged = dataset.tags.list()[self.tag]
-            return replace(table, version=tagged["version"], branch=tagged.get("branch"))
+                return replace(table, version=tagged["version"], branch=tagged.get("branch")), dataset
         if self.as_of is None:
-            return replace(table, version=replace(table, version=self.version).open().version)
+            dataset = replace(table, version=self.version).open()
+            return replace(table, version=dataset.version), dataset
         wanted = _utc(self.as_of)
         with table.opened() as dataset:
             before = [each["version"] for each in dataset.versions() if _utc(each["timestamp"]) <= wanted]
         if not before:
             raise TableVersionNotFoundError(f"{table} had no version yet at {self.as_of.isoformat()}")
-        return replace(table, version=max(before))
+        found = replace(table, version=max(before))
+        return found, found.open()
 
 
 def _utc(moment: datetime) -> datetime:

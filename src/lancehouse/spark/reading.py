@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self
 from uuid import uuid4
 
@@ -37,19 +36,28 @@ class Pinned:
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableTagNotFoundError: there is none.
         """
-        found = moment.of(address.ref())
-        assert found.version is not None
-        return cls(address, found.version, found.branch, uuid4().hex)
+        table, dataset = moment.open(address.ref())
+        assert table.version is not None
+        pinned = cls(address, table.version, table.branch, uuid4().hex)
+        _keep(pinned, (table, dataset))
+        return pinned
 
     def open(self) -> tuple[TableRef, Any]:
         """The table in this process, opened once for all tasks of the job here."""
-        return _opened(self)
+        if (found := _opened.pop(self, None)) is None:
+            table = self.address.ref(version=self.version, branch=self.branch)
+            found = table, table.open()
+        _keep(self, found)
+        return found
 
 
-@lru_cache(OPENED)
-def _opened(pinned: Pinned) -> tuple[TableRef, Any]:
-    table = pinned.address.ref(version=pinned.version, branch=pinned.branch)
-    return table, table.open()
+_opened: dict[Pinned, tuple[TableRef, Any]] = {}
+
+
+def _keep(pinned: Pinned, opened: tuple[TableRef, Any]) -> None:
+    _opened[pinned] = opened
+    if len(_opened) > OPENED:
+        _opened.pop(next(iter(_opened)), None)
 
 
 def read(spark: SparkSession, address: Address, scan: Scan, moment: Moment) -> DataFrame:
