@@ -116,7 +116,7 @@ def _scan(
             {
                 OURS: _call("aggregate", root=root, table="four", filter=filter, **measures),
                 **peers,
-                PYLANCE: _call("aggregate", path=path, filter=filter, **measures),
+                PYLANCE: _call("aggregate", root=root, table="four", filter=filter, **measures),
             },
         ),
         Case(
@@ -138,7 +138,7 @@ def _counts(data: Data) -> list[Case]:
             OURS: _call("count", root=str(data.lance), table="four", filter=where),
             PARQUET: _sql(sql, _parquet(data, "four")),
             LANCE_SPARK: _in_lance_spark(data, sql, "four"),
-            PYLANCE: _call("count", path=str(data.table("four")), filter=where),
+            PYLANCE: _call("count", root=str(data.lance), table="four", filter=where),
         }
         made.append(Case(name, "count", sides, {} if where else {OURS: 20, PYLANCE: 20}))
     return made
@@ -150,7 +150,7 @@ def _vectors(data: Data) -> list[Case]:
         OURS: _call("read", root=str(data.lance), table="vectors", columns=["vector"], then=then),
         PARQUET: _sql(sql, _parquet(data, "vectors")),
         LANCE_SPARK: _in_lance_spark(data, sql, "vectors"),
-        PYLANCE: _call("first_of_vectors", path=str(data.table("vectors")), column="vector"),
+        PYLANCE: _call("first_of_vectors", root=str(data.lance), table="vectors", column="vector"),
         BARE: _call(
             "map_in_arrow",
             path=str(data.table("vectors")),

@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from lance_namespace import connect
 from pyspark.sql import SparkSession
 
 from bench.spark_sql import Question, rows, serve
@@ -107,11 +108,18 @@ def listed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Plain:
-    """Lance in one process, by path, as its own documentation has it."""
+    """Lance in one process, as its own documentation has it: tables are read by name, as by us, and changed by path."""
+
+    def __init__(self) -> None:
+        self._client = cache(lambda root: connect("dir", {"root": root}))
+
+    def _open(self, root: str, table: str) -> lance.LanceDataset:
+        return lance.dataset(namespace_client=self._client(root), table_id=[table])
 
     def aggregate(
         self,
-        path: str,
+        root: str,
+        table: str,
         filter: str | None = None,
         sum: Sequence[str] = (),
         max: Sequence[str] = (),
@@ -121,21 +129,21 @@ class Plain:
         wanted = [*((name, "sum", "sum") for name in sum), *((name, "max", "max") for name in max)]
         wanted += [(name, "count", "sum") for name in count]
         parts: list[list[Any]] = [[] for _ in wanted]
-        for batch in lance.dataset(path).to_batches(list(dict.fromkeys([*sum, *max, *count])), filter):
+        for batch in self._open(root, table).to_batches(list(dict.fromkeys([*sum, *max, *count])), filter):
             for part, (name, function, _) in zip(parts, wanted, strict=True):
                 part.append(getattr(pc, function)(batch.column(name)).as_py())
         return plain(
             getattr(pc, together)(pa.array(part)).as_py() for part, (_, _, together) in zip(parts, wanted, strict=True)
         )
 
-    def count(self, path: str, filter: str | None = None) -> list[Any]:
+    def count(self, root: str, table: str, filter: str | None = None) -> list[Any]:
         """Rows."""
-        return [lance.dataset(path).count_rows(filter)]
+        return [self._open(root, table).count_rows(filter)]
 
-    def first_of_vectors(self, path: str, column: str) -> list[Any]:
+    def first_of_vectors(self, root: str, table: str, column: str) -> list[Any]:
         """The sum of the first numbers of vectors."""
         total = 0.0
-        for batch in lance.dataset(path).to_batches([column]):
+        for batch in self._open(root, table).to_batches([column]):
             vectors = batch.column(column)
             total += float(vectors.values.to_numpy()[:: vectors.type.list_size].sum(dtype="float64"))
         return [total]
