@@ -205,6 +205,7 @@ def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.
             "refused",
         ),
         (["compact", "docs", "--impl", "nowhere.Namespace"], 1, "No module named 'nowhere'"),
+        (["compact", "--all", "--impl", "dir", "--property", "rot=/x"], 1, "Error: Failed to construct namespace"),
     ],
 )
 def test_wrong_words(words: list[str], status: int, said: str, given: list[str]) -> None:

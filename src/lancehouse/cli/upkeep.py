@@ -54,8 +54,9 @@ class Where:
         if self.table:
             look(work, self.table)
             return
+        client = work.look()
         try:
-            work.look().list_namespaces(ListNamespacesRequest(id=list(self.namespace)))
+            client.list_namespaces(ListNamespacesRequest(id=list(self.namespace)))
         except InvalidInputError as error:
             if self.namespace:
                 raise

@@ -1,0 +1,79 @@
+"""What the examples share: a line for each step with a bar while it is under way, and an end to all they started."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from lance_namespace import CreateNamespaceRequest, connect
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
+
+from lancehouse.spark import LanceCatalog
+from lancehouse.spark.quiet import quiet
+from lancehouse.spark.watching import watch
+from tests.servers.lancehouse import start_lancehouse
+
+CORES = 2
+
+
+class Story:
+    """What is told on the terminal."""
+
+    def __init__(self, title: str, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        """For files; it is gone at the end."""
+        self._console = Console(highlight=False)
+        self._stack = stack
+        self._catalog: LanceCatalog | None = None
+        self._steps = 0
+        self._console.print(f"[bold]{title}[/]")
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether there is a terminal."""
+        return self._console.is_terminal
+
+    def catalog(self, namespace: str) -> LanceCatalog:
+        """A catalog server and a Spark of the story's own; the warehouse `main` has a namespace."""
+        with self.step("Start a catalog server (lancehouse serve) and Spark"):
+            server = self._stack.enter_context(start_lancehouse(self.folder / "server"))
+            properties = {"endpoint": server.iceberg}
+            connect("iceberg", properties).create_namespace(CreateNamespaceRequest(id=["main", namespace]))
+            spark = self._stack.enter_context(quiet(CORES))
+            self._catalog = LanceCatalog(spark, "iceberg", properties)
+        self.say(f"the catalog is at {server.iceberg}")
+        return self._catalog
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Say what happens, and show how far it is."""
+        self._steps += 1
+        self._console.print(f"\n[bold cyan]{self._steps}[/] [bold]{title}[/]")
+        columns = (SpinnerColumn(), BarColumn(30), MofNCompleteColumn())
+        hidden = not self.is_seen
+        with Progress(*columns, console=self._console, transient=True, disable=hidden) as bar, ExitStack() as at:
+            task = bar.add_task("", total=None)
+            if self._catalog is not None and self.is_seen:
+                told = lambda now: bar.update(task, completed=now.done, total=now.total)  # noqa: E731
+                at.enter_context(watch(self._catalog.spark, told))
+            yield
+
+    def say(self, words: str) -> None:
+        """What came of it."""
+        self._console.print(f"  {words}")
+
+    def show(self, what: RenderableType) -> None:
+        """The same, as a table."""
+        self._console.print(what)
+
+
+@contextmanager
+def telling(title: str) -> Iterator[Story]:
+    """Tell a story; all that it started is stopped and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="lancehouse-example-") as folder, ExitStack() as stack:
+        story = Story(title, Path(folder), stack)
+        yield story
+    story.show("\nThe server and Spark are stopped, and the folder is gone. Next: docs/spark.md")
