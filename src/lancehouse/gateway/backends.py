@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from lance_namespace import (
     BatchCommitTablesRequest,
     BatchCreateTableVersionsRequest,
+    CreateTableResponse,
     CreateTableVersionRequest,
     CreateTableVersionResponse,
     DeclareTableRequest,
@@ -30,7 +32,6 @@ from lance_namespace import (
     ListTablesResponse,
     ListTableVersionsRequest,
     ListTableVersionsResponse,
-    QueryTableRequest,
     RenameTableRequest,
     connect,
 )
@@ -38,6 +39,7 @@ from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`
 from lancehouse.gateway.operations import Answer, Body, Operation
+from lancehouse.lake.errors import translated
 from lancehouse.lake.operations import TableOperations
 
 CLIENTS = 256
@@ -91,7 +93,10 @@ def _connect(impl: str, properties: Properties) -> LanceNamespace:
 
 
 class Rows(TableOperations):
-    """Rows in the tables of a namespace of others: its own operations take and give them as one piece of memory."""
+    """The tables of a namespace of others, read and written by our own code.
+
+    Its own takes and gives rows as one piece of memory, and raises what has no code.
+    """
 
     def __init__(self, namespace: LanceNamespace) -> None:
         self._others = namespace
@@ -125,6 +130,12 @@ class Rows(TableOperations):
         return self._others.create_table_version(request)
 
 
+OF_TABLES = frozenset(name for part in TableOperations.__bases__ for name in vars(part) if not name.startswith("_"))
+"""What can be done with a table that is described."""
+DESCRIBING = frozenset({"describe_table", "declare_table", "register_table", "batch_commit_tables"})
+"""What tells storage options."""
+
+
 def ask(backend: Backend, operation: Operation, request: Any, token: str | None, data: io.IOBase | None) -> Any:
     """Have a backend carry out an operation; its response, or the parts of an Arrow file.
 
@@ -132,22 +143,31 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
         LanceNamespaceError: as the backend has it.
         UnsupportedOperationError: it has no such operation.
     """
-    try:
-        return _asked(backend, operation, request, token, data)
-    except NotImplementedError:
-        raise UnsupportedOperationError(f"{operation.name}: backend {backend.name} cannot do that") from None
-
-
-def _asked(backend: Backend, operation: Operation, request: Any, token: str | None, data: io.IOBase | None) -> Any:
     pair = backend.connect(token)
     asked = placed(request, backend.above)
-    if operation.answer is Answer.ARROW:
-        return _parts(_streaming(pair.inner), asked)
-    if operation.body is Body.ARROW:
-        made = getattr(_streaming(pair.inner), operation.call)(asked, data)
-        return made.model_copy(update={"storage_options": None}) if "storage_options" in made.model_fields_set else made
-    namespace = pair.outer if operation.call in DESCRIBING else pair.inner
-    return told(getattr(namespace, operation.call)(asked), namespace, backend.above, request)
+    namespace = _able(pair.outer if operation.call in DESCRIBING else pair.inner, operation.call)
+    with translated(f"backend {backend.name}", backend.properties), _offered(backend, operation):
+        if operation.answer is Answer.ARROW:
+            return _parts(namespace.query_parts(asked))  # type: ignore[attr-defined]
+        call = getattr(namespace, operation.call)
+        if operation.body is not Body.ARROW:
+            return told(call(asked), namespace, backend.above, request)
+        made = call(asked, data)
+    return made.model_copy(update={"storage_options": None}) if isinstance(made, CreateTableResponse) else made
+
+
+@contextmanager
+def _offered(backend: Backend, operation: Operation) -> Iterator[None]:
+    try:
+        yield
+    except NotImplementedError:
+        raise UnsupportedOperationError(f"{operation.name}: backend {backend.name} has no such operation") from None
+
+
+def _able(namespace: LanceNamespace, call: str) -> LanceNamespace:
+    """Who carries out an operation: a namespace itself, or our own code on the tables that it describes."""
+    is_ours = isinstance(namespace, TableOperations)
+    return Rows(namespace) if call in OF_TABLES and not is_ours else namespace
 
 
 def ids_of(request: Any) -> list[list[str]]:
@@ -163,17 +183,8 @@ def ids_of(request: Any) -> list[list[str]]:
     return [request.id or []]
 
 
-DESCRIBING = frozenset({"describe_table", "declare_table", "register_table", "batch_commit_tables"})
-"""What tells storage options."""
-
-
-def _streaming(namespace: LanceNamespace) -> TableOperations:
-    return namespace if isinstance(namespace, TableOperations) else Rows(namespace)
-
-
-def _parts(namespace: TableOperations, request: QueryTableRequest) -> Iterator[bytes]:
-    """Begun here, so that a wrong query is an error and not the middle of an answer."""
-    parts = namespace.query_parts(request)
+def _parts(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same, but begun: a wrong query is an error, and not the middle of an answer."""
     first = next(parts)
 
     def whole() -> Iterator[bytes]:

@@ -63,6 +63,8 @@ class Operation:
     needs: Needs
     body: Body = Body.JSON
     answer: Answer = Answer.JSON
+    status: int = 200
+    """Of an answer that is no error."""
 
     @property
     def call(self) -> str:
@@ -117,9 +119,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, answer=Answer.TEXT),
     Operation("AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, answer=Answer.TEXT),
     Operation("AlterTableAddColumns", "POST", "table/{id}/add_columns", WRITE),
-    Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE),
-    Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE),
-    Operation("CreateMaterializedView", "POST", "materialized_view/{id}/create", WRITE),
+    Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE, status=202),
+    Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE, status=202),
+    Operation("CreateMaterializedView", "POST", "materialized_view/{id}/create", WRITE, status=201),
     Operation("CreateTableIndex", "POST", "table/{id}/create_index", WRITE),
     Operation("CreateTableScalarIndex", "POST", "table/{id}/create_scalar_index", WRITE),
     Operation("ListTableIndices", "POST", "table/{id}/index/list", READ),

@@ -28,6 +28,10 @@ VECTOR_COLUMN = "vector"
 
 DEFAULT_K = 10
 
+READ_AHEAD = 32 * 2**20
+"""Bytes that a scan reads before somebody takes them; Lance's own default is 2 GiB."""
+BATCHES_AHEAD = 4
+
 
 class Queries(LanceNamespace):
     """The operations that read."""
@@ -43,7 +47,7 @@ class Queries(LanceNamespace):
     def query_parts(self, request: QueryTableRequest) -> Iterator[bytes]:
         """The same in parts, of which no more is held than one; that it began means that the query is right."""
         with _table(self, request).opened() as dataset:
-            reader = scanner(dataset, request).to_reader()
+            reader = scanner(dataset, request, io_buffer_size=READ_AHEAD, batch_readahead=BATCHES_AHEAD).to_reader()
             sink = _Parts()
             with pa.ipc.new_file(sink, reader.schema) as file:
                 for batch in reader:
@@ -83,8 +87,8 @@ class _Parts(io.RawIOBase):
         return [b"".join(parts)]
 
 
-def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
-    """The query as pylance has it."""
+def scanner(dataset: lance.LanceDataset, query: Query, **limits: int) -> lance.LanceScanner:
+    """The query as pylance has it; `limits` are how far it reads ahead."""
     nearest = _nearest(dataset, query)
     batch = nearest is not None and isinstance(nearest["q"][0], list)
     if batch and query.offset:
@@ -99,6 +103,7 @@ def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
         full_text_query=full_text(dataset, query.full_text_query),
         fast_search=query.fast_search,
         with_row_id=query.with_row_id,
+        **limits,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ class Exchange:
     route: Route | None = None
     query: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    upload: bodies.Upload | None = None
+    upload: io.BufferedReader | None = None
     principal: str = ""
 
 
@@ -242,7 +243,7 @@ class App:
             raise self._too_busy()
         route = self._find(exchange)
         if route.streams:
-            exchange.upload = bodies.Upload(receive, exchange.headers, self._limits.read_s)
+            exchange.upload = bodies.upload(receive, exchange.headers, self._limits.read_s)
         elif exchange.method not in READS:
             exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
         return await self._in_thread(exchange, route)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 
+UPLOAD_BUFFER = 256 * 1024
+
+
 class GoneError(Exception):
     """The client hung up before its request was whole."""
 
@@ -84,15 +87,19 @@ def unpacked(raw: bytes, limit: int) -> bytes:
     return body
 
 
-class Upload(io.RawIOBase):
-    """A body as a file, for a thread that reads it while it comes in; no more of it is held than one part."""
+def upload(receive: Receive, headers: Mapping[str, str], timeout_s: float) -> io.BufferedReader:
+    """A body as a file, for a thread that reads it while it comes in; no more of it is held than a part or two.
 
+    Called on the event loop.
+
+    Raises:
+        InvalidInputError: it is packed in a way that is not known here.
+    """
+    return io.BufferedReader(_Upload(receive, headers, timeout_s), UPLOAD_BUFFER)
+
+
+class _Upload(io.RawIOBase):
     def __init__(self, receive: Receive, headers: Mapping[str, str], timeout_s: float) -> None:
-        """Made on the event loop.
-
-        Raises:
-            InvalidInputError: it is packed in a way that is not known here.
-        """
         coding = headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("identity", "", "gzip", "x-gzip"):
             raise InvalidInputError(f"Content-Encoding {coding[:40]!r} is not known here; gzip is")

@@ -87,7 +87,9 @@ def _answer(operation: Operation, made: Any) -> Response:
         case Answer.TEXT:
             return Response(200, orjson.dumps(made))
     fields, headers = answers.split(made)
-    response = Response(200, headers=[(name.lower().encode(), value.encode()) for name, value in headers.items()])
+    response = Response(
+        operation.status, headers=[(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    )
     match operation.answer:
         case Answer.NUMBER:
             response.body = orjson.dumps(fields["count"])

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.gateway import requests
+from lancehouse.gateway.operations import OPERATIONS, Operation
+
+BY_NAME = {operation.name: operation for operation in OPERATIONS}
+
+
+def read(name: str, body: bytes = b"", query: bytes = b"", **named: Any) -> Any:
+    operation: Operation = BY_NAME[name]
+    return requests.read(operation, named, requests.parse_query(query), body, {})
+
+
+@pytest.mark.parametrize(
+    ("segment", "query", "levels"),
+    [
+        ("db$t", b"", ["db", "t"]),
+        ("db.t", b"delimiter=.", ["db", "t"]),
+        ("db.t", b"", ["db.t"]),
+        ("a::b", b"delimiter=::", ["a", "b"]),
+        ("$", b"", []),
+        (".", b"delimiter=.", []),
+        ("ü 100%", b"", ["ü 100%"]),
+    ],
+)
+def test_the_delimiter_parts_the_levels_and_alone_is_the_root(segment: str, query: bytes, levels: list[str]) -> None:
+    assert requests.levels(segment, requests.parse_query(query)) == levels
+
+
+@pytest.mark.parametrize(
+    ("segment", "query"), [("db$", b""), ("$$", b""), ("a..b", b"delimiter=."), ("a", b"delimiter=")]
+)
+def test_an_empty_level_is_refused(segment: str, query: bytes) -> None:
+    with pytest.raises(InvalidInputError, match="empty"):
+        requests.levels(segment, requests.parse_query(query))
+
+
+def test_the_id_of_the_body_must_be_that_of_the_path() -> None:
+    assert read("DescribeTable", b'{"id": ["db", "t"]}', id=["db", "t"]).id == ["db", "t"]
+    assert read("DescribeTable", b"{}", id=["db", "t"]).id == ["db", "t"]
+    with pytest.raises(InvalidInputError, match=r"the path says that id is \['db', 't'\], and the body says \['x'\]"):
+        read("DescribeTable", b'{"id": ["x"]}', id=["db", "t"])
+    with pytest.raises(InvalidInputError, match="index_name"):
+        read("DropTableIndex", b'{"index_name": "other"}', id=["db", "t"], index_name="mine")
+
+
+def test_fields_come_from_the_query() -> None:
+    described = read("DescribeTable", b'{"version": 3}', b"load_detailed_metadata=true&with_table_uri=FALSE", id=["t"])
+    assert (described.version, described.load_detailed_metadata, described.with_table_uri) == (3, True, False)
+    listed = read("ListTables", b"", b"limit=7&page_token=a%2Bb+c&include_declared=false", id=["db"])
+    assert (listed.limit, listed.page_token, listed.include_declared) == (7, "a+b c", False)
+    merged = read("MergeInsertIntoTable", b"rows", b"on=a&on=b&when_matched_update_all=true&timeout=5s", id=["t"])
+    assert (merged.on, merged.when_matched_update_all, merged.timeout) == (["a", "b"], True, "5s")
+    made = read("CreateTable", b"rows", b"mode=overwrite&properties=%7B%22team%22%3A%22eng%22%7D", id=["t"])
+    assert (made.mode, made.properties) == ("overwrite", {"team": "eng"})
+    assert read("UpdateTableSchemaMetadata", b'{"a": "b", "id": "c"}', id=["t"]).metadata == {"a": "b", "id": "c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "query", "words"),
+    [
+        ("DescribeTable", b"{", b"", "not JSON"),
+        ("DescribeTable", b"[1]", b"", "must be a JSON object, not list"),
+        ("DescribeTable", b'{"version": "three"}', b"", "version"),
+        ("DescribeTable", b'{"context": {"a": 1}}', b"", "context"),
+        ("QueryTable", b"{}", b"", "QueryTable"),
+        ("QueryTable", b'{"k": 3, "vector": "x"}', b"", "QueryTable"),
+        ("BatchCommitTables", b'{"operations": [1]}', b"", "BatchCommitTables"),
+        ("ListTables", b"", b"limit=many", "limit must be a whole number, got 'many'"),
+        ("ListTables", b"", b"include_declared=perhaps", "include_declared must be true or false"),
+        ("CreateTable", b"", b"properties=%5B%5D", "properties in the query must be a JSON object of texts"),
+        ("CreateTable", b"", b"properties=%7B%22a%22%3A1%7D", "properties in the query must be a JSON object of texts"),
+        ("CreateTable", b"", b"storage_options=%7Bsecret", "storage_options in the query must be a JSON object"),
+        ("ListTables", b"", b"page_token=%FF", "'page_token' in the query is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, body: bytes, query: bytes, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words) as raised:
+        read(name, body, query)
+    assert "secret" not in str(raised.value)
+
+
+def test_header_fields_are_context_but_secrets_are_not() -> None:
+    headers = {"x-team": "eng", "authorization": "Bearer s3cr3t", "x-api-key": "s3cr3t", "content-length": "3"}
+    assert requests.context_of(headers) == {"header.x-team": "eng"}
