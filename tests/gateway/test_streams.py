@@ -18,7 +18,8 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 from lancehouse.gateway.backends import Rows
 from lancehouse.lake.streams import Stream, read_stream, reading
 
-SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
+FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "text": pa.string()}
+SCHEMA = pa.schema(FIELDS)
 
 
 def stream(*batches: range) -> bytes:
