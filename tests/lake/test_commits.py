@@ -166,3 +166,49 @@ def test_every_type_becomes_a_table(tmp_path: Path, field: pa.Field[Any]) -> Non
     assert [each.id() for each in made.open().lance_schema.fields()] == [
         each.id() for each in plain.lance_schema.fields()
     ]
+
+
+def test_an_older_version_is_put_back_unless_that_would_undo_what_others_did(table: TableRef) -> None:
+    made = commits.append(table, place(table), written(table, rows(3)), 1)
+    assert not commits.is_undone(table, made)
+    with pytest.raises(ConcurrentModificationError, match="since version 1"):
+        commits.restore(table, place(table), 1, base=1)
+    assert ids(table) == [1, 2, 3]
+    assert commits.restore(table, place(table), 1, base=made) == 3
+    assert ids(table) == [1, 2]
+    assert commits.is_undone(table, made)
+    assert not commits.is_undone(table, 1)
+
+
+def test_what_comes_in_the_middle_of_putting_a_version_back_is_there_again(table: TableRef) -> None:
+    made = commits.append(table, place(table), written(table, rows(3)), 1)
+    commit, late = commits.commit, [rows(4)]
+
+    def overtaken(*arguments: Any, **options: Any) -> int:
+        if late:
+            lance.write_dataset(late.pop(), table.location, mode="append")
+        return commit(*arguments, **options)
+
+    with (
+        patch.object(commits, "commit", overtaken),
+        pytest.raises(ConcurrentModificationError, match="since version 2"),
+    ):
+        commits.restore(table, place(table), 1, base=made)
+    assert ids(table) == [1, 2, 3, 4]
+
+
+def test_indices_and_compactions_change_no_rows(table: TableRef) -> None:
+    made = commits.append(table, place(table), written(table, rows(3)), 1)
+    assert commits.only_upkeep_since(table, made) == 2
+    table.open().create_scalar_index("id", "BTREE")
+    table.open().optimize.compact_files()
+    assert commits.only_upkeep_since(table, made) == table.open().version == 5
+    table.open().delete("id = 3")
+    assert commits.only_upkeep_since(table, made) is None
+
+
+def test_how_many_rows_a_version_has_written(table: TableRef) -> None:
+    commits.append(table, place(table), written(table, rows(3, 4, 5)), 1)
+    table.open().merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(5, 6))
+    table.open().delete("id = 3")
+    assert [commits.rows_added(table, version) for version in (1, 2, 3, 4)] == [2, 3, 2, None]

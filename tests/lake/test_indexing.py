@@ -20,8 +20,9 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
+from lancehouse.lake.builds import check_possible
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.indexing import Indexed, commit, discard, execute, merge, optimize, plan, train
+from lancehouse.lake.indexing import Indexed, commit, discard, execute, known, merge, optimize, plan, train
 from tests.lake.folder import rows
 from tests.lake.maintenance import Worn, managing, worn_in, worn_path
 from tests.lake.test_removal import fill
@@ -479,3 +480,41 @@ def test_optimizing_what_is_not_there(plain: Worn) -> None:
     with pytest.raises(TableIndexNotFoundError, match="zz"):
         optimize(plain.ref, ["zz"])
     assert optimize(plain.ref) == plain.open().version
+
+
+def test_what_is_known_of_an_index(tmp_path: Path) -> None:
+    table = TableRef(str(tmp_path / "t"))
+    lance.write_dataset(pa.table({"id": [1, 2], "text": ["a", "b"]}), table.location)
+    assert known(table, "text_idx") is None
+    table.open().create_scalar_index("text", "INVERTED")
+    lance.write_dataset(pa.table({"id": [3], "text": ["c"]}), table.location, mode="append")
+    found = known(table, "text_idx")
+    assert found is not None
+    assert (found.columns, found.unindexed) == (("text",), 1)
+    assert found.is_like("text", "fts")
+    assert found.is_like("text", "inverted")
+    assert not found.is_like("text", "BTREE")
+    assert not found.is_like("id", "FTS")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "params", "says"),
+    [
+        ("id", "BTREE", {}, None),
+        ("id", "BITMAP", {}, None),
+        ("v", "IVF_PQ", {"num_partitions": 4000}, None),
+        ("nope", "BTREE", {}, "no column nope"),
+        ("id", "IVF_PQ", {}, "fixed-size lists"),
+        ("v", "IVF_PQ", {"num_sub_vectors": 3}, "cannot have an index IVF_PQ"),
+        ("id", "TREE", {}, "none of"),
+    ],
+)
+def test_an_index_of_a_table_that_is_not_there_yet(
+    column: str, kind: str, params: dict[str, Any], says: str | None
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 8))])
+    if says is None:
+        check_possible(TableRef("memory://"), schema, column, kind, "i", params)
+        return
+    with pytest.raises(LanceNamespaceError, match=says):
+        check_possible(TableRef("memory://"), schema, column, kind, "i", params)

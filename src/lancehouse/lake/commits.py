@@ -63,15 +63,21 @@ def overwrite(
 def restore(table: TableRef, at: Place, version: int, base: int) -> int:
     """Put an older version in the place of the one that is the latest; the version that this made.
 
+    Lance lets a restore pass over whatever came meanwhile. If something did, it is put back at once.
+
     Raises:
-        ConcurrentModificationError: somebody has changed the table since `base`: that would be gone.
+        ConcurrentModificationError: somebody has changed the table since `base`, which would be gone.
     """
-    try:
-        return commit(table, at, lance.LanceOperation.Restore(version), base, retries=0)
-    except ConcurrentModificationError as error:
-        raise ConcurrentModificationError(
-            f"{table}: somebody has changed it since version {base}, and version {version} would undo that"
-        ) from error
+    overtaken = ConcurrentModificationError(
+        f"{table}: somebody has changed it since version {base}, and to put version {version} back would undo that"
+    )
+    if table.open().version != base:
+        raise overtaken
+    made = commit(table, at, lance.LanceOperation.Restore(version), base)
+    if made > base + 1:
+        restore(table, at, made - 1, made)
+        raise overtaken
+    return made
 
 
 def create(

@@ -20,7 +20,10 @@ from lancehouse.spark.session import struct
 from lancehouse.spark.sources import Source, Unit
 from lancehouse.spark.tasks import Batches, spread
 
-_OVER_INPUT = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"
+_PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
+_NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"
+"""A query that has names of its own with WITH stands inside another, which names the input."""
+_WITH = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*with\b", re.IGNORECASE | re.DOTALL)
 _TAIL = re.compile(r"\s*(SQLSTATE: \w+)?\s*[;.]?\s*\(?(line \d+,? ?pos \d+\)?.*)?$", re.DOTALL)
 _CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
 
@@ -72,7 +75,7 @@ def by_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
     """
     text = query.strip().rstrip(";").replace("{", "{{").replace("}", "}}")
     try:
-        return spark.sql(_OVER_INPUT.replace("<query>", text), rows=frame)
+        return spark.sql((_NESTED if _WITH.match(query) else _PLAIN).replace("<query>", text), rows=frame)
     except PySparkException as error:
         raise InvalidInputError(_words(error)) from error
 

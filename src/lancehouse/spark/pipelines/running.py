@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 
 from lance_namespace import CreateTableTagRequest, UpdateTableTagRequest
@@ -115,15 +115,16 @@ class _Running:
             )
             self.report.rows_in = done.rows
             return done.version
-        if mode == "merge":
-            version = self._merged()
-        else:
+        try:
+            if mode == "merge":
+                return self._merged()
             write = {"create": writing.create, "append": writing.append, "overwrite": writing.overwrite}[mode]
             if mode == "append" and not self.table.exists():
                 write = writing.create
-            version = write(plan.frame, self.address, plan.how)
-        self.report.rows_in = plan.count.take()
-        return version
+            return write(plan.frame, self.address, plan.how)
+        finally:
+            with suppress(LanceNamespaceError):  # the table may be gone again
+                self.report.rows_in = plan.count.take()
 
     def _merged(self) -> int:
         """Merge, into a table that is made for it if there is none."""

@@ -136,22 +136,26 @@ def fitted(
     if made is None:
         return None
     target = made if state.schema is None or sink.mode not in ADDING else state.schema
+    if sink.mode == "merge":
+        with problems.of("sink", "on"):
+            _check_keys(address, sink, schema, target)
     with problems.of("sink"):
         if target is made:
             like(target)
         else:
             _require_fit(address, schema, target, struct)
-        if target is not made and sink.mode == "merge" and sink.when_matched == "update":
-            _require_whole(address, schema, target)
-        if sink.mode != "merge":
-            return target
-        with problems.of("sink", "on"):
-            check_keys(address, target, sink.on)
-            if missing := [name for name in sink.on if name not in schema.names]:
-                there = ", ".join(schema.names)
-                raise TableColumnNotFoundError(f"the rows have no column {', '.join(missing)}; they have {there}")
-            return target
+            if sink.mode == "merge" and sink.when_matched == "update":
+                _require_whole(address, schema, target)
+        return target
     return None
+
+
+def _check_keys(address: Address, sink: SinkPart, schema: pa.Schema, target: pa.Schema) -> None:
+    check_keys(address, target, sink.on)
+    if missing := [name for name in sink.on if name not in schema.names]:
+        raise TableColumnNotFoundError(
+            f"the rows have no column {', '.join(missing)}; they have {', '.join(schema.names)}"
+        )
 
 
 def _new(schema: pa.Schema, sink: SinkPart, before: pa.Schema | None) -> pa.Schema:
