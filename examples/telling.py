@@ -54,7 +54,10 @@ class Story:
         self._console.print(f"\n[bold cyan]{self._steps}[/] [bold]{title}[/]")
         columns = (SpinnerColumn(), BarColumn(30), MofNCompleteColumn())
         hidden = not self.is_seen
-        with Progress(*columns, console=self._console, transient=True, disable=hidden) as bar, ExitStack() as at:
+        with (
+            Progress(*columns, console=self._console, transient=True, disable=hidden, redirect_stderr=False) as bar,
+            ExitStack() as at,
+        ):
             task = bar.add_task("", total=None)
             if self._catalog is not None and self.is_seen:
                 told = lambda now: bar.update(task, completed=now.done, total=now.total)  # noqa: E731

@@ -27,9 +27,11 @@ Row = Mapping[str, object]
 LONG = 240
 """Where a cell is cut for people; programs get all of it."""
 
-STYLES = {"holds": "green", "fails": "bold red", "known": "yellow", "unsupported": "dim", "not checked": "dim"} | {
-    "done": "green",
-    "empty": "dim",
+STYLES = {
+    **dict.fromkeys(("done", "holds"), "green"),
+    "fails": "bold red",
+    "known": "yellow",
+    **dict.fromkeys(("empty", "not checked", "unsupported"), "dim"),
 }
 """Words that stand out where they are a whole cell."""
 
@@ -185,8 +187,10 @@ def _bar(console: Console) -> Bar:
         def render(self, task: Task) -> RenderableType:
             return Words.from_markup(task.description, overflow="ellipsis")
 
-    columns = (Said(Place(ratio=1, no_wrap=True)), Known(BarColumn(20)), Known(MofNCompleteColumn()))
-    return Bar(SpinnerColumn(), *columns, TimeElapsedColumn(), console=console, transient=True, expand=True)
+    said, bar = Said(Place(ratio=1, no_wrap=True)), BarColumn(20, complete_style="green", finished_style="green")
+    columns = (SpinnerColumn(), said, Known(bar), Known(MofNCompleteColumn()), TimeElapsedColumn())
+    # Whoever has stderr for himself meanwhile, as `quiet` does, would not find it in its place.
+    return Bar(*columns, console=console, transient=True, expand=True, redirect_stderr=False, redirect_stdout=False)
 
 
 def _said(value: object) -> object:

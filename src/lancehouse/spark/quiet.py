@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, TextIO
 
 from lance_namespace.errors import InvalidInputError
 from pyspark.errors import PySparkException
@@ -36,9 +36,9 @@ def quiet(
         InvalidInputError: there is no Java for it, or it does not start; says why.
     """
     before = SparkSession.getActiveSession()
-    with TemporaryFile() as log:
+    with TemporaryFile() as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
         try:
-            with nullcontext() if shows_log else _into(log):
+            with nullcontext() if shows_log else _into(log, terminal):
                 spark = local(cores, options)
         except JavaNotFoundError as error:
             raise InvalidInputError(str(error)) from error
@@ -52,17 +52,20 @@ def quiet(
 
 
 @contextmanager
-def _into(log: IO[bytes]) -> Iterator[None]:
-    """Have processes that are started inside write to a file what they would write to stderr."""
+def _into(log: IO[bytes], terminal: TextIO) -> Iterator[None]:
+    """Have processes that are started inside write to a file what they would write to stderr; this one goes on there.
+
+    Args:
+        log: the file.
+        terminal: another way to stderr as it is.
+    """
     sys.stderr.flush()
-    kept = os.dup(STDERR)
     os.dup2(log.fileno(), STDERR)
     try:
-        yield
+        with redirect_stderr(terminal) if sys.stderr is sys.__stderr__ else nullcontext():
+            yield
     finally:
-        sys.stderr.flush()
-        os.dup2(kept, STDERR)
-        os.close(kept)
+        os.dup2(terminal.fileno(), STDERR)
 
 
 def _last_words(log: IO[bytes]) -> str:
