@@ -181,6 +181,13 @@ def version_of_run(table: TableRef, run: str) -> int | None:
     return find(table, lambda made: (made.transaction_properties or {}).get(RUN) == run)
 
 
+def run_of(table: TableRef, version: int) -> str | None:
+    """The run that has made a version, if one did and Lance still knows it."""
+    with table.opened() as dataset:
+        made = transaction_of(dataset, version)
+    return None if made is None else (made.transaction_properties or {}).get(RUN)
+
+
 def only_upkeep_since(table: TableRef, version: int) -> int | None:
     """The latest version, if all that came after another one are of indices and compactions; None if some are not."""
     with table.opened() as dataset:
