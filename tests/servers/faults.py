@@ -178,7 +178,8 @@ class FaultProxy(Loopback):
             connection.close()
         else:
             self._idle.put((monotonic(), connection))
-        headers = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
+        dropped = HOP_BY_HOP - {"content-length"} if request.method == "HEAD" else HOP_BY_HOP
+        headers = {name: value for name, value in response.getheaders() if name.lower() not in dropped}
         return Answer(response.status, body, headers)
 
     def _connection(self) -> HTTPConnection:

@@ -193,7 +193,7 @@ class _Connection(BaseHTTPRequestHandler):
         body = b"" if self.command == "HEAD" else answer.body
         head = [f"HTTP/1.1 {answer.status} {_reason(answer.status)}"]
         head += [f"{name}: {value}" for name, value in answer.headers.items()]
-        if answer.status not in (204, 304):
+        if answer.status not in (204, 304) and "content-length" not in {name.lower() for name in answer.headers}:
             head.append(f"Content-Length: {len(body)}")
         start = "\r\n".join([*head, "\r\n"]).encode("latin-1")
         sent = body[: len(body) - answer.missing]
