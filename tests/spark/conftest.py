@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lancehouse.spark.java import find_java
+from tests.spark.cluster import Cluster, start_cluster
 
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -55,3 +56,10 @@ def spark() -> Iterator[Any]:
         session = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers; drivers are processes of their own."""
+    with start_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

@@ -1,0 +1,49 @@
+"""A process with a Spark session that answers each line of JSON with a line of JSON; see `cluster.Driver`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+
+from pyspark.sql import SparkSession
+
+from lancehouse.lake import indexing, scans
+from lancehouse.spark.sources import units
+from tests.spark.cluster import ANSWER, LIGHT, ROOT
+from tests.spark.conftest import SETTINGS
+
+SMALL = {
+    "spark.cores.max": "16",
+    "spark.default.parallelism": "2",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": LIGHT,
+    "spark.executor.extraJavaOptions": LIGHT,
+    "spark.executor.memory": "512m",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+}
+
+
+def session(master: str, settings: dict[str, str]) -> SparkSession:
+    """A session on a cluster, or with a server of Spark Connect."""
+    if master.startswith("sc://"):
+        return SparkSession.builder.remote(master).getOrCreate()
+    return SparkSession.builder.master(master).config(map={**SETTINGS, **SMALL, **settings}).getOrCreate()
+
+
+def main() -> None:
+    """Until the input ends. What goes wrong ends the process."""
+    # Several tasks though there are few rows.
+    scans.SMALL, units.LEAST_BYTES = 1, 64
+    indexing.plan.__kwdefaults__ = {**(indexing.plan.__kwdefaults__ or {}), "rows_per_task": 100}
+    spark = session(sys.argv[1], json.loads(sys.argv[2]))
+    for line in sys.stdin:
+        question = json.loads(line)
+        module, _, name = question["work"].partition(":")
+        answer = getattr(import_module(module), name)(spark, **question["arguments"])
+        print(ANSWER + json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

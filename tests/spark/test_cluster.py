@@ -1,0 +1,32 @@
+"""`LanceCatalog` on a real cluster: a master, two workers, and a driver apart from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from lance_namespace import CreateNamespaceRequest
+
+from lancehouse import IcebergNamespace
+from tests.servers.lancehouse import Served
+from tests.spark.cluster import Cluster
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+@pytest.fixture
+def levels(served: Served) -> list[str]:
+    """A new namespace."""
+    made = [served.warehouse, f"db_{uuid4().hex[:8]}"]
+    IcebergNamespace(endpoint=served.iceberg).create_namespace(CreateNamespaceRequest(id=made))
+    return made
+
+
+def test_all_that_a_catalog_does(cluster: Cluster, served: Served, levels: list[str], tmp_path: Path) -> None:
+    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
+    with cluster.driver(cores_max="2", executor_cores="1") as driver:
+        assert driver.ask("tests.spark.tour:executors") == 2
+        assert len(cluster.executors()) == 2
+        version = driver.ask("tests.spark.tour:tour", properties=properties, levels=levels, folder=str(tmp_path))
+        assert version >= "4.2"

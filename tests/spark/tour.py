@@ -1,0 +1,178 @@
+"""All that a `LanceCatalog` does, on whatever session; drivers import this."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    TableAlreadyExistsError,
+    TableColumnNotFoundError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+)
+from pyspark.sql import SparkSession
+
+from lancehouse.identifiers import write_levels
+from lancehouse.spark import LanceCatalog
+
+MANY = 4000
+ROWS = ("id", "concat('n', id) AS name", "id % 7 AS kind", "transform(sequence(1, 8), i -> float(sin(id * i))) AS emb")
+
+
+def tour(spark: SparkSession, properties: dict[str, str], levels: list[str], folder: str) -> str:
+    """Read, write, stream and maintain tables of a catalog; what each of it gives is looked at."""
+    cat = LanceCatalog(spark, "iceberg", properties)
+    docs, trips, copy = [*levels, "docs"], [*levels, "trips"], [*levels, "copy"]
+    options = {"impl": "iceberg", "table": write_levels(copy), **properties}
+    _written(cat, spark, docs)
+    _changed(cat, spark, docs)
+    _maintained(cat, docs)
+    _ingested(cat, trips, Path(folder))
+    _formatted(spark, cat, copy, options)
+    _streamed(spark, cat, docs, copy, properties, folder)
+    _refused(spark, cat, docs)
+    assert sorted(cat.register_views(levels)) == ["copy", "docs", "trips"]
+    [[count]] = spark.sql("SELECT count(*) FROM docs JOIN trips USING (id)").collect()
+    assert count == 496  # all trips but those of two rows that were deleted
+    return str(spark.version)
+
+
+def _written(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
+    rows = spark.range(0, MANY, 1, 4).selectExpr(*ROWS)
+    assert cat.create(rows, docs, vector_columns={"emb": 8}) == 1
+    assert cat.count(docs) == MANY
+    assert cat.overwrite(rows, docs) == 2
+    assert cat.append(spark.range(MANY, MANY + 100, 1, 2).selectExpr(*ROWS), docs, run="once") == 3
+    assert cat.append(spark.range(MANY, MANY + 100, 1, 2).selectExpr(*ROWS), docs, run="once") == 3
+    read = cat.read(docs, columns=["id", "name"], filter="id >= 3998", limit=50)
+    assert read.where("id >= 3998").count() == 50
+    assert read.count() == 50
+    groups = cat.aggregate(docs, "kind", sum="id", count="*").collect()
+    assert sum(group["count"] for group in groups) == cat.count(docs) == MANY + 100
+    assert sum(group.id_sum for group in groups) == sum(range(MANY + 100))
+
+
+def _changed(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
+    source = spark.range(3000, 4200, 1, 2).selectExpr("id", "'merged' AS name", *ROWS[2:])
+    merged = cat.merge(source, docs, on="id")
+    assert (merged.inserted, merged.updated, merged.deleted) == (100, 1100, 0)
+    assert cat.delete(docs, "id >= 4100 OR id IN (7, 8)").deleted == 102
+    assert cat.update(docs, {"name": "upper(name)"}, "name = 'merged' AND id < 3010").updated == 10
+    cat.add_columns(docs, {"twice": "id * 2"})
+    cat.add_columns(
+        docs, {"length": lambda batch: pc.call_function("utf8_length", [batch["name"]])}, read_columns=["name"]
+    )
+    [row] = cat.read(docs, filter="id = 3001").collect()
+    assert (row.name, row.twice, row.length, len(row.emb)) == ("MERGED", 6002, 6, 8)
+    assert cat.count(docs, "name = 'merged'") == 1090
+    assert cat.count(docs) == MANY + 98
+    assert [row.operation for row in cat.history(docs).collect()][-1] == "Overwrite"
+
+
+def _maintained(cat: LanceCatalog, docs: list[str]) -> None:
+    assert cat.create_index(docs, "id", "BTREE").segments == 2
+    assert cat.create_index(docs, "emb", "IVF_PQ", num_partitions=4, num_sub_vectors=2, max_iters=4).segments == 2
+    assert cat.compact(docs).fragments_removed > 0
+    [vector] = cat.read(docs, columns=["emb"], filter="id = 711").collect()
+    found = cat.search(docs, vector.emb, k=30, columns=["id"], filter="id < 2000").collect()
+    assert 711 in {row.id for row in found}
+    assert [row._distance for row in found] == sorted(row._distance for row in found)
+    cat.optimize_indices(docs)
+    assert cat.count(docs, "id BETWEEN 10 AND 19") == 10
+    assert cat.cleanup(docs, dry_run=True).versions == 0
+    assert cat.remove_orphans(docs, dry_run=True).files == 0
+
+
+def _ingested(cat: LanceCatalog, trips: list[str], folder: Path) -> None:
+    source = folder / "source"
+    source.mkdir()
+    for number in range(4):
+        ids = pa.array(range(number * 100, number * 100 + 100), pa.int64())
+        pq.write_table(pa.table({"id": ids, "fare": ids.cast(pa.decimal128(21, 2))}), source / f"{number}.parquet")
+    assert cat.ingest(str(source), trips) == 1
+    assert cat.ingest(str(source / "0.parquet"), trips, mode="append") == 2
+    assert cat.count(trips) == 500
+
+
+def _formatted(spark: SparkSession, cat: LanceCatalog, copy: list[str], options: Mapping[str, str]) -> None:
+    rows = spark.range(0, 100, 1, 2).selectExpr(*ROWS)
+    for mode in ("append", "append", "overwrite"):
+        rows.write.format("lance").options(**options, vectorColumns="emb:8").mode(mode).save()
+    assert cat.count(copy) == 100
+    read = spark.read.format("lance").options(**options, columns="id", filter="id < 10").load()
+    assert sorted(row.id for row in read.collect()) == list(range(10))
+    assert read.union(read).where("id < 5").count() == 10
+
+
+def _streamed(
+    spark: SparkSession,
+    cat: LanceCatalog,
+    docs: list[str],
+    copy: list[str],
+    properties: Mapping[str, str],
+    folder: str,
+) -> None:
+    """What comes to one table goes to another, each row once."""
+    named = {"impl": "iceberg", **properties}
+    source = spark.readStream.format("lance").options(
+        **named, table=write_levels(docs), columns="id,name,kind,emb", filter="id < 50", startingVersion="1"
+    )
+    for _ in range(2):
+        sink = (
+            source.load()
+            .writeStream.format("lance")
+            .options(**named, table=write_levels(copy), checkpointLocation=f"{folder}/checkpoint")
+        )
+        query = sink.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        assert cat.count(copy) == 200  # created with 50 such rows, and overwritten with them
+
+
+def _refused(spark: SparkSession, cat: LanceCatalog, docs: list[str]) -> None:
+    """One sentence, of the right kind, whether the driver finds out or a task."""
+    rows = spark.range(2).selectExpr(*ROWS)
+    with pytest.raises(TableAlreadyExistsError):
+        cat.create(rows, docs)
+    with pytest.raises(TableNotFoundError):
+        cat.append(rows, [*docs[:-1], "nope"])
+    with pytest.raises(TableColumnNotFoundError, match="nope"):
+        cat.read(docs, columns=["nope"])
+    with pytest.raises(TableSchemaValidationError, match="more"):
+        cat.append(rows.selectExpr("*", "1 AS more"), docs)
+    with pytest.raises(InvalidInputError, match="the same key"):
+        cat.merge(rows.union(rows).selectExpr("*", "id AS twice", "1 AS length"), docs, on="id")
+    with pytest.raises(InvalidInputError, match="emb"):
+        cat.append(rows.selectExpr("id", "name", "kind", "slice(emb, 1, 3) AS emb"), docs)
+
+
+def executors(spark: SparkSession) -> int:
+    """How many executors have work at the same time."""
+
+    def parents(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        time.sleep(1)
+        yield pa.record_batch({"pid": pa.array([os.getppid()], pa.int64())})
+
+    found: Any = spark.range(0, 2, 1, 2).mapInArrow(parents, "pid long").distinct().count()
+    return int(found)
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def app(spark: SparkSession) -> str:
+    """What the cluster calls the session."""
+    return str(spark.sparkContext.applicationId)
