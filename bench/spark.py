@@ -51,7 +51,7 @@ class Size:
     """At most."""
     cores: Sequence[int]
     minutes: float
-    """No round is begun that would end later than that, except for the first."""
+    """After so many no case is begun again."""
     lance_spark: bool = True
     only: str = ""
     """Cases that have this in their name, or whose way is called so."""
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=FULL.amount.rows, help="of four columns; all else in proportion")
     parser.add_argument("--rounds", type=int, default=FULL.rounds, help="at most")
-    parser.add_argument("--minutes", type=float, default=FULL.minutes, help="when to begin no further round")
+    parser.add_argument("--minutes", type=float, default=FULL.minutes, help="when to begin no case again")
     parser.add_argument("--cores", type=int, nargs="+", default=FULL.cores)
     parser.add_argument("--only", default="", help="cases that have this in their name, or whose way is called so")
     parser.add_argument(
@@ -100,8 +100,9 @@ def measure(folder: Path, size: Size, progress: Progress) -> tuple[list[Row], li
         done("")
     scratch = folder / "scratch"
     scratch.mkdir()
+    weights = [1 + 1 / cores for cores in size.cores]  # fewer take longer
     for number, cores in enumerate(size.cores, 1):
-        until = began + size.minutes * 60 * number / len(size.cores)
+        until = began + size.minutes * 60 * sum(weights[:number]) / sum(weights)
         with sides(folder / f"cores-{cores}", cores, with_lance_spark=size.lance_spark) as workers:
             bench = Bench(workers, scratch, cores, progress)
             if small is not None:
@@ -145,18 +146,17 @@ class Bench:
     progress: Progress
 
     def rounds(self, of: Sequence[Case], number: int, until: float, what: str) -> list[Row]:
-        """Rounds of all cases, in each of them all sides, another one first each time."""
+        """Rounds of all cases, in each of them all sides, another one first each time; the first in any case."""
         rows = [Row(case, self.cores) for case in of]
-        took = 0.0
+        took = dict.fromkeys(range(len(rows)), 0.0)
         with task(self.progress, f"{self.cores} cores, {what}", number * len(rows)) as done:
             for turn in range(number):
-                begun = time.monotonic()
-                if turn and begun + took > until:
-                    break
-                for row in rows:
-                    self._round(row, turn)
+                for place, row in enumerate(rows):
+                    begun = time.monotonic()
+                    if not turn or begun + took[place] < until:
+                        self._round(row, turn)
+                        took[place] = time.monotonic() - begun
                     done(row.case.name)
-                took = time.monotonic() - begun
         return rows
 
     def _round(self, row: Row, turn: int) -> None:
