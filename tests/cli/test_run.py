@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from lancehouse.cli.main import main
 
 PROGRAM = Path(sys.executable).parent / "lancehouse"
-PATIENCE_S = 200
+PATIENCE_S = 300
 ROWS = 150_000
 """More than a megabyte: each file is a task of its own."""
 
@@ -104,6 +104,7 @@ def test_a_file_that_is_not_there() -> None:
     assert (told.exit_code, told.stderr) == (1, "Error: nope.yml cannot be read: No such file or directory\n")
 
 
+@pytest.mark.timeout(3 * PATIENCE_S)
 def test_who_is_killed_goes_on_where_it_was(folder: Path) -> None:
     """The first half is written when the driver dies; the second start writes only the rest."""
     (folder / "hold").touch()

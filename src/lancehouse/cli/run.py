@@ -105,6 +105,7 @@ def _carried_out(app: App, plan: Plan, start: Callable[[], Any], progress: Any, 
     def said(step: str, tasks: Any) -> None:
         if tasks is None:
             progress.say(step)
+            progress.count(0, 0)
         else:
             progress.count(tasks.done, tasks.total)
 

@@ -222,6 +222,12 @@ def test_nothing_of_others_is_put_back(spark: Any, place: Place) -> None:
     first = place.pipeline(sink={"table": "new"}, expect={"rows": 1, "on_failure": "restore"}).run(spark)
     assert first.steps[-1].says == "this run made the table: there is no version before it"
     assert ids(place, "new") == ALL
+    merge = {"table": "new", "mode": "merge", "on": "id"}
+    idle = place.pipeline(steps=[{"where": "id < 0"}], sink=merge, expect={"rows": 1, "on_failure": "restore"}).run(
+        spark
+    )
+    assert (idle.rows_out, idle.steps[-1].says) == (0, "this run has changed nothing")
+    assert ids(place, "new") == ALL
 
 
 def test_blobs_are_binaries_to_steps_and_blobs_again(spark: Any, place: Place) -> None:

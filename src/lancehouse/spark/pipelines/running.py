@@ -44,6 +44,8 @@ class _Running:
         self.address, self.table = plan.address, plan.address.ref()
         self.version = 0
         """Of the table, with all that was done so far."""
+        self.is_ours = True
+        """Whether rows of this run are in it: a merge that changes nothing makes no version."""
 
     def run(self) -> None:
         begun, report = monotonic(), self.report
@@ -57,7 +59,6 @@ class _Running:
                 self._compact()
                 if self._expect(made):
                     self._publish()
-            report.version_after = self.version
             report.rows = int(self.plan.address.ref(version=self.version).open().count_rows())
             if report.has_passed and not report.has_changed:
                 report.state = BEFORE
@@ -66,6 +67,7 @@ class _Running:
             raise
         finally:
             report.seconds = round(monotonic() - begun, 3)
+            report.version_after = self.version or None
 
     @contextmanager
     def _step(self, name: str, where: str) -> Iterator[Step]:
@@ -88,14 +90,15 @@ class _Running:
 
     def _write(self) -> int:
         """Have the rows in the table; the version that the run made of them."""
-        plan, report = self.plan, self.report
+        plan, report, mode = self.plan, self.report, self.plan.shape.sink.mode
         with self._step("write", ARROW if plan.frame is None else SPARK) as step:
             known = plan.state.made
             made = self._written() if known is None else known
             if known is not None:
                 step.state, step.says = BEFORE, f"this run made version {made}"
             self.version = made if known is None else int(self.table.open().version)
-            report.rows_out = step.rows = commits.rows_added(self.table, made)
+            self.is_ours = mode != "merge" or commits.run_of(self.table, made) == plan.state.attempt
+            report.rows_out = step.rows = commits.rows_added(self.table, made) if self.is_ours else 0
         return made
 
     def _written(self) -> int:
@@ -194,7 +197,9 @@ class _Running:
         """Put the version from before the run back, unless others have changed the table since."""
         with self._step("restore", DRIVER) as step:
             before, latest = made - 1, commits.only_upkeep_since(self.table, made)
-            if before < 1:
+            if not self.is_ours:
+                step.state, step.says = SKIPPED, "this run has changed nothing"
+            elif before < 1:
                 step.state, step.says = SKIPPED, "this run made the table: there is no version before it"
             elif latest is None:
                 step.state, step.says = SKIPPED, "others have changed the table since: their changes would be lost"
