@@ -24,7 +24,6 @@ def run(tmp_path: Path, module: str, *words: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

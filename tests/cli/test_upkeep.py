@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -236,6 +237,19 @@ def test_a_spark_of_its_own_says_nothing(given: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.splitlines()[0].split() == ["table", "docs"]
+
+
+def test_a_spark_that_does_not_start(given: list[str]) -> None:
+    done = subprocess.run(
+        [PROGRAM, "table", "compact", *given, "docs"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SPARK_DRIVER_MEMORY": "1nonsense"},
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("Error: Spark does not start: ")
+    assert "1nonsense" in done.stderr
 
 
 @pytest.mark.parametrize(

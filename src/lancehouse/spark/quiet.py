@@ -17,6 +17,8 @@ from lancehouse.spark.java import JavaNotFoundError
 from lancehouse.spark.session import local
 
 STDERR = 2
+LINES = 3
+"""Of what Java says when it does not start."""
 
 
 @contextmanager
@@ -71,4 +73,4 @@ def _into(log: IO[bytes], terminal: TextIO) -> Iterator[None]:
 def _last_words(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    return "; ".join(line.strip(" .") for line in lines[-LINES:])
