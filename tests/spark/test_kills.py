@@ -1,0 +1,254 @@
+"""Every kind of write with its driver, its executors or a task killed in the middle; then the rows are counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lance_namespace import CreateNamespaceRequest, ListTablesRequest
+from lance_namespace.errors import InternalError, TableNotFoundError
+
+from lancehouse import IcebergNamespace
+from lancehouse.lake import orphans
+from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.fragments import Layout, place
+from lancehouse.spark.address import Address
+from lancehouse.spark.jobs import Job
+from tests.servers.lancehouse import Served
+from tests.spark.cluster import Cluster, Driver
+from tests.spark.faults import Faults
+from tests.spark.writes import ADDED, AFTER, BEFORE, NAMED, Rows
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+KINDS = list(AFTER)
+FOLDERS = ("data", "_deletions", "_indices", "_lancehouse", "_staging")
+
+
+@dataclass(frozen=True)
+class House:
+    """A namespace with a table for each kind of write, whose versions the catalog manages."""
+
+    namespace: IcebergNamespace
+    properties: dict[str, str]
+    levels: list[str]
+    folder: Path
+
+    def arguments(self, kinds: list[str], run: str = "once") -> dict[str, Any]:
+        """Of `writes.write_all`."""
+        told = {"properties": self.properties, "levels": self.levels, "folder": str(self.folder)}
+        return {**told, "kinds": kinds, "run": run}
+
+    def write(self, driver: Driver, kinds: list[str] = KINDS) -> dict[str, str]:
+        """Do writes; what went wrong with some."""
+        answer: dict[str, str] = driver.ask("tests.spark.writes:write_all", **self.arguments(kinds))
+        return {kind: error for kind, error in answer.items() if error}
+
+    def ref(self, kind: str) -> TableRef:
+        return TableRef(namespace=self.namespace, id=(*self.levels, kind))
+
+    def seen(self, kind: str) -> tuple[Rows | None, int, list[str], list[str]]:
+        """Rows, fragments, columns and indices."""
+        try:
+            dataset = self.ref(kind).open()
+        except TableNotFoundError:
+            return None, 0, [], []
+        table = dataset.to_table()
+        assert len(table["id"].unique()) == len(table), f"{kind}: rows are doubled"
+        rows = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
+        indices = [index.name for index in dataset.describe_indices()]
+        return rows, len(dataset.get_fragments()), table.column_names, indices
+
+    def is_before(self, kind: str) -> bool:
+        """Whether a table is as if its write had never begun."""
+        return self.seen(kind) == ((None, 0, [], []) if kind == "create" else (BEFORE, 4, ["id", "v"], []))
+
+    def is_after(self, kind: str) -> bool:
+        """Whether a table has its write, once."""
+        rows, fragments, columns, indices = self.seen(kind)
+        return (
+            rows == AFTER[kind]
+            and columns == (["id", "v", "w"] if kind == "add_columns" else ["id", "v"])
+            and indices == (["id_idx"] if kind == "create_index" else [])
+            and (fragments == 2 or kind != "compact")
+        )
+
+    def left(self, kind: str) -> set[str]:
+        """Files that no version names; they are what `remove_orphans` names too, and are gone then."""
+        table = self.ref(kind)
+        extra = self._files(kind) - _named(table.open())
+        told: set[str] = set()
+        for _ in range(2):  # records of jobs first, then what they name
+            told |= set(orphans.remove_orphans(table, timedelta(0), no_writers=True).names)
+        assert {_part(file) for file in told if file.partition("/")[0] in FOLDERS} == extra
+        assert self._files(kind) == _named(table.open())
+        return extra
+
+    def _files(self, kind: str) -> set[str]:
+        folder = local_folder(place(self.ref(kind)).location)
+        assert folder is not None
+        found = (path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
+        return {_part(str(path.relative_to(folder))) for path in found}
+
+
+def _named(dataset: lance.LanceDataset) -> set[str]:
+    """The files of all versions."""
+    found: set[str] = set()
+    for version in dataset.versions():
+        then = dataset.checkout_version(version["version"])
+        for fragment in then.get_fragments():
+            found |= {f"data/{file.path}" for file in fragment.metadata.files}
+            found |= {deleted} if (deleted := fragment.deletion_file()) else set()
+        found |= {f"_indices/{each.uuid}" for index in then.describe_indices() for each in index.segments}
+    return found
+
+
+def _part(file: str) -> str:
+    """What versions name: a file, or the folder of a part of an index."""
+    return file.rpartition("/")[0] if file.startswith("_indices/") else file
+
+
+@pytest.fixture
+def house(served: Served, tmp_path: Path) -> House:
+    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
+    namespace, levels = IcebergNamespace(**properties), [served.warehouse, f"db_{uuid4().hex[:8]}"]
+    namespace.create_namespace(CreateNamespaceRequest(id=levels))
+    (tmp_path / "files").mkdir()
+    for number in range(2):
+        half = dict(list(ADDED.items())[number::2])
+        pq.write_table(_table(half), tmp_path / "files" / f"{number}.parquet")
+    for kind in KINDS:
+        if kind != "create":
+            how = {"mode": "create", "max_rows_per_file": 100}
+            lance.write_dataset(_table(BEFORE), namespace_client=namespace, table_id=[*levels, kind], **how)
+    return House(namespace, properties, levels, tmp_path)
+
+
+def _table(rows: Rows) -> pa.Table:
+    return pa.table({"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.int64())})
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    return Faults(tmp_path_factory.mktemp("faults") / "of")
+
+
+def settings(faults: Faults) -> dict[str, str]:
+    return {"python_daemon_module": "tests.spark.faults", "executorEnv_FAULTS": str(faults.folder)}
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: Cluster, faults: Faults) -> Iterator[Driver]:
+    with cluster.driver(**settings(faults)) as driver:
+        yield driver
+
+
+def test_a_killed_driver(cluster: Cluster, house: House, driver: Driver, faults: Faults) -> None:
+    """The tables are as they were; the same writes again land once, and a third time do nothing."""
+    faults.plan("hold", "before")
+    with cluster.driver(**settings(faults)) as doomed:
+        app = doomed.ask("tests.spark.tour:app")
+        doomed.send("tests.spark.writes:write_all", **house.arguments(KINDS))
+        faults.wait(set(KINDS))
+        assert cluster.executors(app)
+        doomed.kill()
+    until(lambda: not cluster.executors(app))
+    assert [kind for kind in KINDS if not house.is_before(kind)] == []
+    faults.plan("nothing")
+    assert house.write(driver) == {}
+    assert [kind for kind in KINDS if not house.is_after(kind)] == []
+    assert house.write(driver, list(NAMED)) == {}
+    assert [kind for kind in KINDS if not house.is_after(kind)] == []
+    left = {kind: house.left(kind) for kind in KINDS}
+    assert left["append"]
+    assert set(house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables) == set(KINDS)
+
+
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.soak), "after"])
+def test_killed_executors(cluster: Cluster, house: House, driver: Driver, faults: Faults, moment: str) -> None:
+    """Others do their work again, and each row is there once."""
+    app = driver.ask("tests.spark.tour:app")
+    faults.plan("hold", moment)
+    driver.send("tests.spark.writes:write_all", **house.arguments(KINDS))
+    faults.wait(set(KINDS))
+    for pid in cluster.executors(app):
+        os.kill(pid, signal.SIGKILL)
+    faults.release()
+    assert set(driver.answer().values()) == {""}
+    assert [kind for kind in KINDS if not house.is_after(kind)] == []
+    for kind in KINDS:
+        house.left(kind)
+
+
+@pytest.mark.soak
+def test_killed_python_workers(house: House, driver: Driver, faults: Faults) -> None:
+    """The same task does it again, in another process; what the dead one had noted is removed."""
+    faults.plan("crash")
+    assert house.write(driver) == {}
+    faults.wait(set(KINDS))
+    assert [kind for kind in KINDS if not house.is_after(kind)] == []
+    kept = {kind for kind in KINDS if house.left(kind)}
+    assert kept <= {"add_columns", "ingest", "compact", "create_index"}
+
+
+def test_tasks_that_fail(house: House, driver: Driver, faults: Faults) -> None:
+    """The tables are as they were, without files of the write but for those with which the next one goes on."""
+    faults.plan("fail")
+    failed = house.write(driver)
+    assert {kind: "the test wants this" in error for kind, error in failed.items()} == dict.fromkeys(KINDS, True)
+    assert [kind for kind in KINDS if not house.is_before(kind)] == []
+    assert "create" not in house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables
+    faults.plan("nothing")
+    assert house.write(driver) == {}
+    assert [kind for kind in KINDS if not house.is_after(kind)] == []
+    for kind in KINDS:
+        house.left(kind)
+
+
+def test_tasks_that_run_twice(cluster: Cluster, house: House, faults: Faults) -> None:
+    """Speculation starts a second attempt beside the first, which has written all its rows and does not end."""
+    faults.plan("hold")
+    eager = {
+        "speculation": "true",
+        "speculation_quantile": "0.5",
+        "speculation_minTaskRuntime": "1s",
+        "speculation_task_duration_threshold": "2s",
+    }
+    with cluster.driver(**settings(faults), **eager) as driver:
+        assert house.write(driver) == {}
+    faults.wait(set(KINDS))
+    assert [kind for kind in KINDS if not house.is_after(kind)] == []
+    for kind in KINDS:
+        house.left(kind)
+
+
+def test_a_task_that_outlives_its_job(tmp_path: Path) -> None:
+    """Nobody else would remove what it has written."""
+    lance.write_dataset(_table(BEFORE), tmp_path / "t")
+    job, before = Job(Address(path=str(tmp_path / "t"))), set(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="too much"), job.cleaned([]):
+        job.write(_table(ADDED).to_reader(), "append", Layout())
+        raise ValueError("too much")
+    assert set(tmp_path.rglob("*")) == before
+    with pytest.raises(InternalError, match="was over"):
+        job.write(_table(ADDED).to_reader(), "append", Layout())
+    assert set(tmp_path.rglob("*")) == before
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something."""
+    deadline = monotonic() + 60
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.05)
