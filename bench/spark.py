@@ -106,7 +106,7 @@ def measure(folder: Path, size: Size, progress: Progress) -> tuple[list[Row], li
         with sides(folder / f"cores-{cores}", cores, with_lance_spark=size.lance_spark) as workers:
             bench = Bench(workers, scratch, cores, progress)
             if small is not None:
-                bench.rounds(chosen(small, size), 1, until, "warming up")
+                bench.rounds([case for case in chosen(small, size) if case.is_warmed], 1, until, "warming up")
             rows += bench.rounds(chosen(data, size), size.rounds, until, "measuring")
             if number == len(size.cores):
                 levels = bench.grow(data, GROWTH, min(size.rounds, 3))
