@@ -36,7 +36,7 @@ def main() -> None:
         tables = Path(folder) / "tables"
         lance.write_dataset(COUNTRIES, tables / "countries.lance")
         for first in (0, 1000):
-            lance.write_dataset(orders(first, 1000), tables / "orders.lance", mode="append")
+            lance.write_dataset(orders(first, 1000), tables / "orders.lance", mode="append" if first else "create")
             with console.status(f"1000 orders more; {PROGRAM.name} run …"):
                 run(project)
             made = lance.dataset(tables / "large_orders.lance")
