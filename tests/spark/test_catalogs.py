@@ -93,18 +93,18 @@ class Guard(FaultProxy):
 
     def __init__(self, upstream: str) -> None:
         self._ends: dict[str, float] = {}
-        self.refused = 0
+        self.life_s, self.refused = LIFE_S, 0
         super().__init__(upstream)
 
     def lend(self) -> dict[str, str]:
         """A new key, in Iceberg's words."""
         token = uuid4().hex
-        self._ends[token] = monotonic() + LIFE_S + GRACE_S
+        self._ends[token] = monotonic() + self.life_s + GRACE_S
         return {
             "s3.access-key-id": ACCESS_KEY,
             "s3.secret-access-key": SECRET_KEY,
             "s3.session-token": token,
-            "s3.session-token-expires-at-ms": str(int((time.time() + AHEAD_S + LIFE_S) * 1000)),
+            "s3.session-token-expires-at-ms": str(int((time.time() + AHEAD_S + self.life_s) * 1000)),
             "s3.endpoint": self.uri,
             "client.region": REGION,
             "s3.path-style-access": "true",
@@ -156,7 +156,8 @@ def test_a_job_outlives_its_credentials(lending: tuple[LanceCatalog, Lending, Gu
 
 def test_tasks_ask_the_catalog_once_in_a_process(lending: tuple[LanceCatalog, Lending, Guard]) -> None:
     """However many tasks there are."""
-    cat, server, _ = lending
+    cat, server, store = lending
+    store.life_s = 3600
 
     def asked(tasks: int) -> int:
         docs, before = f"test_catalog.db.docs_{uuid4().hex}", len(server.requests)
