@@ -20,7 +20,7 @@ check: $(SYNCED)
 	$(RUN) pytest -q tests/test_layers.py
 
 test: check $(SPARK41)
-	$(RUN) pytest -q
+	$(RUN) pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 soak: check $(SPARK41)
 	$(RUN) pytest -q --soak
