@@ -215,6 +215,12 @@ def test_bodies(awkward: Client, data: bytes, coding: str | None, expected: int)
     assert (answer.json["body"] if answer.status == 200 else answer.error[0]) == expected
 
 
+def test_the_token_endpoint_refuses_in_the_form_of_oauth(awkward: Client) -> None:
+    answer = awkward.send("POST", "/iceberg/v1/oauth/tokens", raw=b"abc", headers={"Content-Encoding": "br"})
+    assert (answer.status, answer.json["error"]) == (400, "invalid_request")
+    assert "Content-Encoding 'br' is not known here" in answer.json["error_description"]
+
+
 def test_a_connection_lives_on_after_an_error(awkward: Client) -> None:
     request = b"GET /nonsense HTTP/1.1\r\nhost: x\r\n\r\n"
     last = b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"

@@ -326,7 +326,13 @@ class App:
 
 
 def _refused(exchange: Exchange, error: BaseException) -> Response:
-    return lance.refusal(error, exchange.id) if lance.is_of(exchange) else refusal(error)
+    """The answer that an error is, in the form of whose path it is."""
+    if lance.is_of(exchange):
+        return lance.refusal(error, exchange.id)
+    response = refusal(error)
+    if exchange.route is not None and exchange.route.name == operations.TOKEN and response.status < 500:
+        response.body = operations.token_refusal(str(error))
+    return response
 
 
 def _failure(exchange: Exchange) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+import orjson
 from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.catalog import opening
@@ -18,6 +19,8 @@ from lancehouse.server.routes import Route
 if TYPE_CHECKING:
     from lancehouse.server.app import Authentication
 
+TOKEN = "getToken"  # noqa: S105
+"""The name of the route to the token endpoint."""
 NOBODY = Identity("", ())
 """Who calls where nobody asks."""
 
@@ -52,13 +55,18 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
         ("metrics", "/metrics", page, None),
     ]
     return [
-        Route("getToken", "POST", "/v1/oauth/tokens", token, open=True),
+        Route(TOKEN, "POST", "/v1/oauth/tokens", token, open=True),
         *(
             Route(name, method, path, handler, fast=fast, open=True, quiet=path != "/")
             for name, path, handler, fast in reads
             for method in ("GET", "HEAD")
         ),
     ]
+
+
+def token_refusal(message: str) -> bytes:
+    """The body of an answer of the token endpoint to what is no form that it could read."""
+    return orjson.dumps({"error": "invalid_request", "error_description": message})
 
 
 def root(call: Call) -> Response:  # noqa: ARG001
