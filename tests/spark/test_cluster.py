@@ -23,6 +23,7 @@ def levels(served: Served) -> list[str]:
     return made
 
 
+@pytest.mark.soak
 def test_all_that_a_catalog_does(cluster: Cluster, served: Served, levels: list[str], tmp_path: Path) -> None:
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
     with cluster.driver(cores_max="2", executor_cores="1") as driver:

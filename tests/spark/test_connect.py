@@ -20,6 +20,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.soak
 def test_all_that_a_catalog_does(connect: str, served: Served, tmp_path: Path) -> None:
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
     levels = [served.warehouse, f"db_{uuid4().hex[:8]}"]

@@ -216,6 +216,7 @@ def test_tasks_that_fail(house: House, driver: Driver, faults: Faults) -> None:
         house.left(kind)
 
 
+@pytest.mark.soak
 def test_tasks_that_run_twice(cluster: Cluster, house: House, faults: Faults) -> None:
     """Speculation starts a second attempt beside the first, which has written all its rows and does not end."""
     faults.plan("hold")

@@ -71,6 +71,7 @@ def test_a_query_answers_as_on_parquet(tpch: Tpch, number: int) -> None:
     assert len(parquet) > 0
 
 
+@pytest.mark.soak
 def test_aggregates_inside_the_tasks(tpch: Tpch) -> None:
     """Queries 1 and 6, over columns that are computed once and kept."""
     catalog = tpch.catalog

@@ -151,8 +151,6 @@ def _refused(spark: SparkSession, cat: LanceCatalog, docs: list[str]) -> None:
         cat.append(rows.selectExpr("*", "1 AS more"), docs)
     with pytest.raises(InvalidInputError, match="the same key"):
         cat.merge(rows.union(rows).selectExpr("*", "id AS twice", "1 AS length"), docs, on="id")
-    with pytest.raises(InvalidInputError, match="emb"):
-        cat.append(rows.selectExpr("id", "name", "kind", "slice(emb, 1, 3) AS emb"), docs)
 
 
 def executors(spark: SparkSession) -> int:
