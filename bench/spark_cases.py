@@ -15,9 +15,9 @@ from typing import Any
 import lance
 from pyspark.sql.types import StructType
 
-from bench import lance_spark
 from bench.spark_data import DIMENSION, KEY, MERGED, RANGE, Contents, Data, contents
 from lancehouse.schema.spark import to_spark
+from lancehouse.spark.sql import CATALOG
 
 OURS, PARQUET, LANCE_SPARK, PYLANCE, BARE = (
     *("ours", "Spark, Parquet", "lance-spark", "plain pylance", "bare mapInArrow"),
@@ -388,5 +388,5 @@ def _first(rows: Any) -> Any:
 def _catalog(root: Path) -> tuple[str, list[Question]]:
     """A name for the catalog of lance-spark that has the tables of a folder, and what makes it known."""
     name = f"lance{next(_numbers)}"
-    settings = {"": lance_spark.CATALOG, ".impl": "dir", ".root": str(root)}
+    settings = {"": CATALOG, ".impl": "dir", ".root": str(root)}
     return name, [{"sql": f"SET spark.sql.catalog.{name}{key}={value}"} for key, value in settings.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,8 +16,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, commits, report, spark, spark_report
+from bench import chart, commits, gateway_report, report, spark, spark_report
 from bench.commits import FOREIGN, PLAIN, SQLITE, Curve, Level, Place, Round, Row
+from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, REFERENCE, WAREHOUSE, WIRE
 from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, Case, cases, same
 from bench.spark_data import Amount, Contents, Data
 from bench.spark_process import Answer
@@ -59,7 +61,6 @@ def test_commits_run_to_their_end_and_leave_nothing(open_folder: Path) -> None:
     assert list(open_folder.iterdir()) == []
 
 
-@pytest.mark.soak
 def test_spark_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     printed = run_quickly("bench.spark", tmp_path, "--no-lance-spark")
     seconds, _, rest = printed.partition("Seconds of processor time")
@@ -211,3 +212,55 @@ def test_a_quick_run_has_one_case_for_each_way(tmp_path: Path) -> None:
     assert [case.name for case in spark.chosen(data, replace(spark.FULL, only="compact"))] == [
         "compaction of 64 pieces"
     ]
+
+
+def test_the_gateway_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    printed = run_quickly("bench.gateway", tmp_path)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line[:1] == "│"]
+    assert len(lines) == 4 * 3
+    assert {line[1].partition(",")[0] for line in lines} == {
+        *("DescribeTable", "ListTables", "InsertIntoTable", "QueryTable"),
+    }
+    assert all(re.match(r"[\d.]+ m?s\b", cell) for line in lines for cell in line[2:4])
+    assert [line[0] for line in lines if line[6] != "–"] == ["dir"] * 4
+    assert [line[6] for line in lines if line[6].startswith("too")] == ["too large for it"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -> gateway_report.Row:
+    sides = {"direct": DIRECT, "gateway": GATEWAY, "adapter": ADAPTER, "wire": WIRE}
+    runs = {sides[name]: [gateway_report.Run(each, each / 2, peak_mb)] for name, each in seconds.items()}
+    return gateway_report.Row(catalog, "Operation", 1, size, runs)
+
+
+@pytest.mark.parametrize(
+    ("row", "missed"),
+    [
+        (hop(WAREHOUSE, direct=0.002, gateway=0.003), []),
+        (hop(WAREHOUSE, direct=0.002, gateway=0.0031), ["1.55 instead of 1.5 times direct"]),
+        (hop(FOLDER, direct=0.001, gateway=0.9, adapter=0.1), []),
+        (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.7), []),
+        (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.8), ["1.20 instead of 1.15 times direct + wire"]),
+    ],
+)
+def test_marks_of_the_gateway(row: gateway_report.Row, missed: list[str]) -> None:
+    first, *others = gateway_report.findings([row])
+    assert "100 MB (expected under 300: met)" in first
+    assert [line.partition(": ")[2].partition(": ")[2].rstrip(".") for line in others] == missed
+    assert ("✗" in row.cells()[5]) is bool(missed)
+    assert "missed" in gateway_report.findings([hop(WAREHOUSE, 1, peak_mb=300.0, direct=1, wire=1, gateway=1)])[0]
+
+
+def test_what_the_gateway_costs_is_put_into_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text(report.DOCUMENT.read_text())
+    monkeypatch.setattr(report, "DOCUMENT", document)
+    rows = [
+        hop(WAREHOUSE, direct=0.002, gateway=0.003),
+        hop(FOLDER, 100 << 20, direct=1, wire=0.5, gateway=2, adapter=4),
+    ]
+    gateway_report.write(rows, "Once.")
+    section = document.read_text().partition("<!-- bench-gateway: start -->")[2].partition("<!-- bench-gateway: end")[0]
+    assert "| a warehouse of the server | Operation | 2 ms | 3 ms | **1.50** | direct × 1.5 ✓ | – | – | – |" in section
+    assert "| `dir` | Operation | 1.00 s, 100 MB/s | 2.00 s, 50 MB/s | **2.00** | direct + wire × 1.15 ✗ |" in section
+    assert "4.00 s, 25 MB/s | **0.50** | 500 ms, 200 MB/s | 1.00 s | 100 MB |" in section

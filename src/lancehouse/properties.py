@@ -1,11 +1,12 @@
-"""Property keys with a meaning of their own, and the test for a Lance table."""
+"""Property keys with a meaning of their own, and the test for a Lance table.
+
+The interface is imported where an error of it is raised: commands read the keys for their help too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from lance_namespace.errors import InvalidInputError
 
 TABLE_TYPE = "table_type"
 LANCE = "lance"
@@ -34,6 +35,8 @@ def managed_by(properties: Mapping[str, str] | None) -> str:
     """
     said = (properties or {}).get(MANAGED_BY, STORAGE)
     if said.lower() not in (STORAGE, IMPL):
+        from lance_namespace.errors import InvalidInputError
+
         raise InvalidInputError(f"{MANAGED_BY} is {said!r}, expected {STORAGE!r} or {IMPL!r}")
     return said.lower()
 
@@ -45,6 +48,8 @@ def require_lance(about: object, properties: Mapping[str, str] | None) -> None:
         InvalidInputError: `table_type` is missing or something else than `lance`.
     """
     if not is_lance(properties):
+        from lance_namespace.errors import InvalidInputError
+
         kind = (properties or {}).get(TABLE_TYPE)
         said = f"{TABLE_TYPE} is {kind!r}" if kind else f"it has no {TABLE_TYPE} property"
         raise InvalidInputError(f"{about} is not a Lance table: {said}, expected {LANCE!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,15 @@ def test_a_lance_table_of_another_catalog_is_registered_by_its_metadata_file(
 def test_managed_by_in_any_case(catalog: Catalog, caller: Caller, said: str) -> None:
     create(catalog, caller, properties={"managed_by": said, "table_type": "LANCE"})
     assert load(catalog, caller)["properties"] == {"table_type": "lance", "managed_by": said.lower()}
+
+
+@pytest.mark.parametrize(("said", "expected"), [({}, "impl"), ({"managed_by": "storage"}, "storage")])
+def test_managed_by_as_the_warehouse_has_it(
+    catalog: Catalog, main: Warehouse, caller: Caller, said: dict[str, str], expected: str
+) -> None:
+    request = {"name": "t", "schema": SCHEMA, "properties": {"table_type": "lance", **said}}
+    made = catalog.tables.create(caller, replace(main, managed_by="impl"), ("db",), request)
+    assert orjson.loads(made.metadata)["properties"] == {"table_type": "lance", "managed_by": expected}
 
 
 def test_managed_by_something_else(catalog: Catalog, caller: Caller) -> None:

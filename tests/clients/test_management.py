@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,30 @@ def test_a_stray_first_version(house: House) -> None:
     assert house.namespace.manage_table(table, "impl", adopt=True) == house.check(table) == 1
     insert(house, table)
     assert house.check(table) == 2
+
+
+def test_the_first_version_is_accepted_on_demand(house: House) -> None:
+    """As Lance 4 creates tables; what comes after a first version is not accepted so."""
+    table = [*house.home, "t"]
+    house.namespace.declare_table(DeclareTableRequest(id=table))
+    assert house.namespace.accept_first(table) is False
+    lance.write_dataset(rows(), house.location(table))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: house.connect().accept_first(table), range(4))) == [True] * 4
+    assert house.check(table) == 1
+    lance.write_dataset(rows(), house.location(table), mode="append")
+    assert house.namespace.accept_first(table) is False
+    assert house.at(table) == 1
+
+
+def test_more_than_a_first_version_is_not_accepted_on_demand(house: House) -> None:
+    table = [*house.home, "t"]
+    house.namespace.declare_table(DeclareTableRequest(id=table))
+    for mode in ("create", "append"):
+        lance.write_dataset(rows(), house.location(table), mode=mode)
+    assert house.namespace.accept_first(table) is False
+    with pytest.raises(ValueError, match="past the catalog"):  # of pylance, with what it was told
+        house.open(table)
 
 
 def test_a_lost_manifest(house: House) -> None:

@@ -45,6 +45,9 @@ def test_the_id_of_the_body_must_be_that_of_the_path() -> None:
     assert read("DescribeTable", b"{}", id=["db", "t"]).id == ["db", "t"]
     with pytest.raises(InvalidInputError, match=r"the path says that id is \['db', 't'\], and the body says \['x'\]"):
         read("DescribeTable", b'{"id": ["x"]}', id=["db", "t"])
+    with pytest.raises(InvalidInputError, match=r"the path says that id is \['t'\], and the body says \[\]"):
+        read("DescribeTable", b'{"id": []}', id=["t"])
+    assert read("DescribeNamespace", b'{"id": []}', id=[]).id == []
     with pytest.raises(InvalidInputError, match="index_name"):
         read("DropTableIndex", b'{"index_name": "other"}', id=["db", "t"], index_name="mine")
 
@@ -83,6 +86,36 @@ def test_what_is_wrong_is_named(name: str, body: bytes, query: bytes, words: str
     with pytest.raises(InvalidInputError, match=words) as raised:
         read(name, body, query)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b'{"identity": {"api_key": "k"}}', {"x-api-key": "k"}),
+        (b'{"identity": {"auth_token": "t", "api_key": ""}}', {"authorization": "Bearer t"}),
+        (b'{"identity": {"api_key": 5}}', {}),
+        (b'{"identity": ["k"]}', {}),
+        (b'{"identity"', {}),
+        (b'["identity"]', {}),
+        (b"{}", {}),
+        (b"", {}),
+    ],
+)
+def test_who_calls_may_stand_in_the_body(body: bytes, headers: dict[str, str]) -> None:
+    assert requests.identity_of(body) == headers
+
+
+def test_a_backend_is_not_told_who_calls() -> None:
+    assert read("DescribeTable", b'{"identity": {"api_key": "s3cr3t"}}', id=["t"]).identity is None
+
+
+def test_header_fields_win_over_the_context_of_the_body() -> None:
+    body = (
+        b'{"context": {"header.X-Team": "ops", "header.authorization": "s3cr3t", "trace": "7", "header.x-more": "1"}}'
+    )
+    request = requests.read(BY_NAME["DescribeTable"], {"id": ["t"]}, {}, body, {"header.x-team": "eng"})
+    assert request.context == {"header.x-team": "eng", "trace": "7", "header.x-more": "1"}
+    assert read("DescribeTable", b"{}", id=["t"]).context is None
 
 
 def test_header_fields_are_context_but_secrets_are_not() -> None:

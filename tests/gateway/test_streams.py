@@ -15,7 +15,7 @@ from lance_namespace import (
 )
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, LanceNamespaceError
 
-from lancehouse.gateway.backends import Rows
+from lancehouse.gateway.foreign import Rows
 from lancehouse.lake.streams import Stream, read_stream, reading
 
 FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "text": pa.string()}

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,13 @@ def test_errors_of_a_namespace_come_back_as_they_were(tmp_path: Path, kind: type
     with pytest.raises(LanceNamespaceError, match=r"^table t: (Namespace not empty: )?what it said$") as raised:
         TableRef.of(namespace, ["t"]).open()
     assert type(raised.value) is kind
+
+
+def test_a_decimal_beside_a_float(tmp_path: Path) -> None:
+    """The sentence says what to write, and that is right."""
+    column = pa.array([Decimal("0.05"), Decimal("0.08")], pa.decimal128(15, 2))
+    made = lance.write_dataset(pa.table({"d": column}), str(tmp_path / "t"))
+    with pytest.raises(InvalidInputError) as refused, translated("table t"):
+        made.count_rows("d <= 0.07")
+    assert str(refused.value).endswith("write decimal(15,2) '0.07'")
+    assert made.count_rows("d <= decimal(15,2) '0.07'") == 1

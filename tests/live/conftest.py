@@ -11,14 +11,36 @@ import pytest
 from lance_namespace import CreateNamespaceRequest, LanceNamespace
 
 from tests.live.catalogs import CATALOGS, Catalog, Shared, opened
+from tests.live.gateways import start_gateway
 from tests.servers.lancehouse import Served
+from tests.servers.polaris import Polaris
 from tests.servers.reference import Reference
+from tests.servers.unity import Unity
 
 
 @pytest.fixture(scope="session")
 def shared(reference_server: Reference, served: Served) -> Shared:
     """The servers that are started once."""
     return Shared(reference_server, served)
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory, reference_server: Reference) -> Iterator[Served]:
+    """A server in front of its own warehouse, of Iceberg's server, Polaris, Unity Catalog and folders; it is shared."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with Polaris("test_catalog") as polaris, Unity("lance_test") as unity:
+        backends = {
+            "reference": ("iceberg", {"endpoint": reference_server.uri, "root": str(folder / "reference")}),
+            "polaris": (
+                "polaris",
+                {"endpoint": polaris.uri, "credential": polaris.credential, "root": str(folder / "polaris")},
+            ),
+            "unity": ("unity", {"endpoint": unity.uri, "catalog": "lance_test", "root": str(folder / "unity")}),
+            "folder": ("dir", {"root": str(folder / "folder")}),
+            "tracked": ("dir", {"root": str(folder / "tracked"), "table_version_tracking_enabled": "true"}),
+        }
+        with start_gateway(folder, backends) as server:
+            yield server
 
 
 @pytest.fixture(params=CATALOGS)

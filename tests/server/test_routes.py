@@ -82,3 +82,17 @@ def test_a_method_that_is_not_offered_says_which_are() -> None:
 
 def test_what_stands_in_place_of_a_prefix_is_no_warehouse() -> None:
     assert {word.decode() for word in routes.TOP} < RESERVED
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "index"),
+    [
+        (b"/lance/main/v1/table/db%24my+table/describe", "db$my table", ""),
+        (b"/lance/main/v1/table/db%24my%20table/describe", "db$my table", ""),
+        (b"/lance/main/v1/table/db%24a%2Bb/describe", "db$a+b", ""),
+        (b"/lance/main/v1/table/t/index/an+index/stats", "t", "an index"),
+    ],
+)
+def test_a_space_in_names_of_lance(path: bytes, name: str, index: str) -> None:
+    found = match(path)
+    assert (found.prefix, found.name, found.index) == ("main", name, index)

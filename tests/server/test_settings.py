@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.server.settings import SERVER_SETTINGS, ServerSettings, is_loopback
+from lancehouse.server.options import SERVER_SETTINGS
+from lancehouse.server.settings import ServerSettings, is_loopback
 
 
 def parse(
@@ -132,6 +133,7 @@ warehouses:
     vend: sts
     role_arn: arn:aws:iam::1:role/r
     cache: s3://bucket/cache
+    managed_by: impl
 issuers:
   - {issuer: "https://id.example", audience: us, name_claim: email}
 """
@@ -147,6 +149,7 @@ def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (lake.location, lake.roots, lake.cache) == ("s3://bucket/lake", ("s3://bucket/more",), "s3://bucket/cache")
     assert lake.storage == {"aws_secret_access_key": "hush", "allow_http": "true"}
     assert (lake.vend, lake.role_arn) == ("sts", "arn:aws:iam::1:role/r")
+    assert (plain.managed_by, lake.managed_by) == ("storage", "impl")
     assert settings.issuers == ({"issuer": "https://id.example", "audience": "us", "name_claim": "email"},)
     assert "hush" not in repr(settings)
     settings = replace(settings, roots={"lake": ("s3://bucket/old",)})
@@ -183,6 +186,7 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
         ),
         ("warehouses: {w: {location: /x, roots: /y}}", "key 'warehouses.w.roots' must be a list"),
         ("warehouses: {w: {location: /x, vend: all}}", "key 'warehouses.w.vend' must be one of"),
+        ("warehouses: {w: {location: /x, managed_by: me}}", "key 'warehouses.w.managed_by' must be storage or impl"),
         ("issuers: x", "key 'issuers' must be a list"),
         ("issuers: [{issuer: 'https://x'}]", r"issuers\[0\].audience"),
     ],

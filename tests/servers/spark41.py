@@ -37,11 +37,16 @@ class Spark:
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process = process
-        self._log = log
+        self.log = log
 
     def catalog(self, name: str, properties: Mapping[str, str]) -> None:
-        """Make a catalog known under a name that no other test has."""
-        self._ask({"catalog": name, "settings": {"": CATALOG, ".type": "rest", **_dotted(properties)}})
+        """Make a catalog of Iceberg's known under a name that no other test has."""
+        known = {"": CATALOG, ".type": "rest", **{f".{key}": value for key, value in properties.items()}}
+        self.set({f"spark.sql.catalog.{name}{key}": value for key, value in known.items()})
+
+    def set(self, settings: Mapping[str, str]) -> None:
+        """Change settings that can be changed while a session runs."""
+        self._ask({"settings": dict(settings)})
 
     def sql(self, text: str) -> list[Row]:
         """The rows of a statement; times, decimals and the like as text.
@@ -68,26 +73,37 @@ class Spark:
         return answer["rows"]
 
     def _gone(self) -> SparkError:
-        return SparkError(f"Spark is gone; its log ends:\n{self._log.read_text(errors='replace')[-4000:]}")
+        return SparkError(f"Spark is gone; its log ends:\n{self.log.read_text(errors='replace')[-4000:]}")
 
 
 @contextmanager
 def start_spark(folder: Path) -> Iterator[Spark]:
-    """A session until the block ends; `folder` is for its log and its scratch files.
+    """A session with Iceberg's connector until the block ends; `folder` is for its log and its scratch files.
+
+    Raises:
+        SparkError: it did not come up.
+    """
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in sorted(jars.bring(jars.SPARK_RUNTIME).glob("*.jar"))),
+        "spark.sql.extensions": EXTENSIONS,
+    }
+    with start_session(folder, environment(), settings) as spark:
+        yield spark
+
+
+@contextmanager
+def start_session(folder: Path, environment: Path, settings: Mapping[str, str]) -> Iterator[Spark]:
+    """A session of the Spark in an environment, until the block ends; `folder` is for its log and its scratch files.
 
     Raises:
         SparkError: it did not come up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "spark.log"
-    settings = {
-        "spark.jars": ",".join(str(jar) for jar in sorted(jars.bring(jars.SPARK_RUNTIME).glob("*.jar"))),
-        "spark.sql.extensions": EXTENSIONS,
-        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
-    }
+    chosen = {"spark.sql.warehouse.dir": str(folder / "spark-warehouse"), **settings}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [environment() / "bin" / "python", SESSION, json.dumps(settings)],
+            [environment / "bin" / "python", SESSION, json.dumps(chosen)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
@@ -119,10 +135,6 @@ def _build(folder: Path, requirements: Path) -> None:
         jars.run([sys.executable, "-m", "venv", folder], error="no environment for Spark")
         install = [python, "-m", "pip", "install", "--quiet"]
     jars.run([*install, "-r", requirements], error=f"{requirements.name} could not be installed")
-
-
-def _dotted(properties: Mapping[str, str]) -> dict[str, str]:
-    return {f".{key}": value for key, value in properties.items()}
 
 
 def variables() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A Spark session that answers each line of JSON with a line of JSON; runs in the environment of Spark 4.1."""
+"""A Spark session that answers each line of JSON with a line of JSON; runs in the environment of an older Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer(spark: SparkSession, question: dict[str, Any]) -> list[dict[str, Any]
     if "sql" in question:
         return [row.asDict(recursive=True) for row in spark.sql(question["sql"]).collect()]
     for key, value in question["settings"].items():
-        spark.conf.set(f"spark.sql.catalog.{question['catalog']}{key}", value)
+        spark.conf.set(key, value)
     return []
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -26,6 +27,8 @@ LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a JVM that lives for seconds."""
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
+HOSTS = ("127.0.0.1", "localhost")
+"""What workers are called, in turn: Spark tries a task a second time on another host only, and goes by the name."""
 ANSWER = "answer: "
 """What a driver says begins so; all else that is printed there is Spark's."""
 
@@ -125,18 +128,19 @@ def start_cluster(folder: Path, *, workers: int = 2, cores: int = 16) -> Iterato
         ClusterError: it did not come up.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    ports = ("--port", "0", "--webui-port", "0")
     deploy = "org.apache.spark.deploy"
     with ExitStack() as stack:
-        process = _start(folder, "master", [f"{deploy}.master.Master", *local])
+        process = _start(folder, "master", [f"{deploy}.master.Master", "--host", HOSTS[0], *ports])
         stack.callback(_stop, [process])
         master, _ = _wait(folder, "master", r"Starting Spark master at (spark://[\w.:]+)")
         names = [f"worker-{number}" for number in range(workers)]
         processes: list[subprocess.Popen[bytes]] = []
         stack.callback(_stop, processes)
-        for name in names:
-            where = ("--work-dir", str(folder / name), "--cores", str(cores), "--memory", "2g")
-            processes.append(_start(folder, name, [f"{deploy}.worker.Worker", *local, *where, master]))
+        for name, host in zip(names, cycle(HOSTS), strict=False):
+            where = ("--host", host, *ports, "--work-dir", str(folder / name))
+            has = ("--cores", str(cores), "--memory", "2g")
+            processes.append(_start(folder, name, [f"{deploy}.worker.Worker", *where, *has, master]))
         pids = [_wait(folder, name, "(Successfully registered) with master")[1] for name in names]
         yield Cluster(master, folder, tuple(pids))
 
@@ -182,6 +186,7 @@ def start_connect(folder: Path, **settings: str) -> Iterator[str]:
         "spark.connect.grpc.binding.port": "0",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.python.daemon.module": "tests.spark.faults",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **{f"spark.{name.replace('_', '.')}": value for name, value in settings.items()},

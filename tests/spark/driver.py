@@ -21,6 +21,7 @@ SMALL = {
     "spark.executor.extraJavaOptions": LIGHT,
     "spark.executor.memory": "512m",
     "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.python.daemon.module": "tests.spark.faults",
 }
 
 

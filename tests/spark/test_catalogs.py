@@ -70,6 +70,18 @@ def test_a_table_from_its_first_row_to_its_last(catalog: tuple[LanceCatalog, str
     assert cat.compact(docs).fragments_added == 1
     assert cat.register_views(docs.rpartition(".")[0]) == ["docs"]
     assert cat.remove_orphans(docs, dry_run=True).files == 0
+    for namespace in (docs.rpartition(".")[0], docs.partition(".")[0]):
+        assert list(cat.cleanup(namespace=namespace, dry_run=True)) == [docs]
+
+
+def test_a_folder_in_a_bucket(spark: Any, s3: Bucket) -> None:
+    """Lance's `dir` does not tell how to reach its tables; tasks know it from the properties."""
+    storage = {f"storage.{key}": value for key, value in s3.options.items()}
+    cat = LanceCatalog(spark, "dir", {"root": f"{s3.uri}/folder", **storage})
+    rows = spark.range(0, 100, 1, 2)
+    assert (cat.create(rows, "t"), cat.append(rows, "t"), cat.count("t", filter="id < 10")) == (1, 2, 20)
+    assert cat.compact("t").fragments_added == 1
+    assert [row["operation"] for row in cat.history("t").collect()][-1] == "Overwrite"
 
 
 class Lending(Polaris):

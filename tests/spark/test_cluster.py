@@ -12,7 +12,7 @@ from lancehouse import IcebergNamespace
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -23,11 +23,13 @@ def levels(served: Served) -> list[str]:
     return made
 
 
-@pytest.mark.soak
-def test_all_that_a_catalog_does(cluster: Cluster, served: Served, levels: list[str], tmp_path: Path) -> None:
+def test_all_that_a_catalog_does(
+    cluster: Cluster, served: Served, levels: list[str], soak: bool, tmp_path: Path
+) -> None:
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
     with cluster.driver(cores_max="2", executor_cores="1") as driver:
         assert driver.ask("tests.spark.tour:executors") == 2
         assert len(cluster.executors()) == 2
-        version = driver.ask("tests.spark.tour:tour", properties=properties, levels=levels, folder=str(tmp_path))
+        asked = {"properties": properties, "levels": levels, "folder": str(tmp_path), "is_full": soak}
+        version = driver.ask("tests.spark.tour:tour", **asked)
         assert version >= "4.2"

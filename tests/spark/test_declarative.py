@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.timeout(600)
 def test_a_lance_table_is_a_source_and_a_sink() -> None:
     """Two runs: the second takes the rows that came after the first, and each row comes once."""
     done = subprocess.run(
@@ -17,7 +20,7 @@ def test_a_lance_table_is_a_source_and_a_sink() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,9 +30,11 @@ from tests.spark.cluster import Cluster, Driver
 from tests.spark.faults import Faults
 from tests.spark.writes import ADDED, AFTER, BEFORE, NAMED, Rows
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.timeout(600)
 
 KINDS = list(AFTER)
+PARTS = 3
+"""Each kind is in one of so many parts."""
 FOLDERS = ("data", "_deletions", "_indices", "_lancehouse", "_staging")
 
 
@@ -44,14 +46,15 @@ class House:
     properties: dict[str, str]
     levels: list[str]
     folder: Path
+    kinds: list[str]
 
-    def arguments(self, kinds: list[str], run: str = "once") -> dict[str, Any]:
+    def arguments(self, kinds: list[str] | None = None) -> dict[str, Any]:
         """Of `writes.write_all`."""
         told = {"properties": self.properties, "levels": self.levels, "folder": str(self.folder)}
-        return {**told, "kinds": kinds, "run": run}
+        return {**told, "kinds": self.kinds if kinds is None else kinds, "run": "once"}
 
-    def write(self, driver: Driver, kinds: list[str] = KINDS) -> dict[str, str]:
-        """Do writes; what went wrong with some."""
+    def write(self, driver: Driver, kinds: list[str] | None = None) -> dict[str, str]:
+        """Do all writes, or some; what went wrong with which."""
         answer: dict[str, str] = driver.ask("tests.spark.writes:write_all", **self.arguments(kinds))
         return {kind: error for kind, error in answer.items() if error}
 
@@ -70,12 +73,18 @@ class House:
         indices = [index.name for index in dataset.describe_indices()]
         return rows, len(dataset.get_fragments()), table.column_names, indices
 
-    def is_before(self, kind: str) -> bool:
-        """Whether a table is as if its write had never begun."""
+    def are_before(self) -> None:
+        """All tables are as if their writes had never begun."""
+        assert [kind for kind in self.kinds if not self._is_before(kind)] == []
+
+    def are_after(self) -> None:
+        """All tables have their writes, once."""
+        assert [kind for kind in self.kinds if not self._is_after(kind)] == []
+
+    def _is_before(self, kind: str) -> bool:
         return self.seen(kind) == ((None, 0, [], []) if kind == "create" else (BEFORE, 4, ["id", "v"], []))
 
-    def is_after(self, kind: str) -> bool:
-        """Whether a table has its write, once."""
+    def _is_after(self, kind: str) -> bool:
         rows, fragments, columns, indices = self.seen(kind)
         return (
             rows == AFTER[kind]
@@ -120,7 +129,8 @@ def _part(file: str) -> str:
 
 
 @pytest.fixture
-def house(served: Served, tmp_path: Path) -> House:
+def house(served: Served, soak: bool, request: pytest.FixtureRequest, tmp_path: Path) -> House:
+    kinds = KINDS if soak else KINDS[request.param :: PARTS]
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
     namespace, levels = IcebergNamespace(**properties), [served.warehouse, f"db_{uuid4().hex[:8]}"]
     namespace.create_namespace(CreateNamespaceRequest(id=levels))
@@ -128,11 +138,16 @@ def house(served: Served, tmp_path: Path) -> House:
     for number in range(2):
         half = dict(list(ADDED.items())[number::2])
         pq.write_table(_table(half), tmp_path / "files" / f"{number}.parquet")
-    for kind in KINDS:
+    for kind in kinds:
         if kind != "create":
             how = {"mode": "create", "max_rows_per_file": 100}
             lance.write_dataset(_table(BEFORE), namespace_client=namespace, table_id=[*levels, kind], **how)
-    return House(namespace, properties, levels, tmp_path)
+    return House(namespace, properties, levels, tmp_path, kinds)
+
+
+def part(number: int) -> pytest.MarkDecorator:
+    """With the full size a test is about all kinds of write, else about some of them."""
+    return pytest.mark.parametrize("house", [number], indirect=True)
 
 
 def _table(rows: Rows) -> pa.Table:
@@ -145,7 +160,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 
 def settings(faults: Faults) -> dict[str, str]:
-    return {"python_daemon_module": "tests.spark.faults", "executorEnv_FAULTS": str(faults.folder)}
+    return {"executorEnv_FAULTS": str(faults.folder)}
 
 
 @pytest.fixture(scope="module")
@@ -154,83 +169,88 @@ def driver(cluster: Cluster, faults: Faults) -> Iterator[Driver]:
         yield driver
 
 
+@part(1)
 def test_a_killed_driver(cluster: Cluster, house: House, driver: Driver, faults: Faults) -> None:
     """The tables are as they were; the same writes again land once, and a third time do nothing."""
     faults.plan("hold", "before")
     with cluster.driver(**settings(faults)) as doomed:
         app = doomed.ask("tests.spark.tour:app")
-        doomed.send("tests.spark.writes:write_all", **house.arguments(KINDS))
-        faults.wait(set(KINDS))
+        doomed.send("tests.spark.writes:write_all", **house.arguments())
+        faults.wait(set(house.kinds))
         assert cluster.executors(app)
         doomed.kill()
     until(lambda: not cluster.executors(app))
-    assert [kind for kind in KINDS if not house.is_before(kind)] == []
+    house.are_before()
     faults.plan("nothing")
     assert house.write(driver) == {}
-    assert [kind for kind in KINDS if not house.is_after(kind)] == []
-    assert house.write(driver, list(NAMED)) == {}
-    assert [kind for kind in KINDS if not house.is_after(kind)] == []
-    left = {kind: house.left(kind) for kind in KINDS}
+    house.are_after()
+    assert house.write(driver, [kind for kind in NAMED if kind in house.kinds]) == {}
+    house.are_after()
+    left = {kind: house.left(kind) for kind in house.kinds}
     assert left["append"]
-    assert set(house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables) == set(KINDS)
+    assert set(house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables) == set(house.kinds)
 
 
+@part(2)
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_killed_executors(cluster: Cluster, house: House, driver: Driver, faults: Faults, moment: str) -> None:
     """Others do their work again, and each row is there once."""
     app = driver.ask("tests.spark.tour:app")
     faults.plan("hold", moment)
-    driver.send("tests.spark.writes:write_all", **house.arguments(KINDS))
-    faults.wait(set(KINDS))
+    driver.send("tests.spark.writes:write_all", **house.arguments())
+    faults.wait(set(house.kinds))
     for pid in cluster.executors(app):
         os.kill(pid, signal.SIGKILL)
     faults.release()
     assert set(driver.answer().values()) == {""}
-    assert [kind for kind in KINDS if not house.is_after(kind)] == []
-    for kind in KINDS:
+    house.are_after()
+    for kind in house.kinds:
         house.left(kind)
 
 
+@part(0)
 @pytest.mark.soak
 def test_killed_python_workers(house: House, driver: Driver, faults: Faults) -> None:
     """The same task does it again, in another process; what the dead one had noted is removed."""
     faults.plan("crash")
     assert house.write(driver) == {}
-    faults.wait(set(KINDS))
-    assert [kind for kind in KINDS if not house.is_after(kind)] == []
-    kept = {kind for kind in KINDS if house.left(kind)}
+    faults.wait(set(house.kinds))
+    house.are_after()
+    kept = {kind for kind in house.kinds if house.left(kind)}
     assert kept <= {"add_columns", "ingest", "compact", "create_index"}
 
 
+@part(0)
 def test_tasks_that_fail(house: House, driver: Driver, faults: Faults) -> None:
     """The tables are as they were, without files of the write but for those with which the next one goes on."""
     faults.plan("fail")
     failed = house.write(driver)
-    assert {kind: "the test wants this" in error for kind, error in failed.items()} == dict.fromkeys(KINDS, True)
-    assert [kind for kind in KINDS if not house.is_before(kind)] == []
+    assert {kind: "the test wants this" in error for kind, error in failed.items()} == dict.fromkeys(house.kinds, True)
+    house.are_before()
     assert "create" not in house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables
     faults.plan("nothing")
     assert house.write(driver) == {}
-    assert [kind for kind in KINDS if not house.is_after(kind)] == []
-    for kind in KINDS:
+    house.are_after()
+    for kind in house.kinds:
         house.left(kind)
 
 
-@pytest.mark.soak
+@part(1)
 def test_tasks_that_run_twice(cluster: Cluster, house: House, faults: Faults) -> None:
     """Speculation starts a second attempt beside the first, which has written all its rows and does not end."""
     faults.plan("hold")
     eager = {
         "speculation": "true",
-        "speculation_quantile": "0.5",
+        "speculation_efficiency_enabled": "false",
         "speculation_minTaskRuntime": "1s",
-        "speculation_task_duration_threshold": "2s",
+        "speculation_multiplier": "0.01",
+        "speculation_quantile": "0.5",
     }
     with cluster.driver(**settings(faults), **eager) as driver:
         assert house.write(driver) == {}
-    faults.wait(set(KINDS))
-    assert [kind for kind in KINDS if not house.is_after(kind)] == []
-    for kind in KINDS:
+    faults.wait(set(house.kinds))
+    house.are_after()
+    for kind in house.kinds:
         house.left(kind)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.spark import LanceCatalog
@@ -71,7 +72,6 @@ def test_a_query_answers_as_on_parquet(tpch: Tpch, number: int) -> None:
     assert len(parquet) > 0
 
 
-@pytest.mark.soak
 def test_aggregates_inside_the_tasks(tpch: Tpch) -> None:
     """Queries 1 and 6, over columns that are computed once and kept."""
     catalog = tpch.catalog
@@ -97,7 +97,10 @@ def test_aggregates_inside_the_tasks(tpch: Tpch) -> None:
     assert [(row[sums], row[counts]) for row in found] == [(row[sums], row[counts]) for row in expected]
     for ours, theirs in zip(found, expected, strict=True):
         assert [float(mean) for mean in ours[means]] == pytest.approx([float(mean) for mean in theirs[means]], abs=1e-6)
-    condition = f"{YEAR} AND l_discount BETWEEN 0.05 AND 0.07 AND l_quantity < 24"
+    with pytest.raises(InvalidInputError, match=r"write decimal\(15,2\) '0\.05'"):
+        catalog.aggregate("lineitem", filter="l_discount >= 0.05", sum="saved")
+    discount = "l_discount BETWEEN decimal(15,2) '0.05' AND decimal(15,2) '0.07'"
+    condition = f"{YEAR} AND {discount} AND l_quantity < 24"
     [sixth] = catalog.aggregate("lineitem", filter=condition, sum="saved").collect()
     assert sixth[0] == tpch.parquet.sql(QUERIES[6]).first()[0]
 

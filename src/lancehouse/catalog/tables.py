@@ -100,7 +100,12 @@ class Tables:
             raise InvalidInputError("a Lance table cannot be staged: create it, then write to it with Lance")
         declared = iceberg_tables.new(request, location)
         return self._create_lance(
-            caller, warehouse, TableName(levels, name), location, lance_properties(properties), lance_schema(declared)
+            caller,
+            warehouse,
+            TableName(levels, name),
+            location,
+            lance_properties({MANAGED_BY: warehouse.managed_by, **properties}),
+            lance_schema(declared),
         )
 
     def register(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> Loaded:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lancehouse.properties import STORAGE
+
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
@@ -24,3 +26,5 @@ class Warehouse:
     """With `sts`: the role that is assumed for them."""
     cache: str | None = None
     """Where Parquet copies for scans are kept; by default `.lancehouse/` below `location`."""
+    managed_by: str = STORAGE
+    """Who decides which version of a new Lance table is the current one, where its properties do not say."""

@@ -238,6 +238,25 @@ class ManagedTables(ManagedCommits):
             self._update(table, head, updates, (MAIN, *(branch for branch in ahead if branch)))
         return stored.get(None)
 
+    def accept_first(self, id: Sequence[str]) -> bool:
+        """Accept the first version of a table that was only declared, and that its creator put into storage alone.
+
+        Lance 4 creates so, and commits through the catalog from then on. No version of the catalog is passed over.
+
+        Returns:
+            Whether there is a first version now; if not, nothing was done.
+        """
+        table = self._table(id)
+        head = self._loaded(table, whole=False)
+        if managed_by(head.entry.properties) != IMPL or latest(self._place(head)) != 1:
+            return False
+        if head.ref(MAIN) is None:
+            try:
+                self.manage_table(id, IMPL, adopt=True)
+            except ConcurrentModificationError:
+                logger.debug("%s: its first version was accepted by somebody else", table)
+        return True
+
     def _check_agreement(
         self, table: TableId, head: Head, stored: Mapping[str | None, int], *, may_adopt: bool
     ) -> None:

@@ -113,7 +113,10 @@ class Transport:
 
     def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         """GET many targets of one server; None for each that must be asked for again by `send`."""
-        if not isinstance(self._way(origin)[0], Connections):
+        way, _, _ = self._way(origin)
+        if isinstance(way, Inside):  # nobody is waited for
+            return [_decoded(Reply(*way.send("GET", target, headers, None))) for target, headers in requests]
+        if not isinstance(way, Connections):
             return [None] * len(requests)
         limits = bulk.Limits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
         answers = bulk.fetch(origin, requests, self._tls, limits)

@@ -63,6 +63,8 @@ class WarehouseNamespace(CatalogNamespace):
     """Namespaces of any depth below a warehouse, which is the first level of an id."""
 
     vends_freely: ClassVar[bool] = True
+    lists_catalogs: ClassVar[bool] = False
+    """Servers do not tell their warehouses."""
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)

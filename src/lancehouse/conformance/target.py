@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
+import lance_namespace
 from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import InvalidInputError
 
@@ -47,6 +49,7 @@ class Target:
         Raises:
             InvalidInputError: there is no such implementation, or it does not take these properties.
         """
+        _require_known(self.impl)
         try:
             return connect(self.impl, {**self.properties, **changes})
         except ValueError as error:
@@ -79,6 +82,15 @@ class Target:
             pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
             text = re.sub(pattern, HIDDEN, text)
         return text
+
+
+def _require_known(impl: str) -> None:
+    """Refuse a name that is neither an alias nor the path of a class."""
+    known = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
+    if impl not in known and "." not in impl:
+        near = get_close_matches(impl, known, 1)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and full class paths"
+        raise InvalidInputError(f"no client is called {impl!r}: {meant}")
 
 
 def parse_property(text: str) -> tuple[str, str]:

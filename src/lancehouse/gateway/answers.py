@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -47,6 +48,14 @@ STATUSES: Mapping[int, int] = MappingProxyType(
     }
 )
 """The status of each code; what is not here is 500."""
+HEADER = "header."
+NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+OWN = frozenset(
+    {"connection", "content-encoding", "content-length", "content-type", "date", "keep-alive", "server", "trailer"}
+    | {"transfer-encoding", "upgrade", "vary", "x-request-id"}
+    | {"authorization", "proxy-authenticate", "set-cookie", "www-authenticate"}
+)
+"""Header fields that the server sets, and those that are between a backend and the gateway."""
 
 
 def status_of(code: int) -> int:
@@ -65,11 +74,18 @@ def code_of(failed: BaseException) -> int:
     return int(failed.code) if isinstance(failed, LanceNamespaceError) else int(ErrorCode.INTERNAL)
 
 
-def split(response: Any) -> tuple[dict[str, Any], dict[str, str]]:
+def split(response: Any) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
     """A response as JSON has it, and the header fields that its context asks for."""
     fields = response.to_dict() if response is not None else {}
     context = fields.pop("context", None) or {}
-    headers = {key.removeprefix("header."): value for key, value in context.items() if key.startswith("header.")}
-    if rest := {key: value for key, value in context.items() if not key.startswith("header.")}:
+    headers = [_header(key.removeprefix(HEADER), value) for key, value in context.items() if key.startswith(HEADER)]
+    if rest := {key: value for key, value in context.items() if not key.startswith(HEADER)}:
         fields["context"] = rest
-    return fields, headers
+    return fields, [header for header in headers if header is not None]
+
+
+def _header(name: str, value: str) -> tuple[bytes, bytes] | None:
+    """A header field; None for what no answer can carry, or should."""
+    if not NAME.fullmatch(name) or name.lower() in OWN or not value.isprintable():
+        return None
+    return name.lower().encode(), value.encode("latin-1", "replace")

@@ -6,51 +6,58 @@ The ids of a warehouse do not repeat its name: `["db", "t"]` at `main` is `["mai
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 from lance_namespace import (
-    BatchCommitTablesRequest,
-    BatchCreateTableVersionsRequest,
+    BatchCommitTablesResponse,
     CreateTableResponse,
-    CreateTableVersionRequest,
-    CreateTableVersionResponse,
-    DeclareTableRequest,
     DeclareTableResponse,
-    DeregisterTableRequest,
-    DeregisterTableResponse,
     DescribeTableRequest,
     DescribeTableResponse,
-    DescribeTableVersionRequest,
-    DescribeTableVersionResponse,
-    ExplainTableQueryPlanRequest,
     LanceNamespace,
-    ListNamespacesResponse,
-    ListTablesResponse,
-    ListTableVersionsRequest,
-    ListTableVersionsResponse,
-    RenameTableRequest,
     connect,
 )
-from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
+from lance_namespace.errors import (
+    InvalidInputError,
+    InvalidTableStateError,
+    LanceNamespaceError,
+    TableVersionNotFoundError,
+    UnsupportedOperationError,
+)
+from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`
+from lancehouse.gateway.foreign import OF_TABLES
+from lancehouse.gateway.foreign import Rows as Rows
+from lancehouse.gateway.ids import placed, relative
 from lancehouse.gateway.operations import Answer, Body, Operation
-from lancehouse.lake.errors import translated
+from lancehouse.gateway.secrets import Secrets
+from lancehouse.lake.errors import kind_of, translated
 from lancehouse.lake.operations import TableOperations
+from lancehouse.lake.reaching import reaching
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CLIENTS = 256
 """Of one warehouse, that are kept: one for each token that is in use."""
 STORAGE = "storage."
 """What the properties begin with that a client needs to reach the data, and that it tells nobody."""
+VENDING = "header.x-iceberg-access-delegation"
+"""The property by which a client asks for credentials each time: callers of the gateway ask for themselves."""
+TELLING = frozenset({"describe_table", "declare_table"})
+"""What tells storage options."""
 
 Properties = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Backend:
     """A namespace that the gateway offers."""
 
@@ -60,19 +67,49 @@ class Backend:
     above: tuple[str, ...] = ()
     """The levels that its ids have and those of its callers have not."""
 
+    @property
+    def is_warehouse(self) -> bool:
+        """Whether it is in this process, and decides itself who may do what."""
+        return bool(self.above)
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        """What nobody may hear."""
+        return Secrets(self.properties)
+
     def connect(self, token: str | None = None) -> Pair:
         """Its clients; for a warehouse, in the name of whom a token belongs to."""
-        return _connected(self.impl, tuple(sorted(self.properties.items())), token if self.above else None)
+        return _connected(self.impl, tuple(sorted(self.properties.items())), token if self.is_warehouse else None)
+
+    @contextmanager
+    def answering(self, operation: Operation) -> Iterator[None]:
+        """Turn what it raises into errors of the protocol, without its secrets."""
+        about = f"backend {self.name}"
+        with self.secrets.kept(about), translated(about, self.properties):
+            try:
+                yield
+            except NotImplementedError:
+                raise UnsupportedOperationError(f"{operation.name}: {about} has no such operation") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two clients of one catalog."""
+    """Two clients of one catalog, or twice the same one."""
 
     outer: LanceNamespace
     """Tells callers what it knows: it knows no secret of the storage."""
     inner: LanceNamespace
     """Reads and writes the data here."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of our own clients."""
+        return isinstance(self.inner, TableOperations)
+
+    @property
+    def tables(self) -> TableOperations:
+        """What reads and writes: the client itself, or our own code on the tables that it describes."""
+        return self.inner if isinstance(self.inner, TableOperations) else Rows(self.inner)
 
 
 @lru_cache(CLIENTS)
@@ -80,60 +117,19 @@ def _connected(impl: str, properties: tuple[tuple[str, str], ...], token: str | 
     known = dict(properties)
     if token is not None:
         known["auth_token"] = token
-    told = {key: value for key, value in known.items() if not key.startswith(STORAGE)}
-    outer = _connect(impl, told)
-    return Pair(outer, outer if told == known else _connect(impl, known))
+    inner = _connect(impl, known)
+    told = {key: value for key, value in known.items() if not key.startswith(STORAGE) and key.lower() != VENDING}
+    if told == known or not isinstance(inner, TableOperations):
+        return Pair(inner, reaching(inner, known))  # others may need their storage to tell anything
+    return Pair(_connect(impl, told), inner)
 
 
 def _connect(impl: str, properties: Properties) -> LanceNamespace:
     try:
         return connect(impl, dict(properties))
     except ValueError as error:  # `connect` makes one of whatever a constructor raises
-        raise InvalidInputError(f"cannot connect to {impl!r}: {error}") from error
-
-
-class Rows(TableOperations):
-    """The tables of a namespace of others, read and written by our own code.
-
-    Its own takes and gives rows as one piece of memory, and raises what has no code.
-    """
-
-    def __init__(self, namespace: LanceNamespace) -> None:
-        self._others = namespace
-
-    def namespace_id(self) -> str:
-        """As the namespace has it."""
-        return str(self._others.namespace_id())
-
-    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
-        """As the namespace has it, like all that follow."""
-        return self._others.describe_table(request)
-
-    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
-        """Pass it on."""
-        return self._others.declare_table(request)
-
-    def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
-        """Pass it on."""
-        return self._others.deregister_table(request)
-
-    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """Pass it on."""
-        return self._others.list_table_versions(request)
-
-    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
-        """Pass it on."""
-        return self._others.describe_table_version(request)
-
-    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
-        """Pass it on."""
-        return self._others.create_table_version(request)
-
-
-OF_TABLES = frozenset(name for part in TableOperations.__bases__ for name in vars(part) if not name.startswith("_"))
-"""What can be done with a table that is described."""
-DESCRIBING = frozenset({"describe_table", "declare_table", "register_table", "batch_commit_tables"})
-"""What tells storage options."""
+        kind = kind_of(str(error)) or InvalidInputError
+        raise kind(f"cannot connect to {impl!r}: {error}") from error
 
 
 def ask(backend: Backend, operation: Operation, request: Any, token: str | None, data: io.IOBase | None) -> Any:
@@ -143,103 +139,94 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
         LanceNamespaceError: as the backend has it.
         UnsupportedOperationError: it has no such operation.
     """
-    pair = backend.connect(token)
-    asked = placed(request, backend.above)
-    namespace = _able(pair.outer if operation.call in DESCRIBING else pair.inner, operation.call)
-    with translated(f"backend {backend.name}", backend.properties), _offered(backend, operation):
+    with backend.answering(operation):
+        pair = backend.connect(token)
+        asked = placed(request, backend.above)
         if operation.answer is Answer.ARROW:
-            return _parts(namespace.query_parts(asked))  # type: ignore[attr-defined]
-        call = getattr(namespace, operation.call)
-        if operation.body is not Body.ARROW:
-            return told(call(asked), namespace, backend.above, request)
-        made = call(asked, data)
-    return made.model_copy(update={"storage_options": None}) if isinstance(made, CreateTableResponse) else made
+            return _with_first(pair, asked, lambda: _begun(pair.tables.query_parts(asked), backend, operation))
+        if operation.body is Body.ARROW:
+            made = getattr(pair.tables, operation.call)(asked, data)
+            return made.model_copy(update={"storage_options": None}) if isinstance(made, CreateTableResponse) else made
+        told = _with_first(pair, asked, lambda: _carried_out(pair, operation.call, asked))
+        whole_ids = bool(getattr(pair.inner, "lists_whole_ids", False))
+        return _discreet(backend, pair, relative(told, request, backend.above, whole_ids=whole_ids))
 
 
-@contextmanager
-def _offered(backend: Backend, operation: Operation) -> Iterator[None]:
+def _with_first(pair: Pair, asked: Any, answer: Callable[[], T]) -> T:
+    """An answer; where the first version of a table is missing to it, once that is accepted."""
     try:
-        yield
-    except NotImplementedError:
-        raise UnsupportedOperationError(f"{operation.name}: backend {backend.name} has no such operation") from None
+        return answer()
+    except (InvalidTableStateError, TableVersionNotFoundError):
+        if not _accepts_first(pair.inner, getattr(asked, "id", None)):
+            raise
+        return answer()
 
 
-def _able(namespace: LanceNamespace, call: str) -> LanceNamespace:
-    """Who carries out an operation: a namespace itself, or our own code on the tables that it describes."""
-    is_ours = isinstance(namespace, TableOperations)
-    return Rows(namespace) if call in OF_TABLES and not is_ours else namespace
+def _accepts_first(namespace: LanceNamespace, id: Sequence[str] | None) -> bool:
+    """Whether a table has a first version that only has to be accepted, and now is; a caller may not be allowed to."""
+    accept = getattr(namespace, "accept_first", None)
+    if accept is None or not id:
+        return False
+    try:
+        return bool(accept(id))
+    except LanceNamespaceError as error:
+        logger.info("the first version of a table is not accepted: %s", type(error).__name__)
+        return False
 
 
-def ids_of(request: Any) -> list[list[str]]:
-    """The tables or the namespace that a request is about."""
-    match request:
-        case BatchCreateTableVersionsRequest():
-            return [entry.id for entry in request.entries]
-        case BatchCommitTablesRequest():
-            parts = [getattr(each, name) for each in request.operations for name in type(each).model_fields]
-            return [part.id or [] for part in parts if part is not None]
-        case RenameTableRequest() if request.new_namespace_id is not None:
-            return [request.id or [], [*request.new_namespace_id, request.new_table_name]]
-    return [request.id or []]
+def _carried_out(pair: Pair, call: str, asked: Any) -> Any:
+    if call == "list_all_tables" and not asked.id and not getattr(pair.inner, "lists_catalogs", True):
+        raise UnsupportedOperationError("this catalog does not tell its warehouses: list the tables of a namespace")
+    if call == "describe_table" and pair.is_ours and (asked.load_detailed_metadata or asked.check_declared):
+        return _described(pair, asked)
+    if call in OF_TABLES:
+        return getattr(pair.tables, call)(asked)
+    return getattr(pair.outer if call in TELLING else pair.inner, call)(asked)
 
 
-def _parts(parts: Iterator[bytes]) -> Iterator[bytes]:
+def _described(pair: Pair, asked: DescribeTableRequest) -> DescribeTableResponse:
+    """A look at the data needs credentials; what is told of them is what is told without a look."""
+    if pair.outer is pair.inner and asked.vend_credentials:
+        return pair.inner.describe_table(asked)
+    bare = asked.model_copy(update={"load_detailed_metadata": None, "check_declared": None})
+    options = pair.outer.describe_table(bare).storage_options
+    return pair.inner.describe_table(asked).model_copy(update={"storage_options": options})
+
+
+def _discreet(backend: Backend, pair: Pair, told: Any) -> Any:
+    """An answer without storage options that are the gateway's own, and without context that repeats a secret."""
+    if context := getattr(told, "context", None):
+        kept = {key: value for key, value in context.items() if not backend.secrets.are_in(value)}
+        told = told.model_copy(update={"context": kept})
+    match told:
+        case BatchCommitTablesResponse():
+            results = [_without_options(each) for each in told.results]
+            return told.model_copy(update={"results": results})
+        case DescribeTableResponse() | DeclareTableResponse() if told.storage_options and not pair.is_ours:
+            own = {key.removeprefix(STORAGE).lower() for key in backend.properties if key.startswith(STORAGE)}
+            options = {
+                key: value
+                for key, value in told.storage_options.items()
+                if key.lower() not in own and not backend.secrets.are_in(value)
+            }
+            return told.model_copy(update={"storage_options": options or None})
+    return told
+
+
+def _without_options(result: CommitTableResult) -> CommitTableResult:
+    if result.declare_table is None:
+        return result
+    declared = result.declare_table.model_copy(update={"storage_options": None})
+    return result.model_copy(update={"declare_table": declared})
+
+
+def _begun(parts: Iterator[bytes], backend: Backend, operation: Operation) -> Iterator[bytes]:
     """The same, but begun: a wrong query is an error, and not the middle of an answer."""
     first = next(parts)
 
     def whole() -> Iterator[bytes]:
-        yield first
-        yield from parts
+        with backend.answering(operation):
+            yield first
+            yield from parts
 
     return whole()
-
-
-def placed(request: Any, above: Sequence[str]) -> Any:
-    """A request with the ids that the backend's client knows."""
-    if not above:
-        return request
-
-    def below(levels: Sequence[str] | None) -> list[str]:
-        return [*above, *(levels or ())]
-
-    changes: dict[str, Any] = {}
-    match request:
-        case BatchCreateTableVersionsRequest():
-            changes["entries"] = [entry.model_copy(update={"id": below(entry.id)}) for entry in request.entries]
-            return request.model_copy(update=changes)
-        case BatchCommitTablesRequest():
-            changes["operations"] = [
-                each.model_copy(
-                    update={
-                        name: part.model_copy(update={"id": below(part.id)})
-                        for name in type(each).model_fields
-                        if (part := getattr(each, name)) is not None
-                    }
-                )
-                for each in request.operations
-            ]
-            return request.model_copy(update=changes)
-        case RenameTableRequest() if request.new_namespace_id is not None:
-            changes["new_namespace_id"] = below(request.new_namespace_id)
-        case ExplainTableQueryPlanRequest() if request.query.id:
-            changes["query"] = request.query.model_copy(update={"id": below(request.query.id)})
-    return request.model_copy(update={**changes, "id": below(request.id)})
-
-
-def told(response: Any, namespace: LanceNamespace, above: Sequence[str], request: Any) -> Any:
-    """A response as the gateway's callers know its names: relative to what they asked for."""
-    if isinstance(response, DescribeTableResponse) and response.namespace:
-        return response.model_copy(update={"namespace": response.namespace[len(above) :]})
-    if not getattr(namespace, "lists_whole_ids", False):
-        return response
-    if isinstance(response, ListNamespacesResponse):
-        names = _without(response.namespaces, [*above, *(request.id or ())], ".")
-        return response.model_copy(update={"namespaces": names})
-    if isinstance(response, ListTablesResponse) and (delimiter := (request.context or {}).get("delimiter")):
-        return response.model_copy(update={"tables": _without(response.tables, above, delimiter)})
-    return response
-
-
-def _without(names: Sequence[str], levels: Sequence[str], delimiter: str) -> list[str]:
-    before = "".join(f"{level}{delimiter}" for level in levels)
-    return [name.removeprefix(before) for name in names]

@@ -6,6 +6,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 
 from lance_namespace import LanceNamespace
 from pydantic import BaseModel
@@ -51,7 +52,7 @@ class Needs(Enum):
     """To make, change and drop namespaces."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operation:
     """One call."""
 
@@ -66,12 +67,15 @@ class Operation:
     status: int = 200
     """Of an answer that is no error."""
 
-    @property
+    rows: bool = False
+    """Whether it reads or writes rows, and takes as long as there are."""
+
+    @cached_property
     def call(self) -> str:
         """The method of `LanceNamespace`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
-    @property
+    @cached_property
     def model(self) -> type[BaseModel]:
         """Of the request."""
         signature = inspect.signature(getattr(LanceNamespace, self.call), eval_str=True)
@@ -92,9 +96,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("RegisterTable", "POST", "table/{id}/register", WRITE),
     Operation("DescribeTable", "POST", "table/{id}/describe", READ),
     Operation("TableExists", "POST", "table/{id}/exists", READ, answer=Answer.NOTHING),
-    Operation("DropTable", "POST", "table/{id}/drop", WRITE),
+    Operation("DropTable", "POST", "table/{id}/drop", WRITE, rows=True),
     Operation("DeregisterTable", "POST", "table/{id}/deregister", WRITE),
-    Operation("RestoreTable", "POST", "table/{id}/restore", WRITE),
+    Operation("RestoreTable", "POST", "table/{id}/restore", WRITE, rows=True),
     Operation("RenameTable", "POST", "table/{id}/rename", WRITE),
     Operation(
         "UpdateTableSchemaMetadata", "POST", "table/{id}/schema_metadata/update", WRITE, Body.PAIRS, Answer.PAIRS
@@ -102,28 +106,28 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("ListTableVersions", "POST", "table/{id}/version/list", READ, Body.QUERY),
     Operation("CreateTableVersion", "POST", "table/{id}/version/create", WRITE),
     Operation("DescribeTableVersion", "POST", "table/{id}/version/describe", READ),
-    Operation("BatchDeleteTableVersions", "POST", "table/{id}/version/delete", WRITE),
+    Operation("BatchDeleteTableVersions", "POST", "table/{id}/version/delete", WRITE, rows=True),
     Operation("BatchCreateTableVersions", "POST", "table/version/batch-create", WRITE),
     Operation("BatchCommitTables", "POST", "table/batch-commit", WRITE),
-    Operation("AlterTableAlterColumns", "POST", "table/{id}/alter_columns", WRITE),
+    Operation("AlterTableAlterColumns", "POST", "table/{id}/alter_columns", WRITE, rows=True),
     Operation("UpdateFieldMetadata", "POST", "table/{id}/update_field_metadata", WRITE),
-    Operation("AlterTableDropColumns", "POST", "table/{id}/drop_columns", WRITE),
-    Operation("GetTableStats", "POST", "table/{id}/stats", READ),
-    Operation("InsertIntoTable", "POST", "table/{id}/insert", WRITE, Body.ARROW),
-    Operation("MergeInsertIntoTable", "POST", "table/{id}/merge_insert", WRITE, Body.ARROW),
-    Operation("UpdateTable", "POST", "table/{id}/update", WRITE),
-    Operation("DeleteFromTable", "POST", "table/{id}/delete", WRITE),
-    Operation("QueryTable", "POST", "table/{id}/query", READ, answer=Answer.ARROW),
-    Operation("CountTableRows", "POST", "table/{id}/count_rows", READ, answer=Answer.NUMBER),
-    Operation("CreateTable", "POST", "table/{id}/create", WRITE, Body.ARROW),
-    Operation("ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, answer=Answer.TEXT),
-    Operation("AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, answer=Answer.TEXT),
-    Operation("AlterTableAddColumns", "POST", "table/{id}/add_columns", WRITE),
-    Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE, status=202),
-    Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE, status=202),
-    Operation("CreateMaterializedView", "POST", "materialized_view/{id}/create", WRITE, status=201),
-    Operation("CreateTableIndex", "POST", "table/{id}/create_index", WRITE),
-    Operation("CreateTableScalarIndex", "POST", "table/{id}/create_scalar_index", WRITE),
+    Operation("AlterTableDropColumns", "POST", "table/{id}/drop_columns", WRITE, rows=True),
+    Operation("GetTableStats", "POST", "table/{id}/stats", READ, rows=True),
+    Operation("InsertIntoTable", "POST", "table/{id}/insert", WRITE, Body.ARROW, rows=True),
+    Operation("MergeInsertIntoTable", "POST", "table/{id}/merge_insert", WRITE, Body.ARROW, rows=True),
+    Operation("UpdateTable", "POST", "table/{id}/update", WRITE, rows=True),
+    Operation("DeleteFromTable", "POST", "table/{id}/delete", WRITE, rows=True),
+    Operation("QueryTable", "POST", "table/{id}/query", READ, answer=Answer.ARROW, rows=True),
+    Operation("CountTableRows", "POST", "table/{id}/count_rows", READ, answer=Answer.NUMBER, rows=True),
+    Operation("CreateTable", "POST", "table/{id}/create", WRITE, Body.ARROW, rows=True),
+    Operation("ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, answer=Answer.TEXT, rows=True),
+    Operation("AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, answer=Answer.TEXT, rows=True),
+    Operation("AlterTableAddColumns", "POST", "table/{id}/add_columns", WRITE, rows=True),
+    Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE, status=202, rows=True),
+    Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE, status=202, rows=True),
+    Operation("CreateMaterializedView", "POST", "materialized_view/{id}/create", WRITE, status=201, rows=True),
+    Operation("CreateTableIndex", "POST", "table/{id}/create_index", WRITE, rows=True),
+    Operation("CreateTableScalarIndex", "POST", "table/{id}/create_scalar_index", WRITE, rows=True),
     Operation("ListTableIndices", "POST", "table/{id}/index/list", READ),
     Operation("DescribeTableIndexStats", "POST", "table/{id}/index/{index_name}/stats", READ),
     Operation("DropTableIndex", "POST", "table/{id}/index/{index_name}/drop", WRITE),

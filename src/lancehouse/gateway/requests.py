@@ -17,6 +17,8 @@ from lancehouse.gateway.operations import Body, Operation
 
 DELIMITER = "$"
 """Between the levels of an id in a path, where the query names no other."""
+HEADER = "header."
+"""What entries of a context begin with that are header fields."""
 NOT_CONTEXT = frozenset(
     {"authorization", "x-api-key", "cookie", "host", "connection", "content-length", "content-type", "content-encoding"}
     | {"transfer-encoding", "accept-encoding", "expect", "te", "upgrade", "proxy-authorization"}
@@ -77,11 +79,11 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
         fields = {"metadata": _object(body)}
     for name, value in named.items():
         given = fields.get(name)
-        if given and given != value:
+        if given is not None and given != value:
             raise InvalidInputError(f"the path says that {name} is {value!r}, and the body says {given!r}")
         fields[name] = value
     fields |= _from_query(operation.model, query)
-    fields["context"] = {**context, **(fields.get("context") or {})} or None
+    fields["context"] = _context(fields.get("context"), context)
     try:
         request = operation.model.from_dict(fields)  # type: ignore[attr-defined]
     except ValidationError as error:
@@ -91,12 +93,41 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # what the models raise for odd shapes
         raise InvalidInputError(f"{operation.name}: the body has not the form of the request: {error}") from None
     assert request is not None
+    request.identity = None  # who calls is known by now, and is nothing for the backend
     return request
 
 
 def context_of(headers: Mapping[str, str]) -> dict[str, str]:
     """The context that header fields are."""
-    return {f"header.{name}": value for name, value in headers.items() if name not in NOT_CONTEXT}
+    return {HEADER + name: value for name, value in headers.items() if name not in NOT_CONTEXT}
+
+
+def identity_of(body: bytes) -> dict[str, str]:
+    """The header fields that say the same as the identity in a body; none for what is no body with one."""
+    if b'"identity"' not in body:
+        return {}
+    try:
+        identity = _object(body).get("identity")
+    except InvalidInputError:
+        return {}
+    given = identity if isinstance(identity, dict) else {}
+    known = {"x-api-key": given.get("api_key"), "authorization": given.get("auth_token")}
+    found = {name: value for name, value in known.items() if isinstance(value, str) and value}
+    return {name: f"Bearer {value}" if name == "authorization" else value for name, value in found.items()}
+
+
+def _context(given: Any, headers: Mapping[str, str]) -> Any:
+    """The context of the body with that of the header fields, which are stronger."""
+    if not isinstance(given, dict):
+        return given if given is not None else dict(headers) or None
+    kept = {key: value for key, value in given.items() if not _is_header(key, headers)}
+    return {**kept, **headers} or None
+
+
+def _is_header(key: str, headers: Mapping[str, str]) -> bool:
+    """Whether an entry of a context is a header field that came as such, or that is none of a context's."""
+    name = key.lower()
+    return name in headers or (name.startswith(HEADER) and name.removeprefix(HEADER) in NOT_CONTEXT)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -118,6 +118,15 @@ FROM_NAMESPACE = re.compile(rf"^.*?Namespace error: ({'|'.join(BY_NAMESPACE)}): 
 NOISE = re.compile(r"LanceError\(\w+\): |,? ?(location: )?\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
 """Lines of Rust source and dumps of its structures; they mean nothing to a user."""
 
+DUMP = re.compile(r"""IO \{ source: Os \{[^}]*message: "([^"]*)" \}.*""", re.DOTALL)
+"""A failure of the machine, as Rust dumps it; its message is what happened."""
+
+DECIMAL = re.compile(
+    r"Received literal \w+\((?P<number>[^)]+)\) and could not convert to literal of type "
+    r"'Decimal\d+\((?P<digits>\d+), (?P<scale>-?\d+)\)'"
+)
+"""A filter that compares a decimal with a number that has a point, which Lance takes for a float."""
+
 SECRET_KEYS = re.compile(r"key|secret|token|sas|password|credential|signature", re.IGNORECASE)
 SECRETS = re.compile(
     r"(?<=://)[^\s/@]+:[^\s/@]+@"
@@ -167,5 +176,6 @@ def redacted(text: str, hide: Mapping[str, str]) -> str:
 
 
 def readable(text: str) -> str:
-    """The text without what only pylance's authors can read."""
-    return NOISE.sub("", FROM_NAMESPACE.sub("", text)).strip()
+    """The text without what only pylance's authors can read, and with what to write instead where that is known."""
+    known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", text)
+    return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", known))).strip()

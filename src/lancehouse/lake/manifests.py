@@ -36,7 +36,7 @@ _FOOTER = struct.Struct("<q4x4s")
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
-_FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 20, 23
+_FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
 """Numbers in Lance's message `Manifest`."""
 
 _OPERATIONS: Mapping[int, str] = MappingProxyType(
@@ -77,6 +77,8 @@ class Manifest:
     """None for the main one."""
     indices: tuple[str, ...] = ()
     """The uuids of indices that the commit makes."""
+    has_bases: bool = False
+    """Whether files of the version may lie in other places than the table's own."""
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -96,7 +98,7 @@ class Manifest:
         if mark != _MARK:
             raise InvalidInputError("this is no manifest of Lance: it does not end like one")
         message = _message(data, start)
-        numbers, texts, columns = {}, {}, blake2b(digest_size=8)
+        numbers, texts, columns, has_bases = {}, {}, blake2b(digest_size=8), False
         for number, value in _fields(message, without=_FRAGMENT):
             if number == _FIELD and isinstance(value, bytes):
                 columns.update(value)
@@ -104,6 +106,7 @@ class Manifest:
                 numbers[number] = value
             elif number in (_TRANSACTION_FILE, _BRANCH):
                 texts[number] = value.decode()
+            has_bases = has_bases or number == _BASE
         at = numbers.get(_TRANSACTION_AT)
         return cls(
             version=numbers.get(_VERSION, 0),
@@ -113,6 +116,7 @@ class Manifest:
             data=data,
             branch=texts.get(_BRANCH),
             indices=() if at is None else _indices(_message(data, at)),
+            has_bases=has_bases,
         )
 
     @property

@@ -18,6 +18,7 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError
 from lance_namespace_urllib3_client.models.query_table_request_columns import QueryTableRequestColumns
 
+from lancehouse.lake import pieces
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fulltext import full_text
 
@@ -28,9 +29,11 @@ VECTOR_COLUMN = "vector"
 
 DEFAULT_K = 10
 
-READ_AHEAD = 32 * 2**20
+READ_AHEAD = 8 << 20
 """Bytes that a scan reads before somebody takes them; Lance's own default is 2 GiB."""
-BATCHES_AHEAD = 4
+BATCHES_AHEAD = 2
+PART_BYTES = 1 << 20
+"""Of an answer that are handed over together, if rows are small."""
 
 
 class Queries(LanceNamespace):
@@ -47,13 +50,14 @@ class Queries(LanceNamespace):
     def query_parts(self, request: QueryTableRequest) -> Iterator[bytes]:
         """The same in parts, of which no more is held than one; that it began means that the query is right."""
         with _table(self, request).opened() as dataset:
-            reader = scanner(dataset, request, io_buffer_size=READ_AHEAD, batch_readahead=BATCHES_AHEAD).to_reader()
+            asked = scanner(dataset, request)
             sink = _Parts()
-            with pa.ipc.new_file(sink, reader.schema) as file:
-                for batch in reader:
+            with pa.ipc.new_file(sink, asked.projected_schema) as file:
+                for batch in _batches(dataset, request, asked):
                     file.write_batch(batch)
-                    yield from sink.take()
-        yield from sink.take()
+                    if sink.held >= PART_BYTES:
+                        yield sink.take()
+        yield sink.take()
 
     def explain_table_query_plan(self, request: ExplainTableQueryPlanRequest) -> str:
         """How a query would be run. The id and branch of the request win over those inside its query."""
@@ -73,22 +77,39 @@ class _Parts(io.RawIOBase):
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+        self.held = 0
+        """Bytes."""
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        return len(self._parts[-1])
+        part = bytes(data)
+        self._parts.append(part)
+        self.held += len(part)
+        return len(part)
 
-    def take(self) -> list[bytes]:
+    def take(self) -> bytes:
         """What was written since it was asked last."""
-        parts, self._parts = self._parts, []
-        return [b"".join(parts)]
+        parts, self._parts, self.held = self._parts, [], 0
+        return b"".join(parts)
 
 
-def scanner(dataset: lance.LanceDataset, query: Query, **limits: int) -> lance.LanceScanner:
-    """The query as pylance has it; `limits` are how far it reads ahead."""
+def _batches(
+    dataset: lance.LanceDataset, query: QueryTableRequest, asked: lance.LanceScanner
+) -> Iterator[pa.RecordBatch]:
+    """A search finds as many rows as it is asked for; a scan may find all there are, and is done piece by piece."""
+    if _nearest(dataset, query) is not None or query.full_text_query is not None:
+        found: Iterator[pa.RecordBatch] = asked.to_batches()
+        return found
+    limits = pieces.Plain(query.filter, query.k or None, query.offset or 0)
+    columns = {"columns": _columns(query.columns), "with_row_id": query.with_row_id}
+    ahead = {"io_buffer_size": READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
+    return pieces.batches(dataset, limits, {**columns, **ahead})
+
+
+def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
+    """The query as pylance has it."""
     nearest = _nearest(dataset, query)
     batch = nearest is not None and isinstance(nearest["q"][0], list)
     if batch and query.offset:
@@ -103,7 +124,6 @@ def scanner(dataset: lance.LanceDataset, query: Query, **limits: int) -> lance.L
         full_text_query=full_text(dataset, query.full_text_query),
         fast_search=query.fast_search,
         with_row_id=query.with_row_id,
-        **limits,
     )
 
 

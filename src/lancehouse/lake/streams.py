@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -13,10 +13,16 @@ Data = bytes | io.IOBase
 """An Arrow IPC stream. What can be read but once is not held in memory."""
 
 
+BATCH_BYTES = 1 << 20
+PARTS_HELD = 16
+"""Of a large batch."""
+
+
 class Stream:
     """Rows that come while they are written. Like a `pa.Table` that can be read but once."""
 
-    def __init__(self, reader: pa.RecordBatchReader, about: str) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, about: str, let_go: Callable[[], None] | None = None) -> None:
+        """Read batch by batch; `let_go` frees what can be read again, where a batch is large."""
         self.schema = reader.schema
         self.num_rows = 0
         """So far."""
@@ -24,6 +30,8 @@ class Stream:
         """Why it ended too early: who reads it in Rust only hears that it did."""
         self._reader: pa.RecordBatchReader | None = reader
         self._about = about
+        self._let_go = let_go
+        self._is_flat = all(_is_flat(field.type) for field in self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows.
@@ -38,16 +46,44 @@ class Stream:
 
     def _counted(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in reader:
-                batch.validate(full=True)
+            while (batch := _next(reader)) is not None:
+                if not self._is_flat:
+                    batch.validate(full=True)
                 self.num_rows += batch.num_rows
-                yield batch
+                parts = self._parts(batch)
+                del batch  # before the next one is read
+                yield from parts
         except LanceNamespaceError as error:
             self.error = error
             raise
         except (pa.ArrowException, OSError) as error:
             self.error = _no_stream(self._about, error)
             raise self.error from error
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """A batch in parts: Lance reads some ahead, and how large a batch is, the sender decides."""
+        rows = max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
+        for number, first in enumerate(range(0, batch.num_rows, rows), 1):
+            part = batch.slice(first, rows)
+            if self._is_flat:
+                part.validate(full=True)
+            yield part
+            if self._let_go is not None and number % PARTS_HELD == 0:
+                self._let_go()
+
+
+def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
+
+
+def _is_flat(dtype: pa.DataType) -> bool:
+    """Whether a part of an array can be checked without looking at all of it."""
+    if isinstance(dtype, pa.FixedSizeListType):
+        return dtype.value_type.num_fields == 0 and pa.types.is_primitive(dtype.value_type)
+    return dtype.num_fields == 0 and not isinstance(dtype, pa.BaseExtensionType | pa.DictionaryType)
 
 
 Given = pa.Table | Stream
@@ -64,7 +100,7 @@ def read_stream(data: Data, id: Sequence[str] | None) -> Given:
         raise InvalidInputError(f"{about}: the request has no data: an Arrow IPC stream is needed")
     try:
         if not isinstance(data, bytes):
-            return Stream(pa.ipc.open_stream(data), about)
+            return Stream(pa.ipc.open_stream(data), about, getattr(data, "let_go", None))
         with pa.ipc.open_stream(data) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:

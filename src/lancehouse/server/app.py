@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,9 +26,13 @@ from lancehouse.server.errors import (
     refusal,
 )
 from lancehouse.server.limits import Limits
+from lancehouse.server.memory import Heaps
 from lancehouse.server.observability import Log, Metrics, RequestIds
+from lancehouse.server.pools import Place, Pools
 from lancehouse.server.responses import Gzip, Response
 from lancehouse.server.routes import Match, Route, Routes, match
+from lancehouse.server.streaming import Streaming
+from lancehouse.server.uploads import Upload
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -49,6 +51,7 @@ LONGEST_MESSAGE = 300
 """Characters of the text of an error that are logged."""
 FORGET_EVERY_S = 3600.0
 MEASURE_EVERY_S = 1.0
+TIDY_EVERY_S = 2.0
 
 
 class Authentication(Protocol):
@@ -77,7 +80,7 @@ class Exchange:
     route: Route | None = None
     query: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    upload: io.BufferedReader | None = None
+    upload: Upload | None = None
     principal: str = ""
 
 
@@ -102,27 +105,24 @@ class App:
         self._ids = RequestIds()
         self._gzip = Gzip()
         self._in_flight = 0
+        self._answered = 0
         self._routes = Routes(
             (*iceberg.ROUTES, iceberg.CONFIG, *operations.routes(self._metrics, authentication), *more)
         )
-        self._pools = {
-            "requests": ThreadPoolExecutor(self._limits.threads, "request"),
-            "scans": ThreadPoolExecutor(self._limits.scan_threads, "scan"),
-            "rows": ThreadPoolExecutor(self._limits.row_threads, "rows"),
-        }
+        self._pools = Pools(self._limits)
+        self._streaming = Streaming(self._pools, self._limits.write_s)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin what is done now and then."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._forget()), loop.create_task(self._measure())]
+        self._tasks = [loop.create_task(each) for each in (self._forget(), self._measure(), self._tidy())]
 
     def close(self) -> None:
         """End it, and let no more work into the threads."""
         for task in self._tasks:
             task.cancel()
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._pools.close()
         self.catalog.scans.exports.close()
         self.catalog.database.close()
 
@@ -131,11 +131,19 @@ class App:
             self._metrics.in_flight(self._in_flight)
             await asyncio.sleep(MEASURE_EVERY_S)
 
+    async def _tidy(self) -> None:
+        heaps, done = Heaps(), 0
+        while True:
+            await asyncio.sleep(TIDY_EVERY_S)
+            before, done = done, self._answered
+            work = self._pools.submit(Place("requests"), heaps.tidy, is_idle=before == done and not self._in_flight)
+            await asyncio.wait([asyncio.wrap_future(work)])
+
     async def _forget(self) -> None:
         """Drop old idempotency keys now and then; any worker may."""
         while True:
             await asyncio.sleep(FORGET_EVERY_S)
-            work = self._pools["requests"].submit(keys.forget, self.catalog.database, idempotency.KEPT_S)
+            work = self._pools.submit(Place("requests"), keys.forget, self.catalog.database, idempotency.KEPT_S)
             await asyncio.wait([asyncio.wrap_future(work)])
 
     def at_once(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
@@ -176,25 +184,14 @@ class App:
         _complete(exchange, response)
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
         try:
-            if response.parts is not None:
-                await self._send(response.parts, receive, send)
+            if response.parts is not None and exchange.route is not None:
+                place = exchange.route.place(exchange.match)
+                response.why = await self._streaming.send(response.parts, place, receive, send, exchange.id)
+                if response.why is not None:
+                    scope["state"]["abort"]()  # an end would say that the body is whole
             await send({"type": "http.response.body", "body": response.body})
         finally:
             self._note(exchange, response, perf_counter() - started)
-
-    async def _send(self, parts: Iterator[bytes], receive: Receive, send: Send) -> None:
-        """Send a body while it is made, for as long as somebody takes it. If it fails, the connection breaks off."""
-        loop = asyncio.get_running_loop()
-        gone = loop.create_task(_hung_up(receive))
-        try:
-            while not gone.done():
-                part = await loop.run_in_executor(self._pools["rows"], next, parts, None)
-                if part is None:
-                    return
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        finally:
-            gone.cancel()
-            await loop.run_in_executor(self._pools["rows"], _end, parts)
 
     def inside(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> inside.Answer:
         """Answer a request of this process itself, in the thread that sends it."""
@@ -243,25 +240,37 @@ class App:
             raise self._too_busy()
         route = self._find(exchange)
         if route.streams:
-            exchange.upload = bodies.upload(receive, exchange.headers, self._limits.read_s)
-        elif exchange.method not in READS:
+            return await self._answer_upload(exchange, route, Upload(receive, exchange.headers, self._limits.read_s))
+        if exchange.method not in READS:
             exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
+            lance.identify(exchange)
         return await self._in_thread(exchange, route)
+
+    async def _answer_upload(self, exchange: Exchange, route: Route, upload: Upload) -> Response:
+        exchange.upload = upload
+        try:
+            await upload.begin()
+            return await self._in_thread(exchange, route)
+        finally:
+            upload.end()
 
     def _too_busy(self) -> ServiceUnavailableError:
         return ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
 
     async def _in_thread(self, exchange: Exchange, route: Route) -> Response:
-        work = self._pools[route.pool].submit(self._handle, exchange, route)
-        limits = self._limits
-        limit_s = {"scans": limits.plan_s, "rows": limits.rows_s}.get(route.pool, limits.handle_s)
+        place = route.place(exchange.match)
+        work = self._pools.submit(place, self._handle, exchange, route)
+        limit_s = route.limit_s or self._pools.limit_s(place)
         answered = asyncio.wrap_future(work)
         done, _ = await asyncio.wait([answered], timeout=limit_s)
         if not done:
             if work.cancel():
                 raise DeadlineError(f"the server was too busy to start within {limit_s:g} s; nothing was done")
             answered.add_done_callback(_late)
-            raise _overdue(route, limit_s)
+            overdue = _overdue(route, limit_s)
+            if exchange.upload is not None:
+                exchange.upload.end(overdue)
+            raise overdue
         return answered.result()
 
     def _handle(self, exchange: Exchange, route: Route) -> Response:
@@ -291,7 +300,7 @@ class App:
             headers,
             exchange.body,
             exchange.raw_query,
-            exchange.upload,
+            exchange.upload.file() if exchange.upload is not None else None,
         )
 
     def _key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
@@ -299,6 +308,7 @@ class App:
         return idempotency.key_of(key, identity.name, exchange.method, target, exchange.body)
 
     def _note(self, exchange: Exchange, response: Response, seconds: float) -> None:
+        self._answered += 1
         route = exchange.route.name if exchange.route else "none"
         self._metrics.count(route, exchange.method, response.status, seconds)
         level = logging.ERROR if response.status >= 500 else logging.INFO
@@ -342,18 +352,6 @@ def _failure(exchange: Exchange) -> Response:
     return failure(exchange.id, commits=exchange.route is not None and exchange.route.commits)
 
 
-async def _hung_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _end(parts: Iterator[bytes]) -> None:
-    """Let go of what a body is made of, whether all of it was sent or not."""
-    close = getattr(parts, "close", None)
-    if close is not None:
-        close()
-
-
 def _complete(exchange: Exchange, response: Response) -> None:
     """Add what every answer has."""
     response.headers.append((b"x-request-id", exchange.id.encode()))
@@ -369,7 +367,7 @@ def _overdue(route: Route, limit_s: float) -> LanceNamespaceError:
     """What is known of a request that runs on, though nobody waits for it any more."""
     if route.commits:
         return CommitDeadlineError(f"the commit took more than {limit_s:g} s; read the table before you repeat it")
-    if route.changes:
+    if route.changes or route.alters:
         return ChangeDeadlineError(f"the change took more than {limit_s:g} s; look whether it was made")
     return DeadlineError(f"it took more than {limit_s:g} s; try again")
 

@@ -10,11 +10,12 @@ from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundEr
 
 from lancehouse.catalog.callers import Identity, Role
 from lancehouse.gateway import answers, requests
-from lancehouse.gateway.backends import Backend, ask, ids_of
+from lancehouse.gateway.backends import Backend, ask
+from lancehouse.gateway.ids import ids_of
 from lancehouse.gateway.operations import OPERATIONS, Answer, Body, Needs, Operation
 from lancehouse.server.errors import NoRouteError
 from lancehouse.server.responses import Response
-from lancehouse.server.routes import LANCE, Route
+from lancehouse.server.routes import LANCE, Match, Route
 
 if TYPE_CHECKING:
     from lancehouse.server.app import Exchange
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 PREFIX = "/lance/{backend}/v1/"
 ARROW_FILE = b"application/vnd.apache.arrow.file"
 RETRY_AFTER_S = 1
+IDENTITY = frozenset({"authorization", "x-api-key"})
+COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCommitTables"})
+"""Who loses the answer must look before it is repeated."""
 
 Backends = Mapping[str, Backend]
 
@@ -30,14 +34,22 @@ Backends = Mapping[str, Backend]
 def routes(backends: Backends) -> list[Route]:
     """All operations, for all backends."""
 
+    def group(match: Match) -> str:
+        backend = backends.get(match.prefix or "")
+        return "" if backend is None or backend.is_warehouse else backend.name
+
     def route(operation: Operation) -> Route:
+        streams = operation.body is Body.ARROW
         return Route(
             operation.name,
             operation.method,
             PREFIX + operation.path,
             lambda call: carry_out(operation, backends, call),
-            pool="rows",
-            streams=operation.body is Body.ARROW,
+            pool="uploads" if streams else "rows" if operation.rows else "requests",
+            group=group,
+            commits=operation.name in COMMITS,
+            alters=operation.needs is not Needs.READ,
+            streams=streams,
         )
 
     return [route(operation) for operation in OPERATIONS]
@@ -58,6 +70,7 @@ def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
     request = requests.read(operation, named, query, call.body, requests.context_of(call.headers))
     for about in ids_of(request):
         _require(call.caller.identity, operation.needs, backend, tuple(about))
+    _consider_vending(call, backend, request)
     if operation.name == "ListAllTables":
         delimiter = query.get("delimiter", [requests.DELIMITER])[0]
         request = request.model_copy(update={"context": {**(request.context or {}), "delimiter": delimiter}})
@@ -70,8 +83,21 @@ def _require(identity: Identity, needs: Needs, backend: Backend, id: tuple[str, 
         identity.require_over(backend.name, id)
     elif needs is Needs.WRITE:
         identity.require(Role.WRITER, backend.name, id[:-1])
-    elif not backend.above:
+    elif not backend.is_warehouse:
         identity.require(Role.READER, backend.name, id)
+
+
+def _consider_vending(call: Call, backend: Backend, request: Any) -> None:
+    """Credentials are asked for by the request, or by the header field that Iceberg has for it.
+
+    Those of another catalog are vended to the gateway, for all that it may do there: only writers get them.
+    """
+    if not hasattr(request, "vend_credentials"):
+        return
+    if call.caller.delegation and request.vend_credentials is None:
+        request.vend_credentials = True
+    if request.vend_credentials and not backend.is_warehouse:
+        call.caller.identity.require(Role.WRITER, backend.name, tuple(request.id[:-1]))
 
 
 def _token(headers: Mapping[str, str]) -> str | None:
@@ -87,9 +113,7 @@ def _answer(operation: Operation, made: Any) -> Response:
         case Answer.TEXT:
             return Response(200, orjson.dumps(made))
     fields, headers = answers.split(made)
-    response = Response(
-        operation.status, headers=[(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    )
+    response = Response(operation.status, headers=headers)
     match operation.answer:
         case Answer.NUMBER:
             response.body = orjson.dumps(fields["count"])
@@ -103,6 +127,12 @@ def _answer(operation: Operation, made: Any) -> Response:
 def is_of(exchange: Exchange) -> bool:
     """Whether a request is for the gateway."""
     return exchange.raw_path.startswith(LANCE)
+
+
+def identify(exchange: Exchange) -> None:
+    """Who calls may stand in the body, where no header field says it."""
+    if is_of(exchange) and not exchange.headers.keys() & IDENTITY:
+        exchange.headers.update(requests.identity_of(exchange.body))
 
 
 def refusal(error: BaseException, request_id: str) -> Response:

@@ -13,6 +13,8 @@ class Limits:
     """Bytes of a request, unpacked."""
     read_s: float = 60.0
     """For a request's body to come in."""
+    write_s: float = 60.0
+    """For a client to take more of an answer."""
     head_s: float = 20.0
     """For its head."""
     handle_s: float = 60.0
@@ -29,3 +31,5 @@ class Limits:
     threads: int = 32
     scan_threads: int = 8
     row_threads: int = 16
+    upload_threads: int = 64
+    """Most of them wait for whoever sends."""

@@ -25,6 +25,7 @@ NOBODY = Identity("", ())
 """Who calls where nobody asks."""
 
 PLACES = {
+    "console": "/",
     "iceberg": "/iceberg",
     "lance": "/lance/NAME",
     "health": ["/health/live", "/health/ready"],

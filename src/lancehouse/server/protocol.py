@@ -68,6 +68,7 @@ def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
         def on_message_begin(self) -> None:
             self._is_head, self._head = True, 0
             super().on_message_begin()
+            self.scope["state"]["abort"] = self.transport.abort
 
         def on_headers_complete(self) -> None:
             self._is_head = False

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.server.errors import MethodError, NoRouteError
+from lancehouse.server.pools import Kind, Place
 from lancehouse.server.responses import Response
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ class Route:
     """Answers for a change that was made before, with the same idempotency key."""
     commits: bool = False
     """Failing it leaves a table in an unknown state."""
-    pool: Literal["requests", "scans", "rows"] = "requests"
+    pool: Kind = "requests"
+    limit_s: float | None = None
+    """How long it may take, where that is not what its kind may."""
+    group: Callable[[Match], str] | None = None
+    """Which other server a request waits for, by its path."""
+    alters: bool = False
+    """Whether it changes something, though it takes no idempotency key."""
     streams: bool = False
     """Whether the body is read while the request is carried out."""
     open: bool = False
@@ -60,6 +67,10 @@ class Route:
     def changes(self) -> bool:
         """Whether it takes an idempotency key."""
         return self.replay is not None
+
+    def place(self, match: Match) -> Place:
+        """Where a request is carried out."""
+        return Place(self.pool, self.group(match) if self.group else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +181,16 @@ def _gateway(raw_path: bytes) -> Match:
             return Match("/".join(("/lance/{backend}/v1/table", *map(_shown, rest))), _text(backend))
         case [backend, b"v1", kind, id_, b"index", index, word]:
             pattern = f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/index/{{index_name}}/{_shown(word)}"
-            return Match(pattern, _text(backend), name=_text(id_), index=_text(index))
+            return Match(pattern, _text(backend), name=_spaced(id_), index=_spaced(index))
         case [backend, b"v1", kind, id_, *rest]:
             words = "/".join(map(_shown, rest))
-            return Match(f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/{words}", _text(backend), name=_text(id_))
+            return Match(f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/{words}", _text(backend), name=_spaced(id_))
     raise NoRouteError(f"No route for request: {_shown(raw_path)}; the Lance protocol is below /lance/NAME/v1/ here")
+
+
+def _spaced(segment: bytes) -> str:
+    """A name as Lance's own clients, in Rust, encode it: a space is `+`. Nobody's leaves a plus as it is."""
+    return _text(segment.replace(b"+", b"%20"))
 
 
 def levels(namespace: str) -> tuple[str, ...]:

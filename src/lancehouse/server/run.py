@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -23,6 +22,7 @@ from lancehouse import inside
 from lancehouse.catalog import opening
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server import memory
 from lancehouse.server.door import Door
 from lancehouse.server.observability import Log, install
 from lancehouse.server.settings import ServerSettings
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from lancehouse.server.app import App
 
 BACKLOG = 2048
-M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
 
 
 def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Warehouse]:
@@ -132,10 +130,15 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
     return f"ready  iceberg {url}/iceberg  lance {url}/lance/NAME  warehouses {places}"
 
 
+def _load(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
+    with memory.lean(impl for _, impl, _ in settings.backends):
+        return make_app(settings, warehouses, log)
+
+
 def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """The application, on connections of its own."""
     from lancehouse.catalog.catalog import Catalog
-    from lancehouse.server import lance
+    from lancehouse.server import console, lance
     from lancehouse.server.app import App
     from lancehouse.server.auth import Authenticator
     from lancehouse.server.issuers import IssuerSettings
@@ -148,7 +151,8 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
     )
     name = uuid4().hex
     backends = _backends(settings, warehouses, f"{inside.SCHEME}://{name}/iceberg")
-    app = App(catalog, authenticator, limits=settings.limits, log=log, more=lance.routes(backends))
+    more = [*lance.routes(backends), *console.routes(backends)]
+    app = App(catalog, authenticator, limits=settings.limits, log=log, more=more)
     inside.offer(name, app.inside)
     return app
 
@@ -208,7 +212,8 @@ def run(
     """Serve in this process until a signal comes."""
     from lancehouse.server.protocol import protocol
 
-    _share_heaps()
+    memory.share_heaps()
+    memory.forget_client()
     log = Log(settings.log_level)
     install(log)
     failed = threading.Event()
@@ -217,7 +222,7 @@ def run(
         failed.set()
         server.stop()
 
-    door = Door(lambda: make_app(settings, warehouses, log), fail)
+    door = Door(lambda: _load(settings, warehouses, log), fail)
     config = uvicorn.Config(
         door,
         http=protocol(settings.limits, door.at_once),
@@ -243,13 +248,6 @@ def run(
         os._exit(0)  # a library that is half imported would be waited for, and nothing was begun
     if failed.is_set():
         raise InternalError("the server could not load what it stands on; the log has the reason")
-
-
-def _share_heaps() -> None:
-    """Let all threads share two heaps: glibc would give most of them one of their own, which never shrinks."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, 2)
 
 
 def die_with(parent_ends: Callable[[], None]) -> None:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lancehouse.spark.catalog import LanceCatalog
     from lancehouse.spark.session import local
+    from lancehouse.spark.sql import sql_config
 
-__all__ = ["LanceCatalog", "local"]
+__all__ = ["LanceCatalog", "local", "sql_config"]
 
-_HOMES = {"LanceCatalog": "lancehouse.spark.catalog", "local": "lancehouse.spark.session"}
+_HOMES = {
+    "LanceCatalog": "lancehouse.spark.catalog",
+    "local": "lancehouse.spark.session",
+    "sql_config": "lancehouse.spark.sql",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import parse_levels, write_levels
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import Place, place
+from lancehouse.lake.reaching import reaching
 
 Table = str | Sequence[str]
 """The id of a table: its levels, or text in which dots join them and a level with a dot stands in backquotes."""
@@ -94,6 +95,6 @@ def _held(address: Address, job: str) -> list[Place]:  # noqa: ARG001 - they are
 @lru_cache(64)
 def _connected(catalog: Catalog) -> LanceNamespace:
     try:
-        return connect(catalog.impl, dict(catalog.properties))
+        return reaching(connect(catalog.impl, dict(catalog.properties)), dict(catalog.properties))
     except ValueError as error:  # `connect` makes one of whatever a constructor raises
         raise InvalidInputError(f"cannot connect to {catalog.impl!r}: {error}") from error

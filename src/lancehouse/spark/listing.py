@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 from lance_namespace import LanceNamespace, ListNamespacesRequest, ListTablesRequest
-from lance_namespace.errors import InvalidInputError, TableNotFoundError
+from lance_namespace.errors import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake import history as lake
@@ -18,6 +18,7 @@ from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.address import Address, Catalog
 from lancehouse.spark.reading import read
 from lancehouse.spark.session import struct
+from lancehouse.trees import Id, all_tables
 
 _COLUMNS: dict[str, pa.DataType] = {
     "version": pa.int64(),
@@ -61,16 +62,8 @@ def history(spark: SparkSession, address: Address) -> DataFrame:
 
 def tables(catalog: Catalog, namespace: Sequence[str]) -> Iterator[Address]:
     """The tables in a namespace and below it."""
-    client = catalog.namespace()
-    children = list(_children(client, namespace))
-    try:
-        names = list(_names(client, namespace))
-    except InvalidInputError:  # a warehouse holds namespaces only
-        names = []
-    for name in names:
-        yield catalog.table([*namespace, name])
-    for child in children:
-        yield from tables(catalog, [*namespace, child])
+    for table in all_tables(_Lists(catalog.namespace()), tuple(namespace)):
+        yield catalog.table(table)
 
 
 def register_views(spark: SparkSession, catalog: Catalog, namespace: Sequence[str]) -> list[str]:
@@ -79,32 +72,36 @@ def register_views(spark: SparkSession, catalog: Catalog, namespace: Sequence[st
     A view shows the version that is the latest now. Tables that are only declared have nothing to show.
     """
     made = []
-    for name in _names(catalog.namespace(), namespace):
+    for table in _Lists(catalog.namespace()).tables(namespace):
         try:
-            rows = read(spark, catalog.table([*namespace, name]), Scan(), Moment())
+            rows = read(spark, catalog.table(table), Scan(), Moment())
         except TableNotFoundError:
             continue
+        name = table[-1]
         rows.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
         made.append(name)
     return made
 
 
-def _names(client: LanceNamespace, namespace: Sequence[str]) -> Iterator[str]:
-    token = None
-    while True:
-        page = client.list_tables(ListTablesRequest(id=list(namespace), page_token=token))
-        yield from sorted(page.tables)
-        token = page.page_token
-        if not token:
-            return
+class _Lists:
+    """What a client lists, page by page."""
 
+    def __init__(self, client: LanceNamespace) -> None:
+        self._client = client
 
-def _children(client: LanceNamespace, namespace: Sequence[str]) -> Iterator[str]:
-    """The last levels of the namespaces below one; some catalogs list whole ids."""
-    above, token = ".".join([*namespace, ""]), None
-    while True:
-        page = client.list_namespaces(ListNamespacesRequest(id=list(namespace), page_token=token))
-        yield from (child.removeprefix(above) for child in sorted(page.namespaces))
-        token = page.page_token
-        if not token:
-            return
+    def tables(self, id: Sequence[str]) -> list[Id]:
+        names, token = list[str](), None
+        while True:
+            page = self._client.list_tables(ListTablesRequest(id=list(id), page_token=token))
+            names += page.tables
+            if not (token := page.page_token):
+                return [(*id, name) for name in sorted(names)]
+
+    def namespaces(self, id: Sequence[str]) -> list[Id]:
+        """The namespaces below one; some catalogs list whole ids."""
+        above, names, token = ".".join([*id, ""]), list[str](), None
+        while True:
+            page = self._client.list_namespaces(ListNamespacesRequest(id=list(id), page_token=token))
+            names += page.namespaces
+            if not (token := page.page_token):
+                return [(*id, name.removeprefix(above)) for name in sorted(names)]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from tempfile import TemporaryFile
+from types import FrameType
 from typing import IO, TextIO
 
 from lance_namespace.errors import InvalidInputError
@@ -40,17 +43,42 @@ def quiet(
     before = SparkSession.getActiveSession()
     with TemporaryFile() as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
         try:
-            with nullcontext() if shows_log else _into(log, terminal):
+            with _held() as interrupts, nullcontext() if shows_log else _into(log, terminal):
                 spark = local(cores, options)
         except JavaNotFoundError as error:
             raise InvalidInputError(str(error)) from error
         except PySparkException as error:
             raise InvalidInputError(f"Spark does not start: {_last_words(log) or error}") from error
         try:
+            if interrupts:
+                raise KeyboardInterrupt
             yield spark
         finally:
             if before is None:
                 spark.stop()
+
+
+@contextmanager
+def _held() -> Iterator[list[int]]:
+    """Have Ctrl-C wait until the block has ended; the block's list tells whether it came.
+
+    PySpark, interrupted while Java starts, takes away the folder in which Java wants to say where it listens. Java then
+    neither works nor ends.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield came
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # else Spark is up, and has a way of its own
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

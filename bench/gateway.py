@@ -1,0 +1,233 @@
+"""The cost of the hop through the gateway: beside the direct client, beside pylance's own REST adapter, and beside HTTP
+alone, in one run. `python -m bench.gateway --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+from lance_namespace import (
+    CountTableRowsRequest,
+    CreateTableRequest,
+    DescribeTableRequest,
+    DropTableRequest,
+    InsertIntoTableRequest,
+    ListTablesRequest,
+    QueryTableRequest,
+)
+from lance_namespace.errors import InternalError
+from lance_namespace_urllib3_client.models.query_table_request_vector import QueryTableRequestVector
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.commits import in_turn
+from bench.gateway_report import Row, Run, show, write
+from bench.gateway_sides import (
+    ADAPTER,
+    ADAPTER_TAKES,
+    DIRECT,
+    TABLE,
+    WIRE,
+    Catalog,
+    Rows,
+    Side,
+    as_stream,
+    start,
+    table_of,
+)
+from bench.load import cpu_s
+
+FIRST = 10
+"""Rows of a table before it is inserted into."""
+
+Job = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    rows: int
+    tables: int
+    calls: int
+    """Of DescribeTable in a round."""
+    rounds: int
+    """Of inserts and queries; single calls have `MORE` times as many."""
+
+
+MORE = 3
+FULL = Size(rows=1_000_000, tables=1000, calls=20, rounds=5)
+QUICK = Size(rows=20_000, tables=20, calls=3, rounds=1)
+
+
+class Bench:
+    """Operations on catalogs, by all sides in turns."""
+
+    def __init__(self, size: Size, rows: Rows) -> None:
+        self._size = size
+        self._rows = rows
+        self._small = as_stream(table_of(FIRST))
+        self._numbers = count()
+
+    def describe(self, catalog: Catalog) -> Row:
+        """One table, again and again, with a client that knows it."""
+        row = Row(catalog.name, "DescribeTable", self._size.calls)
+
+        def job(side: Side) -> Job:
+            def work() -> None:
+                for _ in range(self._size.calls):
+                    side.namespace.describe_table(DescribeTableRequest(id=side.table(TABLE)))
+
+            return work
+
+        return self._measured(row, catalog, job, self._size.rounds * MORE)
+
+    def list(self, catalog: Catalog) -> Row:
+        """All tables of a namespace, with a client that has listed it before."""
+        row = Row(catalog.name, f"ListTables, {self._size.tables:,} tables")
+
+        def job(side: Side) -> Job:
+            name = next(name for name, each in catalog.sides.items() if each is side)
+
+            def work() -> None:
+                found = side.namespace.list_tables(ListTablesRequest(id=list(catalog.many[name]))).tables
+                if len([each for each in found if each.startswith("t0")]) != self._size.tables:
+                    raise AssertionError(f"{catalog.name}, {name}: {len(found)} tables")
+
+            return work
+
+        return self._measured(row, catalog, job, self._size.rounds * MORE)
+
+    def insert(self, catalog: Catalog) -> Row:
+        """Rows into a table that is there; a new one each time."""
+        row = Row(catalog.name, f"InsertIntoTable, {self._rows.count:,} rows", size=len(self._rows.stream))
+        direct = catalog.sides[DIRECT]
+
+        def run(side: Side) -> Run:
+            name = f"i{next(self._numbers)}"
+            is_real = side is not catalog.sides[WIRE]
+            if is_real:
+                direct.namespace.create_table(CreateTableRequest(id=direct.table(name)), self._small)
+            request = InsertIntoTableRequest(id=side.table(name), mode="append")
+            made = timed(side, lambda: side.namespace.insert_into_table(request, self._rows.stream))
+            if is_real:
+                found = direct.namespace.count_table_rows(CountTableRowsRequest(id=direct.table(name))).count
+                if found != self._rows.count + FIRST:
+                    raise AssertionError(f"{catalog.name}: {found} rows after an insert")
+                direct.namespace.drop_table(DropTableRequest(id=direct.table(name)))
+            return made
+
+        return self._rounds(row, catalog, run, self._size.rounds)
+
+    def query(self, catalog: Catalog) -> Row:
+        """All rows of a table."""
+        row = Row(catalog.name, f"QueryTable, {self._rows.count:,} rows", size=len(self._rows.stream))
+
+        def run(side: Side) -> Run:
+            request = QueryTableRequest(id=side.table(TABLE), k=self._rows.count, vector=QueryTableRequestVector())
+            found: list[bytes] = []
+
+            def work() -> None:
+                data = side.namespace.query_table(request).data
+                assert isinstance(data, bytes)
+                found.append(data)
+
+            made = timed(side, work)
+            with pa.ipc.open_file(io.BytesIO(found[0])) as file:
+                rows = sum(file.get_batch(number).num_rows for number in range(file.num_record_batches))
+            if rows != self._rows.count:
+                raise AssertionError(f"{catalog.name}: a query found {rows} rows")
+            return made
+
+        return self._rounds(row, catalog, run, self._size.rounds)
+
+    def _measured(self, row: Row, catalog: Catalog, job: Callable[[Side], Job], rounds: int) -> Row:
+        jobs = {id(side): job(side) for name, side in catalog.sides.items() if name != WIRE}
+        for work in jobs.values():
+            work()  # a first time, to know the way
+        return self._rounds(row, catalog, lambda side: timed(side, jobs[id(side)]), rounds, but=WIRE)
+
+    def _rounds(
+        self, row: Row, catalog: Catalog, run: Callable[[Side], Run], rounds: int, but: str | None = None
+    ) -> Row:
+        sides = [(name, side) for name, side in catalog.sides.items() if name != but]
+        for turn in range(rounds):
+            for name, side in in_turn(sides, turn):
+                if row.size:
+                    os.sync()  # nobody waits for what others have written
+                    gc.collect()
+                try:
+                    row.runs.setdefault(name, []).append(run(side))
+                except InternalError:  # a 413, or a broken pipe before it could be read
+                    if name != ADAPTER or row.size < ADAPTER_TAKES:
+                        raise
+                    row.refused.add(name)
+        return row
+
+
+def timed(side: Side, work: Callable[[], object]) -> Run:
+    """Do it, and see what it took; the most memory is that of the largest process between."""
+    for pid in side.pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    before, begun = cpu_s(side.pids), time.perf_counter()
+    work()
+    wall = time.perf_counter() - begun
+    return Run(wall, cpu_s(side.pids) - before, max(map(_peak_mb, side.pids), default=0.0))
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def measure(folder: Path, size: Size, progress: Progress) -> list[Row]:
+    """Everything."""
+    task = progress.add_task("starting and filling servers", total=None)
+    rows = Rows.make(size.rows)
+    found = []
+    with start(folder, rows, size.tables) as catalogs:
+        bench = Bench(size, rows)
+        cases = [bench.describe, bench.list, bench.insert, bench.query]
+        progress.update(task, total=len(catalogs) * len(cases))
+        for case in cases:
+            for catalog in catalogs:
+                progress.update(task, description=f"{catalog.name}: {case.__name__}")
+                found.append(case(catalog))
+                progress.advance(task)
+    progress.update(task, description="done")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=__doc__)
+    parser.add_argument("--rows", type=int, default=FULL.rows, help="that are inserted and queried")
+    parser.add_argument("--tables", type=int, default=FULL.tables, help="that are listed")
+    parser.add_argument("--rounds", type=int, default=FULL.rounds)
+    parser.add_argument("--quick", action="store_true", help="small, to see that it works; the figures say little")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    options = parser.parse_args(arguments)
+    full = replace(FULL, rows=options.rows, tables=options.tables, rounds=options.rounds)
+    size = QUICK if options.quick else full
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(stderr=True))
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, progress:
+        rows = measure(Path(folder), size, progress)
+    console = Console()
+    show(console if console.is_terminal else Console(width=260), rows, marks=not options.quick)
+    if options.write:
+        write(rows, f"Medians of {size.rounds} rounds of inserts and queries, of {size.rounds * MORE} of other calls.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What is known of a name in a warehouse: its entry, whatever it is, and who changed it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lance_namespace.errors import TableNotFoundError
+
+from lancehouse.catalog.callers import Caller
+from lancehouse.catalog.errors import ViewNotFoundError
+from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.names import Levels
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store import repository
+from lancehouse.store.database import Database
+from lancehouse.store.rows import CommitRow as Change
+from lancehouse.store.rows import EntryRow as Entry
+
+if TYPE_CHECKING:
+    from lancehouse.catalog.catalog import Catalog
+
+__all__ = ["Change", "Entry", "changes", "find", "load"]
+
+
+def find(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:
+    """The entry of a table or a view.
+
+    Raises:
+        TableNotFoundError: there is neither.
+    """
+    try:
+        return catalog.tables.find(caller, warehouse, levels, name)
+    except TableNotFoundError as missing:
+        try:
+            return catalog.views.find(caller, warehouse, levels, name)
+        except ViewNotFoundError:
+            raise missing from None
+
+
+def load(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, entry: Entry) -> Loaded:
+    """Its metadata, in Iceberg's shape."""
+    nouns = catalog.views if entry.kind == "view" else catalog.tables
+    return nouns.load(caller, warehouse, levels, entry.name)
+
+
+def changes(database: Database, entry: Entry, limit: int) -> list[Change]:
+    """What the catalog accepted for an entry, newest first. Whoever asks has been found to be allowed to read it."""
+    return database.read(lambda tx: repository.list_commits(tx, entry.id, limit))

@@ -1,0 +1,101 @@
+"""Ids on their way: callers of a warehouse leave out its name, and are told names relative to what they asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lance_namespace import (
+    BatchCommitTablesRequest,
+    BatchCommitTablesResponse,
+    BatchCreateTableVersionsRequest,
+    DeregisterTableResponse,
+    DescribeTableResponse,
+    DropTableResponse,
+    ExplainTableQueryPlanRequest,
+    ListNamespacesResponse,
+    ListTablesResponse,
+    RenameTableRequest,
+)
+
+
+def ids_of(request: Any) -> list[list[str]]:
+    """The tables or the namespace that a request is about."""
+    match request:
+        case BatchCreateTableVersionsRequest():
+            return [entry.id for entry in request.entries]
+        case BatchCommitTablesRequest():
+            parts = [part for each in request.operations for part in _parts(each).values()]
+            return [part.id or [] for part in parts]
+        case RenameTableRequest() if request.new_namespace_id is not None:
+            return [request.id or [], [*request.new_namespace_id, request.new_table_name]]
+    return [request.id or []]
+
+
+def placed(request: Any, above: Sequence[str]) -> Any:
+    """A request with the ids that the backend's client knows."""
+    if not above:
+        return request
+
+    def below(levels: Sequence[str] | None) -> list[str]:
+        return [*above, *(levels or ())]
+
+    changes: dict[str, Any] = {}
+    match request:
+        case BatchCreateTableVersionsRequest():
+            changes["entries"] = [entry.model_copy(update={"id": below(entry.id)}) for entry in request.entries]
+            return request.model_copy(update=changes)
+        case BatchCommitTablesRequest():
+            changes["operations"] = [
+                each.model_copy(
+                    update={name: part.model_copy(update={"id": below(part.id)}) for name, part in _parts(each).items()}
+                )
+                for each in request.operations
+            ]
+            return request.model_copy(update=changes)
+        case RenameTableRequest() if request.new_namespace_id is not None:
+            changes["new_namespace_id"] = below(request.new_namespace_id)
+        case ExplainTableQueryPlanRequest() if request.query.id:
+            changes["query"] = request.query.model_copy(update={"id": below(request.query.id)})
+    return request.model_copy(update={**changes, "id": below(request.id)})
+
+
+def relative(response: Any, request: Any, above: Sequence[str], *, whole_ids: bool) -> Any:
+    """A response as the gateway's callers know its names.
+
+    Args:
+        response: of the backend's client.
+        request: as it came.
+        above: the levels that callers leave out.
+        whole_ids: whether lists of namespaces name all levels, joined by a dot.
+    """
+    match response:
+        case DescribeTableResponse() if response.namespace:
+            return response.model_copy(update={"namespace": response.namespace[len(above) :]})
+        case DropTableResponse() | DeregisterTableResponse() if response.id:
+            return response.model_copy(update={"id": response.id[len(above) :]})
+        case BatchCommitTablesResponse():
+            results = [
+                each.model_copy(
+                    update={name: relative(part, None, above, whole_ids=False) for name, part in _parts(each).items()}
+                )
+                for each in response.results
+            ]
+            return response.model_copy(update={"results": results})
+        case ListNamespacesResponse() if whole_ids:
+            names = _without(response.namespaces, [*above, *(request.id or ())], ".")
+            return response.model_copy(update={"namespaces": names})
+        case ListTablesResponse() if whole_ids and (delimiter := (request.context or {}).get("delimiter")):
+            return response.model_copy(update={"tables": _without(response.tables, above, delimiter)})
+    return response
+
+
+def _parts(operation: Any) -> dict[str, Any]:
+    """What an operation of a batch, or its result, holds: one thing, if it is right."""
+    named = ((name, getattr(operation, name)) for name in type(operation).model_fields)
+    return {name: part for name, part in named if part is not None}
+
+
+def _without(names: Sequence[str], levels: Sequence[str], delimiter: str) -> list[str]:
+    before = "".join(f"{level}{delimiter}" for level in levels)
+    return [name.removeprefix(before) for name in names]

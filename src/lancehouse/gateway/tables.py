@@ -1,0 +1,120 @@
+"""A table of a backend as people look at it: opened in the name of whoever asks, at one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from lance_namespace import (
+    DescribeTableRequest,
+    DescribeTableResponse,
+    LanceNamespace,
+    ListTableIndicesRequest,
+    ListTableVersionsRequest,
+)
+from lance_namespace_urllib3_client.models.index_content import IndexContent
+
+from lancehouse.gateway.backends import Backend
+from lancehouse.gateway.operations import OPERATIONS
+from lancehouse.lake import layout, pages, plane, timeline
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.layout import Layout, Summary
+from lancehouse.lake.pages import Page as Page
+from lancehouse.lake.plane import Neighbours, Plane
+from lancehouse.lake.timeline import Made, Refs
+from lancehouse.schema.shown import Cell
+
+INDICES = 200
+"""That are told of."""
+DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
+"""What looking at a table comes under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. Each question opens it anew: what the caller may do is asked each time."""
+
+    backend: Backend
+    ref: TableRef
+    outer: LanceNamespace
+    """Describes it, and knows no secret of the storage."""
+    inner: LanceNamespace
+    """Reads it."""
+
+    @classmethod
+    def of(cls, backend: Backend, id: Sequence[str], token: str | None, version: int | None = None) -> Table:
+        """A table of a backend; nothing is asked yet."""
+        pair = backend.connect(token)
+        return cls(backend, TableRef.of(pair.tables, [*backend.above, *id], version=version), pair.outer, pair.tables)
+
+    @contextmanager
+    def _opened(self) -> Iterator[TableRef]:
+        """The address, for a question whose failures tell no secret of the backend."""
+        with self.backend.answering(DESCRIBE):
+            yield self.ref
+
+    def describe(self) -> DescribeTableResponse:
+        """Where it lies, and its properties."""
+        with self._opened() as ref:
+            return self.outer.describe_table(DescribeTableRequest(id=list(ref.id)))
+
+    def summary(self) -> Summary:
+        """A few numbers, and the schema."""
+        with self._opened() as ref:
+            return layout.summary(ref)
+
+    def layout(self) -> Layout:
+        """Its fragments."""
+        with self._opened() as ref:
+            return layout.read(ref)
+
+    def refs(self) -> Refs:
+        """Its tags and branches."""
+        with self._opened() as ref:
+            return timeline.refs(ref)
+
+    def versions(self, limit: int, page_token: str | None) -> tuple[list[Made], str | None]:
+        """Its versions, newest first, and the token of the next page."""
+        with self._opened() as ref:
+            listed = self.inner.list_table_versions(
+                ListTableVersionsRequest(id=list(ref.id), limit=limit, page_token=page_token, descending=True)
+            )
+            numbers = [version.version for version in listed.versions]
+            return timeline.read(replace(ref, version=None), numbers), listed.page_token or None
+
+    def indices(self) -> list[IndexContent]:
+        """Its indices."""
+        with self._opened() as ref:
+            request = ListTableIndicesRequest(id=list(ref.id), version=ref.version, limit=INDICES)
+            return list(self.inner.list_table_indices(request).indexes)
+
+    def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> Page:
+        """Some rows."""
+        with self._opened() as ref:
+            return pages.read(ref, columns=columns, filter=filter, offset=offset, limit=limit)
+
+    def count(self, filter: str | None) -> int:
+        """How many rows match."""
+        with self._opened() as ref:
+            return pages.count(ref, filter)
+
+    def value(self, column: str, row: int) -> Cell:
+        """One value, whole."""
+        with self._opened() as ref:
+            return pages.value(ref, column, row)
+
+    def content(self, column: str, row: int, most: int) -> bytes | None:
+        """The bytes of one value."""
+        with self._opened() as ref:
+            return pages.content(ref, column, row, most)
+
+    def plane(self, column: str, label: str | None) -> Plane:
+        """A sample of its vectors, drawn in a plane."""
+        with self._opened() as ref:
+            return plane.drawn(ref, column, label)
+
+    def neighbours(self, column: str, row: int, k: int, columns: Sequence[str]) -> Neighbours:
+        """The rows nearest to one."""
+        with self._opened() as ref:
+            return plane.neighbours(ref, column, row, k, columns)

@@ -1,0 +1,157 @@
+"""Rows of a table for people: a page at a time, cut to what a screen shows, and no more held than a few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.schema.shown import WHOLE, Cell, cell, cells, kind_of
+
+COLUMNS = 40
+"""That are shown where none are chosen."""
+BATCH_ROWS = 16
+BYTES_ROWS = 4
+"""Rows read at once where values may have megabytes."""
+READ_AHEAD = 8 << 20
+ROW_ID = "_rowid"
+DISTANCE = "_distance"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows."""
+
+    version: int
+    columns: Sequence[str]
+    ids: Sequence[int]
+    """Of the rows in this version, in their order."""
+    rows: Sequence[Sequence[Cell]]
+    has_more: bool
+
+
+def read(
+    table: TableRef, *, columns: Sequence[str] = (), filter: str | None = None, offset: int = 0, limit: int
+) -> Page:
+    """Rows in the order in which they lie, of those that match a filter in Lance's SQL.
+
+    Raises:
+        InvalidInputError: the filter cannot be understood.
+        TableColumnNotFoundError: the table has no such column, or the filter names one that it has not.
+    """
+    with table.opened() as dataset:
+        names = chosen(table, dataset.schema, columns)
+        scanner = dataset.scanner(
+            columns=names,
+            filter=filter or None,
+            limit=limit + 1,
+            offset=offset or None,
+            scan_in_order=True,
+            late_materialization=True if filter else None,
+            **reading(dataset.schema, names),
+        )
+        kinds = [kind_of(dataset.schema.field(name)) for name in names]
+        ids, rows = gathered(scanner, kinds)
+        return Page(dataset.version, names, ids[:limit], rows[:limit], len(rows) > limit)
+
+
+def count(table: TableRef, filter: str | None) -> int:
+    """How many rows match."""
+    with table.opened() as dataset:
+        return int(dataset.count_rows(filter or None))
+
+
+def value(table: TableRef, column: str, row: int) -> Cell:
+    """One value, whole unless it is very long."""
+    with table.opened() as dataset:
+        (name,) = chosen(table, dataset.schema, [column])
+        if kind_of(dataset.schema.field(name)) == "blob":
+            file = _blob(dataset, name, row)
+            return None if file is None else {"kind": "blob", "size": file.size()}
+        return cell(taken(table, dataset, name, row)[0], WHOLE)
+
+
+def content(table: TableRef, column: str, row: int, most: int) -> bytes | None:
+    """The bytes of one value, None for null; a blob is not read if it has more than are wanted.
+
+    Raises:
+        InvalidInputError: it has more, or the column holds no bytes.
+    """
+    with table.opened() as dataset:
+        (name,) = chosen(table, dataset.schema, [column])
+        kind = kind_of(dataset.schema.field(name))
+        if kind not in ("blob", "bytes"):
+            raise InvalidInputError(f"{table}: column {column} holds {kind}, no bytes")
+        if kind == "blob":
+            file = _blob(dataset, name, row)
+            if file is None:
+                return None
+            _require_small(file.size(), most)
+            return bytes(file.read())
+        found = taken(table, dataset, name, row)[0]
+        if not found.is_valid:
+            return None
+        _require_small(found.as_buffer().size, most)
+        return bytes(found.as_buffer())
+
+
+def taken(table: TableRef, dataset: lance.LanceDataset, column: str, row: int) -> Any:
+    """A value of a row, as an array of one.
+
+    Raises:
+        InvalidInputError: there is no such row.
+    """
+    found = dataset.scanner(columns=[column], filter=f"{ROW_ID} = {int(row)}", with_row_id=True).to_table()
+    if not found.num_rows:
+        raise InvalidInputError(f"{table} has no row with the id {row}")
+    return found.column(column).combine_chunks()
+
+
+def chosen(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """The columns that are named, else the first ones.
+
+    Raises:
+        TableColumnNotFoundError: there is none of that name.
+    """
+    if missing := [name for name in columns if name not in schema.names]:
+        raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}")
+    return list(dict.fromkeys(columns)) or schema.names[:COLUMNS]
+
+
+def reading(schema: pa.Schema, names: Sequence[str]) -> dict[str, Any]:
+    """What a scanner is told so that it holds little."""
+    has_bytes = any(kind_of(schema.field(name)) == "bytes" for name in names)
+    return {
+        "batch_size": BYTES_ROWS if has_bytes else BATCH_ROWS,
+        "batch_readahead": 1,
+        "fragment_readahead": 1,
+        "io_buffer_size": READ_AHEAD,
+        "blob_handling": "blobs_descriptions",
+        "with_row_id": True,
+    }
+
+
+def gathered(scanner: lance.LanceScanner, kinds: Sequence[str]) -> tuple[list[int], list[list[Cell]]]:
+    """The ids of rows and what is shown of them; each batch is let go before the next."""
+    ids: list[int] = []
+    rows: list[list[Cell]] = []
+    for batch in scanner.to_batches():
+        ids += batch.column(ROW_ID).to_pylist()
+        shown = [cells(batch.column(place), kind) for place, kind in enumerate(kinds)]
+        rows += map(list, zip(*shown, strict=True)) if shown else [[] for _ in range(batch.num_rows)]
+    return ids, rows
+
+
+def _blob(dataset: lance.LanceDataset, column: str, row: int) -> Any:
+    (file,) = dataset.take_blobs(column, ids=[row])
+    return file
+
+
+def _require_small(size: int, most: int) -> None:
+    if size > most:
+        raise InvalidInputError(f"the value has {size} bytes, and at most {most} are shown")

@@ -1,0 +1,280 @@
+"""Arrow types and values as people read them: short, whatever they hold, and as JSON can say it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lancehouse.schema.walk import BLOB, EXTENSION, JSON
+
+Cell = None | bool | int | float | str | dict[str, Any]
+"""A value: as it is where that is short, else an object whose `kind` says what its other keys are."""
+
+SAFE = 2**53 - 1
+"""Whole numbers up to here are the same in every program that reads JSON."""
+HEAD = 16
+"""The bytes of a file that tell which kind of image it is."""
+BLOB_KEY = b"lance-encoding:blob"
+ELLIPSIS = "…"
+
+_SHORT = {
+    "float": "float32",
+    "double": "float64",
+    "halffloat": "float16",
+    "large_string": "string",
+    "large_binary": "binary",
+    "date32[day]": "date",
+    "date64[ms]": "date",
+}
+
+_ZEROS = re.compile(r"\.0+(?=$|Z|[+-])")
+"""Of a second, which say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is shown of one value."""
+
+    text: int = 240
+    """Characters of a text, or of the whole of what is nested."""
+    items: int = 8
+    """Of a list, and fields of a struct."""
+    depth: int = 4
+
+
+BRIEF = Limits()
+WHOLE = Limits(text=200_000, items=20_000, depth=16)
+
+
+def field_json(field: pa.Field[Any]) -> dict[str, Any]:
+    """A column, or a field in one: its name, its type in words, what kind of thing it holds, and its parts."""
+    dtype = _storage(field.type)
+    children = [dtype.field(place) for place in range(dtype.num_fields)] if isinstance(dtype, pa.StructType) else []
+    if isinstance(dtype, (pa.ListType, pa.LargeListType)) and isinstance(_storage(dtype.value_type), pa.StructType):
+        children = [dtype.value_field]
+    told = (field.metadata or {}).items()
+    metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in told}
+    kind = kind_of(field)
+    return {
+        "name": field.name,
+        "type": type_text(field.type) if kind != "blob" else "blob",
+        "kind": kind,
+        "size": dtype.list_size if isinstance(dtype, pa.FixedSizeListType) else None,
+        "nullable": field.nullable,
+        "metadata": metadata,
+        "fields": [field_json(child) for child in children] if kind != "blob" else [],
+    }
+
+
+def kind_of(field: pa.Field[Any]) -> str:
+    """What a column holds, in a word that decides how it is shown."""
+    name = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(EXTENSION.encode(), b"").decode()
+    if name == BLOB or (field.metadata or {}).get(BLOB_KEY) == b"true":
+        return "blob"
+    if name in JSON:
+        return "json"
+    dtype = _storage(field.type)
+    if is_vector(dtype):
+        return "vector"
+    checks = (
+        (pa.types.is_boolean, "bool"),
+        (pa.types.is_integer, "number"),
+        (pa.types.is_floating, "number"),
+        (pa.types.is_decimal, "number"),
+        (pa.types.is_temporal, "time"),
+        (_is_text, "text"),
+        (_is_bytes, "bytes"),
+        (pa.types.is_struct, "struct"),
+        (pa.types.is_dictionary, "text"),
+    )
+    return next((word for check, word in checks if check(dtype)), "list" if dtype.num_fields else "other")
+
+
+def is_vector(dtype: pa.DataType) -> bool:
+    """Whether values are vectors of numbers, all as long."""
+    if not isinstance(dtype, pa.FixedSizeListType):
+        return False
+    return pa.types.is_floating(dtype.value_type) or pa.types.is_integer(dtype.value_type)
+
+
+def type_text(dtype: pa.DataType) -> str:
+    """A type in few words."""
+    if isinstance(dtype, pa.BaseExtensionType):
+        return str(dtype.extension_name).rpartition(".")[2]
+    match dtype:
+        case pa.FixedSizeListType():
+            return f"{type_text(dtype.value_type)}[{dtype.list_size}]"
+        case pa.ListType() | pa.LargeListType():
+            return f"list<{type_text(dtype.value_type)}>"
+        case pa.StructType():
+            return f"struct<{', '.join(field.name for field in dtype)}>"
+        case pa.MapType():
+            return f"map<{type_text(dtype.key_type)}, {type_text(dtype.item_type)}>"
+        case pa.DictionaryType():
+            return type_text(dtype.value_type)
+    return _SHORT.get(str(dtype), str(dtype))
+
+
+def cells(array: Any, kind: str, limits: Limits = BRIEF) -> list[Cell]:
+    """The values of a column of a kind; of blobs, as Lance describes them."""
+    return [_blob(scalar) if kind == "blob" else cell(scalar, limits) for scalar in array]
+
+
+def cell(scalar: Any, limits: Limits = BRIEF) -> Cell:
+    """One value."""
+    if isinstance(scalar.type, pa.UuidType):
+        return None if scalar.as_py() is None else str(scalar.as_py())
+    while isinstance(scalar, (pa.ExtensionScalar, pa.DictionaryScalar)) and scalar.is_valid:
+        scalar = scalar.value
+    if not scalar.is_valid:
+        return None
+    dtype = scalar.type
+    if _is_bytes(dtype):
+        raw = scalar.as_buffer()
+        return {"kind": "bytes", "size": raw.size, "image": image_type(raw[:HEAD].to_pybytes())}
+    if _is_text(dtype):
+        return _cut(scalar, limits)
+    if is_vector(dtype):
+        return {"kind": "vector", "size": dtype.list_size, "text": _joined(_pieces(scalar, limits, 0), limits)}
+    if dtype.num_fields:
+        return {"kind": "nested", "size": len(scalar), "text": _joined(_pieces(scalar, limits, 0), limits)}
+    return _plain(scalar)
+
+
+def image_type(head: bytes) -> str | None:
+    """The media type of an image, told by its first bytes; None if it is none of those that are shown."""
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if head.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
+
+
+def _blob(scalar: Any) -> Cell:
+    """What Lance tells of a blob without reading it."""
+    told = scalar.as_py()
+    return None if told is None else {"kind": "blob", "size": told.get("size")}
+
+
+def _cut(scalar: Any, limits: Limits) -> Cell:
+    raw = scalar.as_buffer()
+    text: str = raw[: limits.text * 4].to_pybytes().decode("utf-8", "ignore")
+    if raw.size <= limits.text * 4 and len(text) <= limits.text:
+        return text
+    return {"kind": "text", "size": raw.size, "text": text[: limits.text]}
+
+
+def _plain(scalar: Any) -> Cell:
+    dtype = scalar.type
+    if pa.types.is_boolean(dtype):
+        return bool(scalar.as_py())
+    if pa.types.is_integer(dtype):
+        number: int = scalar.as_py()
+        return number if abs(number) <= SAFE else {"kind": "number", "text": str(number)}
+    if pa.types.is_floating(dtype):
+        text = _number(scalar)
+        return float(text) if math.isfinite(float(text)) else {"kind": "number", "text": text}
+    if pa.types.is_decimal(dtype):
+        return {"kind": "number", "text": str(scalar.as_py())}
+    return _moment(scalar)
+
+
+def _number(scalar: Any) -> str:
+    """The shortest text that is read as the same number."""
+    value = scalar.as_py()
+    if pa.types.is_float64(scalar.type) or not pa.types.is_floating(scalar.type):
+        return str(value)
+    return str(np.float32(value) if pa.types.is_float32(scalar.type) else np.float16(value))
+
+
+def _moment(scalar: Any) -> str:
+    """A date, a time, a duration; as Arrow writes it, for Python has no nanoseconds."""
+    try:
+        text = scalar.cast(pa.string()).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        text = str(scalar)
+    return _ZEROS.sub("", text)
+
+
+def _joined(pieces: Iterator[str], limits: Limits) -> str:
+    """As much of a text as is shown; the rest of it is never made."""
+    made, size = [], 0
+    for piece in pieces:
+        made.append(piece)
+        size += len(piece)
+        if size > limits.text:
+            return "".join(made)[: limits.text] + ELLIPSIS
+    return "".join(made)
+
+
+def _pieces(scalar: Any, limits: Limits, depth: int) -> Iterator[str]:
+    """A nested value as text, from left to right."""
+    while isinstance(scalar, (pa.ExtensionScalar, pa.DictionaryScalar)) and scalar.is_valid:
+        scalar = scalar.value
+    dtype = scalar.type
+    if not scalar.is_valid:
+        yield "null"
+    elif depth >= limits.depth and dtype.num_fields:
+        yield ELLIPSIS
+    elif isinstance(dtype, pa.StructType):
+        yield from _fields(scalar, limits, depth)
+    elif isinstance(dtype, pa.MapType):
+        yield from _items("{", (part for part in scalar.values), limits, depth, "}")
+    elif dtype.num_fields:
+        yield from _items("[", (part for part in scalar.values), limits, depth, "]")
+    elif _is_bytes(dtype):
+        yield f"<{scalar.as_buffer().size} bytes>"
+    elif _is_text(dtype):
+        found = _cut(scalar, limits)
+        yield json.dumps(found["text"] + ELLIPSIS if isinstance(found, dict) else found, ensure_ascii=False)
+    elif pa.types.is_floating(dtype):
+        yield _number(scalar)
+    else:
+        found = _plain(scalar)
+        yield str(found["text"]) if isinstance(found, dict) else json.dumps(found)
+
+
+def _items(first: str, parts: Iterator[Any], limits: Limits, depth: int, last: str) -> Iterator[str]:
+    yield first
+    for place, part in enumerate(parts):
+        if place:
+            yield ", "
+        if place >= limits.items:
+            yield ELLIPSIS
+            break
+        yield from _pieces(part, limits, depth + 1)
+    yield last
+
+
+def _fields(scalar: Any, limits: Limits, depth: int) -> Iterator[str]:
+    yield "{"
+    for place, field in enumerate(scalar.type):
+        if place:
+            yield ", "
+        if place >= limits.items:
+            yield ELLIPSIS
+            break
+        yield f"{json.dumps(field.name, ensure_ascii=False)}: "
+        yield from _pieces(scalar[place], limits, depth + 1)
+    yield "}"
+
+
+def _storage(dtype: pa.DataType) -> pa.DataType:
+    return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+
+
+def _is_bytes(dtype: pa.DataType) -> bool:
+    return pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_fixed_size_binary(dtype)

@@ -1,0 +1,138 @@
+"""The table of what `lancehouse serve` takes: name, reader, default and help of every setting.
+
+It imports nothing that takes long: options are read for help and completion too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", value) or not least <= int(value) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(value)
+
+    return read
+
+
+def _seconds(value: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", value) or float(value) == 0:
+        raise ValueError("must be a number of seconds greater than 0")
+    return float(value)
+
+
+def _size(value: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]?)(i?B)?", value, re.IGNORECASE)
+    if not found or int(found[1]) == 0:
+        raise ValueError("must be a number of bytes such as 16777216, 16MiB or 10GiB")
+    return int(found[1]) * UNITS[found[2].upper()]
+
+
+def _shown_size(size: int) -> str:
+    unit = max((unit for unit in UNITS if size % UNITS[unit] == 0), key=UNITS.__getitem__)
+    return f"{size // UNITS[unit]}{unit}iB" if unit else str(size)
+
+
+def _file(value: str) -> str:
+    if not Path(value).is_file():
+        raise ValueError(f"names no file: {value}")
+    return value
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
+        raise ValueError("must be true or false")
+    return value.lower() in ("true", "1", "yes")
+
+
+def _level(value: str) -> str:
+    if value.lower() not in LEVELS:
+        raise ValueError(f"must be one of {', '.join(LEVELS)}")
+    return value.lower()
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", value):
+        raise ValueError("must be a host name or an IP address")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name, how it is read, its default, and what it is for."""
+
+    name: str
+    read: Callable[[str], Any]
+    default: Any
+    help: str
+    limit: str | None = None
+    """The field of `Limits` that it sets."""
+
+    @property
+    def option(self) -> str:
+        """On the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return "LANCEHOUSE_" + self.name.upper()
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is on or off."""
+        return self.read is _flag
+
+    @property
+    def shown(self) -> str:
+        """The default as people write it; nothing where there is none."""
+        if self.default in (None, False):
+            return ""
+        if self.read is _size:
+            return _shown_size(self.default)
+        return f"{self.default:g}" if self.read is _seconds else str(self.default)
+
+
+SERVER_SETTINGS: tuple[Setting, ...] = (
+    Setting("host", _host, "127.0.0.1", "address to listen on"),
+    Setting("port", _number(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
+    Setting("db", _text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"),
+    Setting("workers", _number(1, 256), 1, "processes that answer"),
+    Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
+    Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
+    Setting("tls_cert", _file, None, "PEM file with the server's certificate: it speaks HTTPS"),
+    Setting("tls_key", _file, None, "PEM file with its key"),
+    Setting("issuer", _text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"),
+    Setting("issuer_audience", _text, None, "what its tokens must name as their audience"),
+    Setting("log_level", _level, "info", f"least level of what is logged: {', '.join(LEVELS)}"),
+    Setting("scan_cache_bytes", _size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"),
+    Setting("max_body", _size, 16 * 2**20, "largest request", limit="body"),
+    Setting("max_requests", _number(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"),
+    Setting("max_connections", _number(1, 10**6), 4000, "connections that a worker holds", limit="connections"),
+    Setting("threads", _number(1, 1000), 32, "threads of a worker", limit="threads"),
+    Setting("scan_threads", _number(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"),
+    Setting("row_threads", _number(1, 1000), 16, "threads of a worker that read and write rows", limit="row_threads"),
+    Setting("upload_threads", _number(1, 1000), 64, "threads of a worker that take rows in", limit="upload_threads"),
+    Setting("read_timeout", _seconds, 60.0, "seconds for a request to come in", limit="read_s"),
+    Setting("write_timeout", _seconds, 60.0, "seconds for a client to take more of an answer", limit="write_s"),
+    Setting("request_timeout", _seconds, 60.0, "seconds to answer it", limit="handle_s"),
+    Setting("plan_timeout", _seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
+    Setting("rows_timeout", _seconds, 3600.0, "seconds to write rows, or to find the first", limit="rows_s"),
+    Setting("idle_timeout", _seconds, 75.0, "seconds that an idle connection is kept", limit="idle_s"),
+    Setting("stop_timeout", _seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"),
+)

@@ -1,0 +1,57 @@
+"""Threads, in groups: who waits in one keeps nobody waiting in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, ParamSpec, TypeVar
+
+from lancehouse.server.limits import Limits
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Kind = Literal["requests", "scans", "rows", "uploads"]
+"""Of work: short; plans of scans; rows that are read or changed; rows that come in, at the pace of who sends them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where work is done."""
+
+    kind: Kind
+    group: str = ""
+    """Whom it waits for, if that is another server: each has threads of its own. Empty for this one."""
+
+
+class Pools:
+    """The threads of a worker; those of a place are there once something is done in it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._threads: dict[Kind, int] = {
+            "requests": limits.threads,
+            "scans": limits.scan_threads,
+            "rows": limits.row_threads,
+            "uploads": limits.upload_threads,
+        }
+        self._seconds: dict[Kind, float] = {"scans": limits.plan_s, "rows": limits.rows_s, "uploads": limits.rows_s}
+        self._default_s = limits.handle_s
+        self._pools: dict[Place, ThreadPoolExecutor] = {}
+
+    def submit(self, place: Place, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Have something done, as soon as a thread is free. From the event loop's thread alone."""
+        pool = self._pools.get(place)
+        if pool is None:
+            name = f"{place.kind} {place.group}".strip()
+            pool = self._pools[place] = ThreadPoolExecutor(self._threads[place.kind], name)
+        return pool.submit(call, *args, **kwargs)
+
+    def limit_s(self, place: Place) -> float:
+        """How long a request may wait and take."""
+        return self._seconds.get(place.kind, self._default_s)
+
+    def close(self) -> None:
+        """Let no more work in."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,209 @@
+"""A request's body that is read while it comes in: a file for the thread that works on it, of which little is held."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import mmap
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from tempfile import TemporaryFile
+from threading import Condition
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
+
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError
+
+from lancehouse.server.bodies import GoneError
+from lancehouse.server.errors import TooSlowError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+BUFFER = 256 * 1024
+FIRST = 64 * 1024
+"""Bytes that are there before a thread is taken: who sends less, and slowly, holds none."""
+MOST = 1024 * 1024
+"""Bytes that wait for the thread."""
+SPOOLED = 16 * 1024 * 1024
+"""Bytes read at once beyond which they are put on disk."""
+
+
+class Upload(io.RawIOBase):
+    """A body on its way. Made on the event loop, which takes it in; read by a thread."""
+
+    def __init__(self, receive: Receive, headers: Mapping[str, str], timeout_s: float) -> None:
+        """Begin to take it in.
+
+        Raises:
+            InvalidInputError: it is packed in a way that is not known here.
+        """
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", "", "gzip", "x-gzip"):
+            raise InvalidInputError(f"Content-Encoding {coding[:40]!r} is not known here; gzip is")
+        self._unpack = zlib.decompressobj(wbits=31) if "gzip" in coding else None
+        self._receive = receive
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._changed = Condition()
+        self._parts: deque[bytes] = deque()
+        self._held = 0
+        self._is_whole = headers.get("content-length") is None and "transfer-encoding" not in headers
+        self._error: LanceNamespaceError | None = None
+        self._is_gone = False
+        self._rest = memoryview(b"")
+        self._first, self._room = asyncio.Event(), asyncio.Event()
+        self._taking_in = self._loop.create_task(self._take_in())
+
+    def file(self) -> Body:
+        """What a thread reads."""
+        return Body(self, BUFFER)
+
+    async def begin(self) -> None:
+        """Wait until there is enough of it to begin with.
+
+        Raises:
+            TooSlowError: that took too long.
+            GoneError: the client hung up.
+        """
+        await self._first.wait()
+        if self._is_gone:
+            raise GoneError
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: LanceNamespaceError | None = None) -> None:
+        """Take in no more; who still reads gets the error. On the event loop."""
+        self._taking_in.cancel()
+        if error is not None:
+            self._fail(error)
+
+    async def _take_in(self) -> None:
+        try:
+            while not self._is_whole:
+                async with asyncio.timeout(self._timeout_s):
+                    message = await self._receive()
+                if message["type"] != "http.request":
+                    self._is_gone = True
+                    self._fail(InvalidInputError("the client hung up before its request was whole"))
+                    return
+                self._add(message.get("body", b""), is_last=not message.get("more_body"))
+                while self._held > MOST and not self._is_whole:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            self._fail(TooSlowError(f"nothing more of the body came within {self._timeout_s:g} s"))
+        except asyncio.CancelledError:
+            self._fail(ServiceUnavailableError("the request was given up before its body was whole"))
+            raise
+        finally:
+            self._first.set()
+
+    def _add(self, part: bytes, *, is_last: bool) -> None:
+        with self._changed:
+            self._parts.append(part)
+            self._held += len(part)
+            self._is_whole = is_last
+            self._changed.notify()
+        if self._held >= FIRST:
+            self._first.set()
+
+    def _fail(self, error: LanceNamespaceError) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify()
+
+    # For the thread
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as there is something.
+
+        Raises:
+            TooSlowError: nothing came in time.
+            InvalidInputError: the client hung up, or the body is not packed as it says.
+        """
+        while not self._rest:
+            part = self._next()
+            if part is None:
+                return 0
+            self._rest = memoryview(part)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def _next(self) -> bytes | None:
+        """The next part, unpacked; None at the end."""
+        if self._unpack is None:
+            return self._taken()
+        if self._unpack.unconsumed_tail:
+            return self._unpacked(self._unpack.unconsumed_tail)
+        part = self._taken()
+        if part is None and not self._unpack.eof:
+            raise InvalidInputError("the body is gzip that ends too early")
+        return None if part is None else self._unpacked(part)
+
+    def _taken(self) -> bytes | None:
+        with self._changed:
+            while not self._parts and not self._is_whole and self._error is None:
+                self._changed.wait()
+            if self._error is not None:
+                raise self._error
+            if not self._parts:
+                return None
+            part = self._parts.popleft()
+            was_full = self._held > MOST
+            self._held -= len(part)
+        if was_full and self._held <= MOST:
+            self._loop.call_soon_threadsafe(self._room.set)
+        return part
+
+    def _unpacked(self, part: bytes) -> bytes:
+        """No more of it than a buffer at a time: a little gzip can be a lot."""
+        assert self._unpack is not None
+        try:
+            return self._unpack.decompress(part, BUFFER)
+        except zlib.error:
+            raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
+
+
+class Body(io.BufferedReader):
+    """A body as a file. What is read of it in one large piece, such as a batch of all rows, is put on disk."""
+
+    def __init__(self, raw: io.RawIOBase, buffer_size: int = BUFFER) -> None:
+        super().__init__(raw, buffer_size)
+        self._maps: WeakSet[mmap.mmap] = WeakSet()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """The next bytes, as many as are wanted if there are so many."""
+        if size is None or size <= SPOOLED:
+            return super().read(size)
+        return cast("bytes", self._spooled(size))  # anything that has a buffer will do
+
+    def let_go(self) -> None:
+        """Hold nothing of pieces on disk: who still needs something of them has it read again."""
+        for each in self._maps:
+            each.madvise(mmap.MADV_DONTNEED)
+
+    def _spooled(self, size: int) -> memoryview:
+        try:
+            with TemporaryFile(prefix="lancehouse-") as file:
+                left = size
+                while left and (part := super().read(min(left, MOST))):
+                    file.write(part)
+                    left -= len(part)
+                file.flush()
+                if left == size:
+                    return memoryview(b"")
+                mapped = mmap.mmap(file.fileno(), size - left, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ServiceUnavailableError(
+                f"the server has no room for {size} bytes of rows ({error.strerror}); send them in smaller batches"
+            ) from error
+        self._maps.add(mapped)
+        return memoryview(mapped)

@@ -1,0 +1,101 @@
+"""Spark SQL on the gateway of `lancehouse serve`: the settings of lance-spark, which speaks its protocol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlsplit
+
+from lance_namespace.errors import InvalidInputError
+
+CATALOG = "org.lance.spark.LanceNamespaceSparkCatalog"
+EXTENSIONS = "org.lance.spark.extensions.LanceSparkSessionExtensions"
+REDACTED = "(?i)secret|password|token|credential|authorization|api.?key|access.?key|account.?key|sas.?key"
+"""What Spark is not to show, by the name of a setting: its own rule, which knows no header fields, and more."""
+TAKEN = frozenset({"spark_catalog", "system", "session"})
+"""Names of catalogs that mean something else to Spark."""
+DELIMITERS = (".", "/", "|", "\x1f")
+
+
+def sql_config(
+    endpoint: str,
+    backend: str,
+    *,
+    catalog: str = "lh",
+    token: str | None = None,
+    parent: str | Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """What a Spark session with lance-spark needs to know of a gateway, for `SparkSession.builder.config`.
+
+    Spark takes `spark.sql.extensions` and `spark.redaction.regex` only when it starts, the rest at any time before the
+    catalog is first used.
+
+    Args:
+        endpoint: of the server, such as `http://127.0.0.1:8181`.
+        backend: the warehouse, or the name of another backend of the gateway.
+        catalog: what the tables' names begin with in SQL.
+        token: says who calls. It is in a setting that `spark.redaction.regex`, which is among them, hides.
+        parent: levels that all ids begin with and names in SQL do not: the warehouse, where the backend is an Iceberg
+            server.
+        headers: more header fields of each request.
+        storage: options with which Spark itself reaches the data, in Lance's names.
+
+    Raises:
+        InvalidInputError: one of them cannot be; a secret is not repeated.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", catalog, re.ASCII) or catalog.lower() in TAKEN:
+        raise InvalidInputError(
+            f"catalog {catalog!r} is no name for one: letters, digits and _, and none of Spark's own"
+        )
+    fields = dict(headers or {})
+    if token is not None:
+        fields["authorization"] = f"Bearer {token}"
+    own = {
+        "": CATALOG,
+        ".impl": "rest",
+        ".uri": f"{_server(endpoint)}/lance/{_segment(backend)}",
+        ".single_level_ns": "false",
+        **_parent([parent] if isinstance(parent, str) else list(parent)),
+        **{f".header.{_field(name, value)}": value for name, value in fields.items()},
+        **{f".storage.{key}": value for key, value in (storage or {}).items()},
+    }
+    return {
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.redaction.regex": REDACTED,
+        **{f"spark.sql.catalog.{catalog}{key}": value for key, value in own.items()},
+    }
+
+
+def _server(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInputError("endpoint must be the address of a server, such as http://127.0.0.1:8181")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInputError("endpoint must be an address alone; who calls is said by token")
+    return endpoint.rstrip("/")
+
+
+def _segment(backend: str) -> str:
+    if not backend or backend in (".", "..") or "/" in backend:
+        raise InvalidInputError(f"backend {backend!r} is no name of a warehouse or another backend of the gateway")
+    return quote(backend, safe="")
+
+
+def _parent(levels: Sequence[str]) -> dict[str, str]:
+    """Lance-spark splits it at a delimiter that it can be told."""
+    if not levels:
+        return {}
+    if "" in levels:
+        raise InvalidInputError("a level of parent is empty")
+    delimiter = next((each for each in DELIMITERS if not any(each in level for level in levels)), None)
+    if delimiter is None:
+        raise InvalidInputError(f"parent {levels!r} has every delimiter in it that could be between its levels")
+    return {".parent": delimiter.join(levels), ".parent_delimiter": delimiter}
+
+
+def _field(name: str, value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]+", name, re.ASCII) or not re.fullmatch(r"[\x20-\x7e]+", value):
+        raise InvalidInputError(f"header field {name!r}: neither its name nor its value may have odd characters")
+    return name.lower()
