@@ -1,0 +1,64 @@
+"""The console at `/`: a page for people, and the small questions that it asks of the server. It only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lancehouse.gateway.backends import Backend
+from lancehouse.server import console_rows, console_static, console_tables, console_tree
+from lancehouse.server.calls import Call
+from lancehouse.server.console_asked import Asked
+from lancehouse.server.pools import Kind
+from lancehouse.server.responses import Response
+from lancehouse.server.routes import Handler, Route
+
+BASE = "/console/v1/"
+LIMIT_S = 30.0
+"""For each question: people do not wait longer."""
+OWN = "console"
+"""The threads that its questions wait in: they keep nobody else waiting."""
+
+Question = Callable[[Asked], Response]
+
+OF_CATALOG: Mapping[str, Question] = {
+    "places": console_tree.places,
+    "namespaces": console_tree.namespaces,
+    "namespace": console_tree.namespace,
+    "entries": console_tree.entries,
+    "search": console_tree.search,
+    "changes": console_tables.changes,
+}
+OF_DATA: Mapping[str, Question] = {
+    "table": console_tables.table,
+    "versions": console_tables.versions,
+    "rows": console_rows.rows,
+    "count": console_rows.count,
+    "value": console_rows.value,
+    "image": console_rows.image,
+    "plane": console_rows.drawn,
+    "neighbours": console_rows.neighbours,
+    "fragments": console_rows.fragments,
+    "indices": console_rows.indices,
+}
+
+
+def routes(backends: Mapping[str, Backend]) -> list[Route]:
+    """The page, its files, and its questions."""
+
+    def handler(question: Question) -> Handler:
+        def answer(call: Call) -> Response:
+            response = question(Asked.of(call, backends))
+            response.headers.append((b"cache-control", b"no-store"))
+            return response
+
+        return answer
+
+    def route(name: str, question: Question, pool: Kind) -> Route:
+        answer = handler(question)
+        return Route(f"console {name}", "GET", BASE + name, answer, pool=pool, limit_s=LIMIT_S, group=lambda _: OWN)
+
+    return [
+        *console_static.routes(),
+        *(route(name, question, "requests") for name, question in OF_CATALOG.items()),
+        *(route(name, question, "rows") for name, question in OF_DATA.items()),
+    ]

@@ -1,0 +1,135 @@
+"""What the console asks for: which backend, what of it, and how much; each checked when it is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
+
+from lancehouse.catalog.callers import Role
+from lancehouse.gateway.backends import Backend
+from lancehouse.gateway.requests import parse_query
+from lancehouse.gateway.tables import Table
+
+if TYPE_CHECKING:
+    from lancehouse.catalog.warehouses import Warehouse
+    from lancehouse.server.calls import Call
+
+LONGEST_FILTER = 10_000
+LARGEST = 2**63 - 1
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request of the console."""
+
+    call: Call
+    query: Mapping[str, Sequence[str]]
+    backends: Mapping[str, Backend]
+
+    @classmethod
+    def of(cls, call: Call, backends: Mapping[str, Backend]) -> Asked:
+        """Read the query."""
+        return cls(call, parse_query(call.raw_query), backends)
+
+    @property
+    def backend(self) -> Backend:
+        """The one that `in` names, if the caller may see it.
+
+        Raises:
+            NamespaceNotFoundError: there is none of that name.
+            PermissionDeniedError: no grant is on it. Who may read what of a warehouse, its catalog decides.
+        """
+        name, identity = self.text("in") or "", self.call.caller.identity
+        backend = self.backends.get(name)
+        if backend is None:
+            raise NamespaceNotFoundError(f"there is no backend {name!r} here")
+        if not backend.is_warehouse:
+            identity.require(Role.READER, name, self.levels)
+        elif not identity.sees(name):
+            identity.require(Role.READER, name)
+        return backend
+
+    @property
+    def warehouse(self) -> Warehouse | None:
+        """The warehouse of this server that the backend is, if it is one."""
+        backend = self.backend
+        return self.call.catalog.warehouse(backend.name) if backend.is_warehouse else None
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Of the namespace or table, without the backend."""
+        found = tuple(self.query.get("level", ()))
+        if "" in found:
+            raise InvalidInputError("no level of a name may be empty")
+        return found
+
+    @property
+    def token(self) -> str | None:
+        """What says who calls: the catalog is asked in their name."""
+        headers = self.call.headers
+        scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+
+    @property
+    def table(self) -> Table:
+        """The Lance table, at the version that is asked for."""
+        return Table.of(self.backend, self.named(), self.token, self.optional("version"))
+
+    def named(self) -> tuple[str, ...]:
+        """The levels of a table or view.
+
+        Raises:
+            InvalidInputError: none is named.
+        """
+        if not self.levels:
+            raise InvalidInputError("no table is named: give its levels, one by one, as level=…")
+        return self.levels
+
+    def text(self, name: str) -> str | None:
+        """A parameter; None if it is not there, or empty."""
+        return next(iter(self.query.get(name, ())), None) or None
+
+    def needed(self, name: str) -> str:
+        """A parameter that must be there.
+
+        Raises:
+            InvalidInputError: it is not.
+        """
+        value = self.text(name)
+        if value is None:
+            raise InvalidInputError(f"{name} is missing in the query")
+        return value
+
+    def filter(self) -> str | None:
+        """A condition in Lance's SQL.
+
+        Raises:
+            InvalidInputError: it is longer than anybody writes.
+        """
+        value = self.text("filter")
+        if value is not None and len(value) > LONGEST_FILTER:
+            raise InvalidInputError(f"the filter has more than {LONGEST_FILTER} characters")
+        return value.strip() if value else None
+
+    def optional(self, name: str) -> int | None:
+        """A number; None if it is not there.
+
+        Raises:
+            InvalidInputError: it is no whole number from 0.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        if not _NUMBER.fullmatch(value) or int(value) > LARGEST:
+            raise InvalidInputError(f"{name} must be a whole number from 0, got {value[:40]!r}")
+        return int(value)
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A number that is no more than so much."""
+        value = self.optional(name)
+        return default if value is None else min(value, most)

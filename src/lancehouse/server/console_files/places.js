@@ -1,0 +1,193 @@
+// The first page, and the page of a warehouse, a backend or a namespace.
+
+import { get } from "./api.js";
+import { copyButton, empty, fill, h, icon, problem, waiting } from "./dom.js";
+import { address, dotted, KINDS, plural } from "./format.js";
+
+const PAGE = 200;
+
+export function home(_, session) {
+  const cards = session.backends.map((each) =>
+    h(
+      "a",
+      { class: "card", href: address("warehouse", each.name, []) },
+      icon(each.warehouse ? "warehouse" : "backend"),
+      h("span", { class: "card-name" }, each.name),
+      h("span", { class: "muted" }, each.warehouse ? each.location : `${each.impl}, behind this server`),
+    ),
+  );
+  const element = h(
+    "article",
+    { class: "page" },
+    h("h1", {}, "Catalog"),
+    h("p", { class: "lead" }, session.backends.length ? "Choose where to look, or press / and type the name of a table." : ""),
+    cards.length ? h("div", { class: "cards" }, cards) : empty("You see nothing here yet", "No role of yours is on any warehouse: ask an administrator for one."),
+    programs(),
+  );
+  return { element };
+}
+
+function programs() {
+  const base = location.origin;
+  const lines = [
+    ["Iceberg REST", `${base}/iceberg`, "pyiceberg, Spark, and Lance through the iceberg client"],
+    ["Lance REST Namespace", `${base}/lance/NAME`, "lance, LanceDB; NAME is a warehouse or a backend"],
+    ["Metrics", `${base}/metrics`, "for Prometheus"],
+  ];
+  return h(
+    "section",
+    { class: "block" },
+    h("h2", {}, "For programs"),
+    h(
+      "dl",
+      { class: "pairs" },
+      lines.map(([name, url, what]) => [h("dt", {}, name), h("dd", {}, h("code", {}, url), copyButton(url), h("span", { class: "muted" }, what))]),
+    ),
+  );
+}
+
+export function crumbs(place, levels) {
+  const parts = [h("a", { href: address("namespace", place, []) }, place)];
+  levels.slice(0, -1).forEach((level, at) => {
+    parts.push(h("span", { class: "sep", "aria-hidden": "true" }, "/"), h("a", { href: address("namespace", place, levels.slice(0, at + 1)) }, level));
+  });
+  return h("nav", { class: "crumbs", "aria-label": "Where this is" }, levels.length ? parts : []);
+}
+
+export function namespace(at, session) {
+  return new Namespace(at, session);
+}
+
+class Namespace {
+  constructor(at, session) {
+    this.at = at;
+    this.abort = new AbortController();
+    this.names = [];
+    this.spaces = [];
+    const backend = session.backends.find((each) => each.name === at.place);
+    const kind = at.levels.length ? "namespace" : backend && !backend.warehouse ? "backend" : "warehouse";
+    this.about = h("div", {});
+    this.list = h("div", {});
+    this.field = h("input", { type: "search", class: "narrow-list", placeholder: "Narrow down", "aria-label": "Narrow down the list", hidden: true, oninput: () => this.draw() });
+    this.element = h(
+      "article",
+      { class: "page" },
+      crumbs(at.place, at.levels),
+      h(
+        "header",
+        { class: "title" },
+        icon(kind),
+        h("h1", {}, at.levels[at.levels.length - 1] || at.place),
+        h("span", { class: "badge" }, KINDS[kind]),
+        copyButton(dotted([at.place, ...at.levels]), "Copy the name"),
+      ),
+      this.about,
+      this.field,
+      this.list,
+    );
+    fill(this.list, waiting());
+    this.load();
+  }
+
+  close() {
+    this.abort.abort();
+  }
+
+  filter() {
+    if (!this.field.hidden) this.field.focus();
+  }
+
+  async load() {
+    const asked = { in: this.at.place, level: this.at.levels };
+    const about = get("namespace", asked, this.abort.signal);
+    about.catch(() => {});
+    try {
+      const [spaces] = await Promise.all([get("namespaces", { ...asked, limit: 1000 }, this.abort.signal), this.more()]);
+      this.spaces = spaces.names;
+      this.isUnlisted = spaces.listed === false;
+      this.draw();
+      this.properties((await about).properties);
+    } catch (error) {
+      if (error.name !== "AbortError") fill(this.list, problem(error, () => this.load()));
+    }
+  }
+
+  async more() {
+    const asked = { in: this.at.place, level: this.at.levels, limit: PAGE, token: this.next };
+    const told = await get("entries", asked, this.abort.signal);
+    this.names = [...this.names, ...told.names.map((name, at) => ({ name, kind: told.kinds[at] }))];
+    this.next = told.next;
+  }
+
+  properties(told) {
+    const pairs = Object.entries(told);
+    if (!pairs.length) return;
+    fill(this.about, h("dl", { class: "pairs slim" }, pairs.map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, value))])));
+  }
+
+  draw() {
+    const word = this.field.value.trim().toLowerCase();
+    const fits = (name) => name.toLowerCase().includes(word);
+    this.field.hidden = this.names.length + this.spaces.length < 8;
+    const all = [
+      ...this.spaces.filter(fits).map((name) => ({ name, kind: "namespace" })),
+      ...this.names.filter((each) => fits(each.name)),
+    ];
+    if (this.isUnlisted) {
+      fill(this.list, this.named());
+      return;
+    }
+    if (!all.length) {
+      fill(this.list, word ? empty(`Nothing here has “${word}” in its name`) : this.nothing());
+      return;
+    }
+    const rows = all.map((each) =>
+      h(
+        "li",
+        {},
+        h("a", { href: address(each.kind, this.at.place, [...this.at.levels, each.name]) }, icon(each.kind), h("span", { class: "name" }, each.name), h("span", { class: "muted" }, KINDS[each.kind])),
+      ),
+    );
+    const more = this.next
+      ? h("button", { class: "more", onclick: (event) => this.follow(event.target) }, "Show more")
+      : null;
+    const told = `${plural(this.names.length, "table")}${this.next ? " so far" : ""}${this.spaces.length ? `, ${plural(this.spaces.length, "namespace")}` : ""}`;
+    fill(this.list, h("p", { class: "muted count" }, told), h("ul", { class: "names" }, rows), more);
+  }
+
+  async follow(button) {
+    button.disabled = true;
+    try {
+      await this.more();
+      this.draw();
+    } catch (error) {
+      if (error.name !== "AbortError") button.replaceWith(problem(error));
+    }
+  }
+
+  // Some catalogs do not tell what they have at the top.
+  named() {
+    const field = h("input", { type: "text", "aria-label": "Name of a warehouse or catalog", placeholder: "warehouse or catalog", spellcheck: "false" });
+    const enter = (event) => {
+      event.preventDefault();
+      if (field.value.trim()) location.hash = address("namespace", this.at.place, [field.value.trim()]);
+    };
+    return h(
+      "form",
+      { class: "bar-line", onsubmit: enter },
+      h("p", { class: "muted whole-line" }, "This catalog does not tell which warehouses it has. Name the one to look into:"),
+      field,
+      h("button", { class: "primary", type: "submit" }, "Open"),
+    );
+  }
+
+  nothing() {
+    const id = JSON.stringify([this.at.place, ...this.at.levels, "docs"]);
+    return h(
+      "div",
+      {},
+      empty(this.at.levels.length ? "There is no table in here yet" : "There is no namespace in here yet"),
+      this.at.levels.length ? h("pre", { class: "code" }, `lance.write_dataset(rows, namespace_client=ns, table_id=${id}, mode="create")`) : null,
+    );
+  }
+}

@@ -1,0 +1,142 @@
+// Finding a table by its name, among all of them.
+
+import { get } from "./api.js";
+import { fill, h, icon } from "./dom.js";
+import { address, dotted, KINDS } from "./format.js";
+
+const WAIT_MS = 120;
+
+export class Search {
+  constructor(element, nodes) {
+    this.nodes = nodes;
+    this.found = [];
+    this.at = -1;
+    this.input = h("input", {
+      type: "search",
+      placeholder: "Search tables and namespaces",
+      autocomplete: "off",
+      spellcheck: "false",
+      role: "combobox",
+      "aria-label": "Search tables and namespaces",
+      "aria-expanded": "false",
+      "aria-controls": "found",
+      "aria-autocomplete": "list",
+      oninput: () => this.later(),
+      onfocus: () => this.input.value && this.later(),
+      onkeydown: (event) => this.key(event),
+    });
+    this.list = h("ul", { id: "found", class: "found", role: "listbox", "aria-label": "Found", hidden: true });
+    fill(element, icon("search"), this.input, h("kbd", { class: "slash", "aria-hidden": "true" }, "/"), this.list);
+    document.addEventListener("pointerdown", (event) => {
+      if (!element.contains(event.target)) this.close();
+    });
+  }
+
+  focus() {
+    this.input.focus();
+    this.input.select();
+  }
+
+  later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.ask(), WAIT_MS);
+  }
+
+  async ask() {
+    const words = this.input.value.trim();
+    this.abort?.abort();
+    if (!words) {
+      this.close();
+      return;
+    }
+    this.abort = new AbortController();
+    try {
+      const told = await get("search", { q: words }, this.abort.signal);
+      this.show([...told.found, ...this.foreign(words)], words, told.whole);
+    } catch (error) {
+      if (error.name !== "AbortError") this.note(error.message);
+    }
+  }
+
+  foreign(words) {
+    const wanted = words.toLowerCase().split(/\s+/);
+    const fits = (node) => wanted.every((word) => [node.place, ...node.levels].join(".").toLowerCase().includes(word));
+    return this.nodes()
+      .filter(fits)
+      .slice(0, 50)
+      .map((node) => ({ in: node.place, levels: node.levels, kind: node.kind }));
+  }
+
+  show(found, words, isWhole) {
+    this.found = found;
+    this.at = found.length ? 0 : -1;
+    if (!found.length) {
+      this.note(`Nothing is called “${words}”.`);
+      return;
+    }
+    const more = isWhole ? null : h("li", { class: "note", role: "presentation" }, "More was found: type more of the name.");
+    fill(this.list, found.map((each, at) => this.row(each, at)), more);
+    this.open();
+    this.mark();
+  }
+
+  row(each, at) {
+    const name = each.levels[each.levels.length - 1];
+    return h(
+      "li",
+      { id: `found-${at}`, role: "option", onpointerdown: (event) => event.preventDefault(), onclick: () => this.go(at) },
+      icon(each.kind, KINDS[each.kind]),
+      h("span", { class: "name" }, name),
+      h("span", { class: "where" }, dotted([each.in, ...each.levels.slice(0, -1)])),
+    );
+  }
+
+  note(text) {
+    this.found = [];
+    fill(this.list, h("li", { class: "note", role: "presentation" }, text));
+    this.open();
+  }
+
+  open() {
+    this.list.hidden = false;
+    this.input.setAttribute("aria-expanded", "true");
+  }
+
+  close() {
+    this.list.hidden = true;
+    this.input.setAttribute("aria-expanded", "false");
+    this.input.removeAttribute("aria-activedescendant");
+  }
+
+  mark() {
+    [...this.list.children].forEach((row, at) => row.setAttribute("aria-selected", String(at === this.at)));
+    this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
+    if (this.at >= 0) this.input.setAttribute("aria-activedescendant", `found-${this.at}`);
+  }
+
+  go(at) {
+    const each = this.found[at];
+    if (!each) return;
+    this.close();
+    this.input.value = "";
+    this.input.blur();
+    location.hash = address(each.kind, each.in, each.levels);
+  }
+
+  key(event) {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      const step = event.key === "ArrowDown" ? 1 : -1;
+      if (this.found.length) this.at = (this.at + step + this.found.length) % this.found.length;
+      this.mark();
+    } else if (event.key === "Enter") this.go(this.at);
+    else if (event.key === "Escape") {
+      if (this.list.hidden) {
+        this.input.value = "";
+        this.input.blur();
+      }
+      this.close();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}

@@ -1,0 +1,165 @@
+// How a table lies in storage: fragments, indices, and where it is.
+
+import { copyButton, empty, fill, h, problem, waiting } from "./dom.js";
+import { ago, bytes, dotted, moment, plural, whole } from "./format.js";
+import { meter } from "./schema.js";
+
+const LISTED = 100;
+const COPIED = new Set(["Location", "Id"]);
+
+function loading(page, path, draw) {
+  const element = h("div", {}, waiting());
+  const load = async () => {
+    try {
+      fill(element, draw(await page.ask(path)));
+    } catch (error) {
+      if (error.name !== "AbortError") fill(element, problem(error, load));
+    }
+  };
+  load();
+  return { element };
+}
+
+export function storageTab(page) {
+  return loading(page, "fragments", storage);
+}
+
+function storage(told) {
+  if (!told.count) return empty("There is no fragment: the table is empty");
+  const most = Math.max(...told.fragments.map((each) => each.bytes || 0), 1);
+  const dead = told.deleted / Math.max(1, told.rows + told.deleted);
+  const small = told.fragments.filter((each) => each.rows < 1024 * 1024).length;
+  const isSplit = told.count > 20 && small > told.count * 0.8;
+  const advice = isSplit ? ["Most fragments are small: ", "puts them together."] : dead > 0.2 ? ["Many rows are deleted but still stored: ", "removes them."] : null;
+  const list = h("tbody", {}, lines(told.fragments.slice(0, LISTED), most));
+  const more = told.fragments.length > LISTED ? h("button", { class: "more", onclick: (event) => all(event.target) }, "Show all") : null;
+  const all = (button) => {
+    fill(list, lines(told.fragments, most));
+    button.remove();
+  };
+  return h(
+    "div",
+    {},
+    h(
+      "p",
+      { class: "muted" },
+      `${plural(told.count, "fragment")}, ${bytes(told.bytes)}, ${plural(told.rows, "row")}`,
+      told.deleted ? `, ${plural(told.deleted, "deleted row")} (${Math.round(dead * 100)} %)` : "",
+      ".",
+    ),
+    advice ? h("p", { class: "advice" }, advice[0], h("code", {}, "lancehouse table compact"), ` ${advice[1]}`) : null,
+    strip(told.fragments),
+    told.fragments.length < told.count ? h("p", { class: "muted" }, `The first ${whole(told.fragments.length)} are shown.`) : null,
+    h(
+      "div",
+      { class: "scroll" },
+      h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Fragment", "Size", "Rows", "Deleted", "Files"].map((each, at) => h("th", { scope: "col", class: at > 1 || at === 0 ? "right" : null }, each)))), list),
+    ),
+    more,
+  );
+}
+
+function lines(fragments, most) {
+  return fragments.map((each) =>
+    h(
+      "tr",
+      {},
+      h("td", { class: "right" }, whole(each.id)),
+      h("td", {}, each.bytes === null ? "unknown" : meter(each.bytes, most)),
+      h("td", { class: "right" }, whole(each.rows)),
+      h("td", { class: "right" }, each.deleted ? whole(each.deleted) : "–"),
+      h("td", { class: "right" }, whole(each.files)),
+    ),
+  );
+}
+
+// All fragments side by side, as wide as their bytes.
+function strip(fragments) {
+  const total = fragments.reduce((sum, each) => sum + (each.bytes || 0), 0);
+  if (fragments.length < 2 || !total) return null;
+  const shown = fragments.slice(0, 400);
+  return h(
+    "div",
+    { class: "strip", role: "img", "aria-label": "Fragments, as wide as their bytes" },
+    shown.map((each) => h("i", { title: `Fragment ${each.id}: ${bytes(each.bytes)}, ${plural(each.rows, "row")}`, css: { "flex-grow": String(Math.max(each.bytes || 0, total / 4000)) } })),
+  );
+}
+
+export function indicesTab(page) {
+  return loading(page, "indices", (told) => indices(told.indices, page));
+}
+
+function indices(found, page) {
+  const id = dotted([page.at.place, ...page.at.levels]);
+  if (!found.length) {
+    return h(
+      "div",
+      {},
+      empty("There is no index", "Filters and searches look at every row. An index on a column makes them quick:"),
+      h("pre", { class: "code" }, `lancehouse table index ${id} ${page.info.columns[0]?.name || "COLUMN"}`),
+    );
+  }
+  const rows = found.map((each) => {
+    const all = (each.num_indexed_rows || 0) + (each.num_unindexed_rows || 0);
+    const share = all ? (each.num_indexed_rows || 0) / all : 1;
+    return h(
+      "tr",
+      {},
+      h("td", {}, h("code", { class: "name" }, each.index_name)),
+      h("td", {}, h("span", { class: "badge" }, each.index_type || "unknown")),
+      h("td", {}, h("code", {}, (each.columns || []).join(", "))),
+      h("td", { title: `${whole(each.num_indexed_rows)} of ${whole(all)} rows` }, h("span", { class: "meter" }, h("span", { class: "meter-bar", css: { width: `${share * 100}%` } }), h("span", { class: "meter-text" }, `${Math.floor(share * 100)} %`))),
+      h("td", { class: "right" }, bytes(each.size_bytes)),
+      h("td", { class: "muted", title: each.created_at ? moment(Date.parse(each.created_at)) : null }, each.created_at ? ago(Date.parse(each.created_at)) : "–"),
+    );
+  });
+  const isBehind = found.some((each) => each.num_unindexed_rows > 0);
+  return h(
+    "div",
+    {},
+    h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Made"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
+    isBehind ? h("p", { class: "advice" }, "Rows came in since an index was made: ", h("code", {}, "lancehouse table optimize-indices"), " takes them in.") : null,
+  );
+}
+
+export function detailsTab(page) {
+  const { info, at } = page;
+  const pairs = [
+    ["Location", info.location],
+    ["Commits", info.managed_by ? (info.managed_by === "impl" ? "accepted by the catalog (managed_by=impl)" : "as storage has them (managed_by=storage)") : null],
+    ["Format", info.summary?.format],
+    ["Id", info.uuid],
+    ["Entry made", info.created_ms ? moment(info.created_ms) : null],
+    ["Entry changed", info.updated_ms ? moment(info.updated_ms) : null],
+  ].filter(([, value]) => value);
+  const properties = Object.entries(info.properties || {}).sort();
+  return {
+    element: h(
+      "div",
+      {},
+      h("section", { class: "block" }, h("dl", { class: "pairs" }, pairs.map(([key, value]) => [h("dt", {}, key), h("dd", {}, COPIED.has(key) ? [h("code", {}, value), copyButton(value)] : value)]))),
+      properties.length
+        ? h("section", { class: "block" }, h("h2", {}, "Properties"), h("dl", { class: "pairs" }, properties.map(([key, value]) => [h("dt", {}, h("code", {}, key)), h("dd", {}, h("code", {}, value))])))
+        : null,
+      info.kind === "view" ? null : opening(at, info),
+    ),
+  };
+}
+
+function opening(at, info) {
+  const isLance = info.kind === "lance";
+  const lance = [
+    "import lance, lance_namespace",
+    "",
+    `ns = lance_namespace.connect("rest", {"uri": "${location.origin}/lance/${encodeURIComponent(at.place)}"})`,
+    `table = lance.dataset(namespace_client=ns, table_id=${JSON.stringify(at.levels)})`,
+  ].join("\n");
+  const iceberg = [
+    "from pyiceberg.catalog import load_catalog",
+    "",
+    `catalog = load_catalog("lancehouse", type="rest", uri="${location.origin}/iceberg", warehouse="${at.place}")`,
+    `table = catalog.load_table((${at.levels.map((level) => JSON.stringify(level)).join(", ")}))`,
+  ].join("\n");
+  const text = isLance ? lance : iceberg;
+  return h("section", { class: "block" }, h("h2", {}, "Open it in Python", copyButton(text)), h("pre", { class: "code" }, text));
+}

@@ -1,0 +1,73 @@
+"""What is wrong with a filter, in one sentence for whoever typed it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+
+LONGEST = 400
+UNKNOWN = "The filter cannot be used"
+"""How a sentence begins where Lance's own words have to do."""
+
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), words)
+    for pattern, words in (
+        (r"sql parser error: (?P<why>.+?)\)?\s*$", "The filter is no condition in SQL: {why}."),
+        (
+            r"No field named (?P<name>.+?)\. Did you mean '?(?P<near>[^'?]+)'?\?",
+            "There is no column {name}; did you mean {near}?",
+        ),
+        (
+            r"No field named (?P<name>.+?)\. Valid fields are (?P<known>.+?)\.?\s*$",
+            "There is no column {name}; the table has {known}.",
+        ),
+        (r"No field named (?P<name>[^.]+)", "There is no column {name}."),
+        (
+            r"Received literal \w+\((?P<value>.*?)\) and could not convert to literal of type '(?P<type>[^']+)': "
+            r"write (?P<way>.+?)\s*$",
+            "The value {value} does not fit a column of type {type}: write {way}.",
+        ),
+        (
+            r"Received literal \w+\((?P<value>.*?)\) and could not convert to literal of type '(?P<type>[^']+)'",
+            "The value {value} does not fit a column of type {type}.",
+        ),
+        (r"Invalid function '(?P<name>[^']+)'", "There is no function {name}."),
+        (
+            r"The filter (?P<filter>.+) does not return a boolean",
+            "The filter {filter} is no condition: it has to be true or false for each row.",
+        ),
+    )
+)
+"""Lance's own words, and ours; the first that fits."""
+
+_HIDDEN = re.compile(r"(, )?\b_\w+")
+"""Columns that Lance adds, among those that it lists."""
+_NOISE = re.compile(r"^(table [^:]+|backend [^:]+): |Invalid user input: |Error [a-z ]+:? (?=[A-Z])")
+
+
+@contextmanager
+def explained(filter: str | None) -> Iterator[None]:
+    """Tell what a wrong filter is wrong about.
+
+    Raises:
+        InvalidInputError: it is wrong; the text is one sentence.
+    """
+    try:
+        yield
+    except (InvalidInputError, TableColumnNotFoundError) as error:
+        if not filter:
+            raise
+        raise InvalidInputError(sentence(str(error))) from None
+
+
+def sentence(said: str) -> str:
+    """What Lance said of a filter, in one sentence."""
+    for pattern, words in _PATTERNS:
+        if found := pattern.search(said):
+            parts = {name: _HIDDEN.sub("", value).strip() for name, value in found.groupdict().items()}
+            return " ".join(words.format(**parts).split())[:LONGEST]
+    first = _NOISE.sub("", said).splitlines()[0].rstrip(". ")
+    return f"{UNKNOWN}: {first[:LONGEST]}."
