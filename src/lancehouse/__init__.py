@@ -8,11 +8,15 @@ register the same names; the class paths `lancehouse.IcebergNamespace`, `lanceho
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
-from lance_namespace import register_namespace_impl
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
     from lancehouse.clients.iceberg import IcebergNamespace
     from lancehouse.clients.polaris import PolarisNamespace
     from lancehouse.clients.transactions import transaction
@@ -28,10 +32,7 @@ _HOMES = {
     "UnityNamespace": "lancehouse.clients.unity",
     "transaction": "lancehouse.clients.transactions",
 }
-
-register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")
-register_namespace_impl("polaris", "lancehouse.PolarisNamespace")
-register_namespace_impl("unity", "lancehouse.UnityNamespace")
+_INTERFACE = "lance_namespace"
 
 
 def __getattr__(name: str) -> Any:
@@ -39,3 +40,38 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _register(interface: ModuleType) -> None:
+    interface.register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")
+    interface.register_namespace_impl("polaris", "lancehouse.PolarisNamespace")
+    interface.register_namespace_impl("unity", "lancehouse.UnityNamespace")
+
+
+class _OnImport:
+    """Registers as soon as somebody imports `lance_namespace`, which takes longer than the help of a command may."""
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        """Let the others find it."""
+        if name != _INTERFACE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            _register(module)
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if _INTERFACE in sys.modules:
+    _register(importlib.import_module(_INTERFACE))  # another thread may be at it: wait
+else:
+    sys.meta_path.insert(0, _OnImport())

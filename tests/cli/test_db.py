@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from lancehouse.cli.db import db
 from lancehouse.cli.main import App, Group
-from lancehouse.cli.output import Json
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 
@@ -22,7 +21,7 @@ Run = Callable[..., Result]
 @click.group(cls=Group)
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    ctx.obj = App(Json(), debug=False)
+    ctx.obj = App("json")
 
 
 main.add_command(db)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -7,17 +8,25 @@ from importlib.metadata import version
 import click
 import pytest
 from click.testing import CliRunner
-from lance_namespace.errors import TableNotFoundError
+from lance_namespace.errors import PermissionDeniedError
 
 from lancehouse.cli.main import main
+
+FAILURES = {
+    "catalog": PermissionDeniedError("table a.b is [hidden]"),
+    "interrupt": KeyboardInterrupt(),
+    "disk": OSError(errno.ENOSPC, "No space left on device"),
+    "file": PermissionError(errno.EACCES, "Permission denied", "/a/[b]"),
+    "pipe": BrokenPipeError(errno.EPIPE, "Broken pipe"),
+}
 
 
 @pytest.fixture
 def failing() -> Iterator[None]:
     @main.command("fail")
-    @click.option("--how", type=click.Choice(["catalog", "interrupt", "bug"]))
+    @click.option("--how", type=click.Choice([*FAILURES, "bug"]))
     def fail(how: str) -> None:
-        raise {"catalog": TableNotFoundError("table a.b is [gone]"), "interrupt": KeyboardInterrupt()}[how]
+        raise FAILURES[how]
 
     yield
     del main.commands["fail"]
@@ -32,9 +41,13 @@ def test_version(arguments: list[str]) -> None:
         assert json.loads(done.stdout)["lancehouse"] == version("lancehouse")
 
 
+def test_the_option_version() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"lancehouse {version('lancehouse')}\n"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [([], "Error: table a.b is [gone]\n"), (["--output", "json"], '{"error": "table a.b is [gone]"}\n')],
+    [([], "Error: table a.b is [hidden]\n"), (["--output", "json"], '{"error": "table a.b is [hidden]"}\n')],
 )
 @pytest.mark.usefixtures("failing")
 def test_an_error_of_the_catalog_is_one_sentence(options: list[str], words: str) -> None:
@@ -47,13 +60,30 @@ def test_an_error_of_the_catalog_is_one_sentence(options: list[str], words: str)
 @pytest.mark.usefixtures("failing")
 def test_debug_shows_the_trace() -> None:
     done = CliRunner().invoke(main, ["--debug", "fail", "--how", "catalog"])
-    assert isinstance(done.exception, TableNotFoundError)
+    assert isinstance(done.exception, PermissionDeniedError)
 
 
 @pytest.mark.usefixtures("failing")
 def test_a_bug_is_not_dressed_up() -> None:
     done = CliRunner().invoke(main, ["fail", "--how", "bug"])
     assert isinstance(done.exception, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("disk", "Error: No space left on device\n"), ("file", "Error: /a/[b]: Permission denied\n"), ("pipe", "")],
+)
+@pytest.mark.usefixtures("failing")
+def test_an_error_of_the_machine_is_one_sentence(how: str, words: str) -> None:
+    done = CliRunner().invoke(main, ["fail", "--how", how])
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", words)
+    told = CliRunner().invoke(main, ["--output", "json", "fail", "--how", how])
+    assert (told.exit_code, told.stderr[:9]) == (1, '{"error":' if words else "")
+
+
+@pytest.mark.usefixtures("failing")
+def test_debug_shows_the_trace_of_the_machine() -> None:
+    assert isinstance(CliRunner().invoke(main, ["--debug", "fail", "--how", "disk"]).exception, OSError)
 
 
 @pytest.mark.usefixtures("failing")

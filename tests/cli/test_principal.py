@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from lancehouse.catalog.callers import Role
 from lancehouse.catalog.principals import Principals
 from lancehouse.cli.main import main
+from lancehouse.cli.principal import ROLES
 from lancehouse.server.auth import Authenticator
 from lancehouse.store.database import Database
 
@@ -30,6 +32,16 @@ def document(*words: str) -> dict[str, Any]:
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_a_database_that_is_not_there() -> None:
+    done = run("list", "--db", "sqlite:////proc/catalog.db")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("Hint: is --db right, and does the database run?\n")
+
+
+def test_roles_are_those_of_the_catalog() -> None:
+    assert [role.name.lower() for role in Role] == list(ROLES)
 
 
 def test_what_is_shown_is_what_a_client_needs(home: Path) -> None:

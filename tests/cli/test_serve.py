@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from lancehouse.cli.main import main
 from lancehouse.cli.serve import serve as command
-from lancehouse.server.settings import SERVER_SETTINGS
+from lancehouse.server.options import SERVER_SETTINGS
 from tests.server.serving import Client
 from tests.servers.lancehouse import PROGRAM
 
@@ -251,7 +251,7 @@ def test_every_setting_is_an_option_and_a_variable(tmp_path: Path) -> None:
         ("LANCEHOUSE_WAREHOUSE", "w", "--warehouse must have the form NAME=LOCATION, got 'w'"),
         ("LANCEHOUSE_ROOT", "w=/x w", "--root must have the form NAME=LOCATION, got 'w'"),
         (
-            "LANCEHOUSE_CONFIG",
+            "LANCEHOUSE_SERVER_CONFIG",
             f"{tmp_path}/none",
             f"the file {tmp_path}/none cannot be read: No such file or directory",
         ),

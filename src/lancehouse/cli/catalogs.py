@@ -1,38 +1,65 @@
-"""What commands that work on a catalog share: the options that name it, and ids as people write them."""
+"""What commands that work on a catalog share: the options that name it, and ids as people write them.
+
+What takes long to import is imported when it is used: options are read for help and completion too.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import Target, parse_property
-from lancehouse.identifiers import parse_levels
+from lancehouse.cli.lazy import CatalogOption
+
+if TYPE_CHECKING:
+    from lance_namespace import LanceNamespace
+
+    from lancehouse.cli.main import App
+    from lancehouse.conformance.target import Target
 
 Command = Callable[..., Any]
 
-CLASS_PATHS = {
-    "iceberg": "lancehouse.IcebergNamespace",
-    "polaris": "lancehouse.PolarisNamespace",
-    "unity": "lancehouse.UnityNamespace",
-}
-"""Our own aliases, which another package may register too."""
+CONSTRUCTING = re.compile(r"^Failed to construct namespace impl \S+: ")
+"""What `lance_namespace.connect` puts in front of the reason."""
 
 
 def levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """An id as people write it, taken apart."""
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.identifiers import parse_levels
+
     try:
         return parse_levels(value)
     except InvalidInputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def placed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """An id in the catalog, with the levels that the catalog puts in front of it; none where nothing is written."""
+    typed = levels(ctx, param, value)
+    return (*chosen(ctx).parent, *typed) if typed else ()
+
+
+def shown(target: Target, id: Sequence[str]) -> str:
+    """An id as it is typed: without the levels that the catalog puts in front of it."""
+    from lancehouse.identifiers import write_levels
+
+    above = len(target.parent)
+    return write_levels(id[above:] if tuple(id[:above]) == target.parent else id)
+
+
 def pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
     """Properties taken apart; what is wrong with one is said without repeating it, for it may hold a secret."""
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.conformance.target import parse_property
+
     try:
         return dict(map(parse_property, values))
     except InvalidInputError as error:
@@ -47,30 +74,113 @@ with_properties = click.option(
     callback=pairs,
     help="Of the client: endpoint=URL, …; repeat it for each.",
 )
-with_table = click.argument("table", metavar="ID", callback=levels)
+with_table = click.argument("table", metavar="ID", callback=placed)
+
+
+def named(ctx: click.Context) -> Target | None:
+    """The catalog that --catalog, its variable or the file's `default` names.
+
+    Raises:
+        InvalidInputError: there is none of that name, or what is said of it is wrong.
+    """
+    app: App = ctx.obj
+    name = app.catalog or app.config.default
+    return app.config.catalog(name) if name else None
+
+
+def chosen(ctx: click.Context) -> Target:
+    """The catalog that a command is to work in, without its --property options.
+
+    Raises:
+        UsageError: it is named in two ways.
+    """
+    from lancehouse.cli.config import CLASS_PATHS, ICEBERG
+    from lancehouse.conformance.target import Target
+
+    impl: str | None = ctx.params.get("impl")
+    if impl is None:
+        return named(ctx) or Target(CLASS_PATHS[ICEBERG])
+    if ctx.obj.catalog:
+        raise click.UsageError(
+            f"the catalog {ctx.obj.catalog} (--catalog or LANCEHOUSE_CATALOG) has an implementation: "
+            "leave --impl out, or the catalog",
+            ctx,
+        )
+    return Target(CLASS_PATHS.get(impl, impl))
+
+
+def connect(target: Target) -> LanceNamespace:
+    """The client of a catalog; an error names the catalog, where it has a name.
+
+    Raises:
+        InvalidInputError: there is no such client, or it does not take these properties.
+    """
+    from lance_namespace.errors import InvalidInputError
+
+    try:
+        return target.connect()
+    except InvalidInputError as error:
+        from lancehouse.lake.errors import readable
+
+        ctx = click.get_current_context()
+        name = None if ctx.params.get("impl") else ctx.obj.catalog or ctx.obj.config.default
+        words = readable(CONSTRUCTING.sub("", str(error)))
+        raise InvalidInputError(f"catalog {name}: {words}" if name else words) from None
 
 
 def with_target(command: Command) -> Command:
     """The options that name a catalog. The command gets what they say, as `target`."""
 
+    @with_catalog
     @click.option(
-        "--impl", default="iceberg", metavar="NAME", help="Client: alias or full class path; default: iceberg."
+        "--impl",
+        metavar="NAME",
+        is_eager=True,
+        help="Client, where no catalog is named: alias or full class path; default: iceberg.",
     )
     @with_properties
     @wraps(command)
-    def named(*arguments: Any, impl: str, properties: dict[str, str], **options: Any) -> Any:
+    def prepared(*arguments: Any, properties: dict[str, str], **options: Any) -> Any:
+        options.pop("impl")  # `chosen` has it from the context, as the ids have
         os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
-        return command(*arguments, target=Target(CLASS_PATHS.get(impl, impl), properties), **options)
+        target = chosen(click.get_current_context())
+        return command(*arguments, target=added(target, properties), **options)
 
-    return named
+    return prepared
 
 
-def with_namespace(command: Command) -> Command:
-    """The options that name a catalog. The command gets the client that they make, as `namespace`."""
+def with_catalog(command: Command) -> Command:
+    """The option that names a catalog; the app knows what it says."""
+    return click.option("--catalog", cls=CatalogOption)(command)
+
+
+def added(target: Target, properties: Mapping[str, str]) -> Target:
+    """The same catalog, with properties that win over its own."""
+    return replace(target, properties={**target.properties, **properties})
+
+
+def with_client(command: Command) -> Command:
+    """The options that name a catalog. The command gets what asks it, as `client`."""
 
     @with_target
     @wraps(command)
     def connected(*arguments: Any, target: Target, **options: Any) -> Any:
-        return command(*arguments, namespace=target.connect(), **options)
+        from lancehouse.cli.client import Client
+        from lancehouse.lake.reaching import reaching
+
+        client = Client(reaching(connect(target), target.properties), target)
+        return command(*arguments, client=client, **options)
 
     return connected
+
+
+def with_set(what: str) -> Callable[[Command], Command]:
+    """The option for properties of what is made."""
+    return click.option(
+        "--set",
+        "stored",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=pairs,
+        help=f"A property of the {what}; repeat it for each.",
+    )

@@ -6,19 +6,20 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import levels, with_properties
+from lancehouse.cli.catalogs import added, chosen, levels, named, with_catalog, with_properties
 from lancehouse.cli.output import FAILED, INTERRUPTED, OK, Column
 from lancehouse.conformance.checks import AREAS
-from lancehouse.conformance.results import Outcome, Report, Result
-from lancehouse.conformance.target import Target
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import App
+    from lancehouse.conformance.results import Report, Result
+    from lancehouse.conformance.target import Target
 
 SMALL = 12
 LARGE = 205
@@ -33,7 +34,8 @@ COLUMNS = (
 
 
 @click.command()
-@click.option("--impl", required=True, metavar="NAME", help="Alias (iceberg, dir, …) or full class path.")
+@with_catalog
+@click.option("--impl", metavar="NAME", is_eager=True, help="Alias (iceberg, dir, …) or full class path.")
 @with_properties
 @click.option(
     "--parent", metavar="ID", default="", callback=levels, help="Where to work: a.b or a.`b.c`; else the root."
@@ -41,12 +43,19 @@ COLUMNS = (
 @click.option("--root", "--location", metavar="FOLDER", help="Where tables may lie; default: a temporary folder.")
 @click.option("--entries", type=click.IntRange(6), help=f"Length of a long list; default {SMALL}, {LARGE} with --full.")
 @click.option("--full", is_flag=True, help="Long lists, as long as servers give trouble with.")
-@click.option("--area", "areas", type=click.Choice(AREAS), multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--area",
+    "areas",
+    type=click.Choice(AREAS),
+    metavar="AREA",
+    multiple=True,
+    help=f"Only this one; may be repeated: {', '.join(AREAS)}.",
+)
 @click.option("--known", metavar="CHECK", multiple=True, help="A check known to fail: reported, not counted.")
 @click.pass_context
 def conformance(
     ctx: click.Context,
-    impl: str,
+    impl: str | None,
     properties: dict[str, str],
     parent: tuple[str, ...],
     root: str | None,
@@ -55,18 +64,33 @@ def conformance(
     areas: tuple[str, ...],
     known: tuple[str, ...],
 ) -> None:
-    """Check any implementation of the Lance namespace interface on a live server.
+    """Check an implementation of lance_namespace on a live server.
 
-    The suite makes namespaces and tables with names of its own below --parent, and removes them again. It exits with 1
-    if something does not hold.
+    Any will do. The suite makes namespaces and tables with names of its own below --parent, and removes them again. It
+    exits with 1 if something does not hold.
     """
     app: App = ctx.obj
     size = entries or (LARGE if full else SMALL)
-    target = Target(impl, properties, parent, root, size, frozenset(known), areas)
-    with app.output.progress(f"checking {impl}") as progress, terminable():
+    found = added(checked(ctx, impl), properties)
+    target = replace(found, parent=parent or found.parent, root=root, entries=size, known=frozenset(known), areas=areas)
+    with app.output.progress(f"checking {target.impl}") as progress, terminable():
         report = run(target, lambda result: progress.say(result.check))
     show(app, report)
     ctx.exit(INTERRUPTED if report.interrupted else OK if report.ok else FAILED)
+
+
+def checked(ctx: click.Context, impl: str | None) -> Target:
+    """The implementation to check, and the properties that its name stands for.
+
+    Raises:
+        UsageError: none is named, or twice.
+    """
+    from lancehouse.conformance.target import Target
+
+    found = Target(impl) if impl and not ctx.obj.catalog else chosen(ctx) if impl else named(ctx)
+    if found is None:
+        raise click.UsageError("give --impl with its --property options, or --catalog", ctx)
+    return found
 
 
 def run(target: Target, on_result: Callable[[Result], None]) -> Report:
@@ -102,6 +126,8 @@ def show(app: App, report: Report) -> None:
 
 def word(outcome: str, count: int) -> str:
     """The outcome, as it is said of that many."""
+    from lancehouse.conformance.results import Outcome
+
     plural = {Outcome.HOLDS.value: "hold", Outcome.FAILS.value: "fail"}
     return plural.get(outcome, outcome) if count != 1 else outcome
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lancehouse.cli.lazy import Group
 from lancehouse.cli.output import FAILED
-from lancehouse.settings import default_db
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import App
@@ -30,6 +30,8 @@ def opened(url: str | None) -> Iterator[Database]:
         if error.name is None or error.name.startswith("lancehouse"):
             raise
         raise click.ClickException(f"this needs {error.name}: pip install 'lancehouse[server]'") from None
+    from lancehouse.settings import default_db
+
     database = Database(url or default_db())
     try:
         yield database
@@ -37,7 +39,7 @@ def opened(url: str | None) -> Iterator[Database]:
         database.close()
 
 
-@click.group()
+@click.group(cls=Group)
 def db() -> None:
     """Look after the database of the catalog server."""
 

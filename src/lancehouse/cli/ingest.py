@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lancehouse.cli.catalogs import levels, pairs
+from lancehouse.cli.catalogs import pairs, placed
 from lancehouse.cli.local import Work, with_work
-from lancehouse.identifiers import write_levels
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
 MODES = ("append", "overwrite", "create")
@@ -15,7 +14,7 @@ ICEBERG = "iceberg"
 
 @click.command()
 @click.argument("sources", metavar="SOURCE…", nargs=-1, required=True)
-@click.option("--table", required=True, metavar="ID", callback=levels, help="Where to; a missing table is created.")
+@click.option("--table", required=True, metavar="ID", callback=placed, help="Where to; a missing table is created.")
 @click.option("--format", type=click.Choice(FORMATS), help="By default what the extensions say.")
 @click.option(
     "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What becomes of rows that are there."
@@ -41,15 +40,15 @@ def ingest(
     run: str | None,
     work: Work,
 ) -> None:
-    """Bring files, folders, globs or an Iceberg table into a Lance table.
+    """Bring files or an Iceberg table into a Lance table.
 
-    SOURCE is a path here or in an object store (s3://, gs://, az://); with --format iceberg the name of a table,
-    catalog.namespace.table. After a failure the same command goes on where it was.
+    SOURCE is a file, a folder or a glob, here or in an object store (s3://, gs://, az://); with --format iceberg the
+    name of a table, catalog.namespace.table. After a failure the same command goes on where it was.
     """
     if format == ICEBERG and len(sources) > 1:
         raise click.UsageError("one Iceberg table at a time")
     look(work, table, () if format == ICEBERG else sources)
-    with work.begin(f"ingesting into {write_levels(table)}") as catalog:
+    with work.begin(f"ingesting into {work.shown(table)}") as catalog:
         version = catalog.ingest(
             sources[0] if format == ICEBERG else list(sources),
             table,
@@ -60,7 +59,7 @@ def ingest(
             run=run,
         )
         rows = catalog.count(table, version=version)
-    work.app.output.record("", {"table": write_levels(table), "version": version, "rows": rows})
+    work.app.output.record("", {"table": work.shown(table), "version": version, "rows": rows})
 
 
 def look(work: Work, table: tuple[str, ...], sources: tuple[str, ...]) -> None:

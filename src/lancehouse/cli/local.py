@@ -12,15 +12,15 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from lance_namespace import LanceNamespace
-from lance_namespace.errors import InvalidInputError
 
-from lancehouse.cli.catalogs import Command, pairs, with_target
-from lancehouse.conformance.target import Target
+from lancehouse.cli.catalogs import Command, connect, pairs, shown, with_target
 
 if TYPE_CHECKING:
+    from lance_namespace import LanceNamespace
+
     from lancehouse.cli.main import App
     from lancehouse.cli.output import Progress
+    from lancehouse.conformance.target import Target
     from lancehouse.spark import LanceCatalog
 
 AGE = re.compile(r"(\d+)([smhdw])")
@@ -37,7 +37,11 @@ class Work:
 
     def look(self) -> LanceNamespace:
         """A client for what should be seen before Spark is started, which takes a while."""
-        return self.target.connect()
+        return connect(self.target)
+
+    def shown(self, id: Sequence[str]) -> str:
+        """An id as it is typed."""
+        return shown(self.target, id)
 
     @contextmanager
     def begin(self, words: str) -> Iterator[LanceCatalog]:
@@ -66,6 +70,8 @@ def session(app: App, cores: int | None) -> Iterator[Any]:
     Raises:
         InvalidInputError: it is not installed, or does not start.
     """
+    from lance_namespace.errors import InvalidInputError
+
     try:
         from lancehouse.spark.quiet import quiet
     except ModuleNotFoundError as error:

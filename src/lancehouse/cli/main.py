@@ -2,64 +2,147 @@
 
 from __future__ import annotations
 
-import platform
+import errno
+import sys
 from dataclasses import dataclass
-from importlib.metadata import version as version_of
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import click
-from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.cli.conformance import conformance
-from lancehouse.cli.db import db
-from lancehouse.cli.ingest import ingest
+from lancehouse.cli import lazy
+from lancehouse.cli.lazy import CATALOG, KINDS, Lazy, complete_catalog
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
-from lancehouse.cli.principal import principal
-from lancehouse.cli.run import run
-from lancehouse.cli.serve import serve
-from lancehouse.cli.table import table
+
+if TYPE_CHECKING:
+    from lancehouse.cli.config import Config
+
+START = """
+~/.lancehouse.yaml gives catalogs their names:
+
+\b
+default: prod
+catalogs:
+  prod: {endpoint: https://…, parent: WAREHOUSE}
+"""
+COMMANDS = (
+    Lazy("completion", "lancehouse.cli.completion", "Print what makes a shell complete commands."),
+    Lazy(
+        "conformance",
+        "lancehouse.cli.conformance",
+        "Check an implementation of lance_namespace on a live server.",
+    ),
+    Lazy("copy", "lancehouse.cli.copy", "Bring the tables of one catalog into another."),
+    Lazy("db", "lancehouse.cli.db", "Look after the database of the catalog server.", is_group=True),
+    Lazy("demo", "lancehouse.cli.demo.command", "See a catalog, a pipeline and a table from every side."),
+    Lazy("diff", "lancehouse.cli.diff", "Compare the tables of two catalogs."),
+    Lazy("doctor", "lancehouse.cli.doctor", "Check a catalog against storage, or one table of it."),
+    Lazy("ingest", "lancehouse.cli.ingest", "Bring files or an Iceberg table into a Lance table."),
+    Lazy("namespace", "lancehouse.cli.namespace", "Look at namespaces, make and drop them.", is_group=True),
+    Lazy("principal", "lancehouse.cli.principal", "Say who may call the server, and what they may do.", is_group=True),
+    Lazy("run", "lancehouse.cli.run", "Run the pipeline in FILE."),
+    Lazy("serve", "lancehouse.cli.serve", "Serve an Iceberg REST catalog with Lance tables in it."),
+    Lazy("table", "lancehouse.cli.table", "Look at tables, and look after them.", is_group=True),
+)
 
 
-@dataclass(frozen=True)
+@dataclass
 class App:
-    """What every command is given."""
+    """What every command is given; the options that go with every command change it, wherever they stand."""
 
-    output: Output
-    debug: bool
+    kind: str = KINDS[0]
+    debug: bool = False
+    catalog: str | None = None
+    """The name that `--catalog` or its variable says."""
+
+    @cached_property
+    def output(self) -> Output:
+        """Where answers go."""
+        return OUTPUTS[self.kind]()
+
+    @cached_property
+    def config(self) -> Config:
+        """The catalogs that have a name.
+
+        Raises:
+            InvalidInputError: what is said of them cannot be read.
+        """
+        from lancehouse.cli import config
+
+        return config.load()
 
 
-class Group(click.Group):
-    """Errors of the catalog become one sentence and an exit code, here and nowhere else."""
+class Group(lazy.Group):
+    """Errors of the catalog and of this machine become one sentence and an exit code, here and nowhere else."""
+
+    group_class = lazy.Group
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except LanceNamespaceError as error:
+        except of_catalogs() as error:
             if ctx.obj.debug:
                 raise
-            ctx.obj.output.error(str(error))
+            from lancehouse.cli.hints import hints
+
+            ctx.obj.output.error(str(error), hints(error))
+            ctx.exit(FAILED)
+        except click.ClickException as error:
+            if ctx.obj is None or ctx.obj.kind == KINDS[0]:
+                raise
+            ctx.obj.output.error(error.format_message(), [])
+            ctx.exit(error.exit_code)
+        except OSError as error:
+            if ctx.obj is None or ctx.obj.debug or error.errno == errno.EPIPE:  # click ends quietly where nobody reads
+                raise
+            reason = error.strerror or str(error)
+            ctx.obj.output.error(f"{error.filename}: {reason}" if error.filename else reason, [])
             ctx.exit(FAILED)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--output", type=click.Choice(list(OUTPUTS)), default="text", help="For people, or for programs.")
+def of_catalogs() -> tuple[type[Exception], ...]:
+    """The errors that become a sentence; none, as long as nobody has loaded what could raise one."""
+    errors = sys.modules.get("lance_namespace.errors")
+    return (errors.LanceNamespaceError,) if errors else ()
+
+
+def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """`--version`: the command `version` tells more."""
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version as version_of
+
+        click.echo(f"lancehouse {version_of('lancehouse')}")
+        ctx.exit()
+
+
+@click.group(cls=Group, lazy=COMMANDS, epilog=START, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--catalog",
+    metavar="NAME",
+    envvar="LANCEHOUSE_CATALOG",
+    shell_complete=complete_catalog,
+    help=CATALOG,
+)
+@click.option("--output", type=click.Choice(KINDS), default=KINDS[0], help="For people, or for programs.")
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show it and exit."
+)
 @click.pass_context
-def main(ctx: click.Context, output: str, debug: bool) -> None:
+def main(ctx: click.Context, catalog: str | None, output: str, debug: bool) -> None:
     """Lance tables in the catalog you already run."""
-    ctx.obj = App(OUTPUTS[output](), debug)
+    ctx.obj = App(output, debug, catalog or None)
 
 
 @main.command()
 @click.pass_obj
 def version(app: App) -> None:
     """Show the versions of lancehouse and of what it stands on."""
+    import platform
+    from importlib.metadata import version as version_of
+
     packages = {name: version_of(name) for name in ("lancehouse", "pylance", "lance-namespace", "pyarrow")}
     app.output.record("", {**packages, "python": platform.python_version()})
-
-
-for command in (conformance, db, ingest, principal, run, serve, table):
-    main.add_command(command)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
-from rich import box
-from rich.console import Console, RenderableType
-from rich.markup import escape
-from rich.table import Table
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
@@ -24,8 +22,17 @@ OK, FAILED, INTERRUPTED = 0, 1, 130
 
 Row = Mapping[str, object]
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 LONG = 240
 """Where a cell is cut for people; programs get all of it."""
+
+BETWEEN = 2
+"""Characters between the columns of a table."""
+
+WIDTHS = (40, 28, 20)
+"""How wide a cell of a row of data may be; the first with which all columns fit, else the last."""
+NAMED = 6
+"""Columns that are named if there is no room for them."""
 
 STYLES = {
     **dict.fromkeys(("done", "holds"), "green"),
@@ -45,6 +52,9 @@ class Column:
     width: int | None = None
     grouped: bool = False
     """Say a value once where it repeats from row to row."""
+    is_number: bool = False
+    is_rigid: bool = False
+    """Half of a value would mislead."""
 
 
 class Progress:
@@ -81,8 +91,31 @@ class Output(ABC):
         """
 
     @abstractmethod
-    def error(self, sentence: str) -> None:
-        """What went wrong, on stderr."""
+    def rows(
+        self,
+        columns: Sequence[Column],
+        shown: Callable[[], Sequence[Row]],
+        values: Callable[[], Sequence[Row]],
+        summary: Row,
+        words: str,
+    ) -> None:
+        """Rows of data, of any number of columns.
+
+        Args:
+            columns: of the data.
+            shown: what people see of the values.
+            values: what programs get.
+            summary: about all of them, for programs.
+            words: the same for people.
+        """
+
+    @abstractmethod
+    def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
+        """What went wrong, and what to do about it, on stderr."""
+
+    def ask(self, question: str) -> bool:
+        """Whether somebody at the terminal says yes; the question is on stderr."""
+        return click.confirm(plain(question), err=True)
 
     @abstractmethod
     def progress(self, words: str) -> AbstractContextManager[Progress]:
@@ -93,31 +126,58 @@ class Text(Output):
     """For people. A table fits the terminal, or 80 columns where there is none."""
 
     def __init__(self) -> None:
-        self._out = Console(highlight=False)
-        self._err = Console(stderr=True, highlight=False)
+        from rich.console import Console
+
+        self._out = Console(highlight=False, emoji=False)
+        self._err = Console(stderr=True, highlight=False, emoji=False)
 
     def record(self, title: str, fields: Row) -> None:
         if title:
-            self._out.print(f"[bold]{escape(title)}[/bold]")
+            self._out.print(title, style="bold", markup=False)
+        self._fields(fields, "")
+
+    def _fields(self, fields: Row, indent: str) -> None:
         width = max(map(len, fields), default=0)
         for key, value in fields.items():
-            self._out.print(f"{key:{width}}  {_said(value)}", soft_wrap=True, markup=False)
+            if isinstance(value, Mapping) and value:
+                self._line(f"{indent}{key}")
+                self._fields(value, f"{indent}  ")
+            else:
+                self._line(f"{indent}{key:{width}}  {_said(value)}")
+
+    def _line(self, text: str) -> None:
+        self._out.print(plain(text), soft_wrap=True, markup=False)
 
     def table(
         self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
     ) -> None:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in columns:
-            table.add_column(column.title, width=column.width, overflow="fold")
-        before: Row = {}
-        for row in rows:
-            table.add_row(*(_cell(column, row, before) for column in columns))
-            before = row
-        self._out.print(table)
-        self._out.print(words, soft_wrap=True, markup=False)
+        if rows:
+            self._out.print(_grid(columns, rows))
+        self._line(words)
 
-    def error(self, sentence: str) -> None:
-        self._err.print(f"[bold red]Error:[/bold red] {escape(sentence)}", soft_wrap=True)
+    def rows(
+        self,
+        columns: Sequence[Column],
+        shown: Callable[[], Sequence[Row]],
+        values: Callable[[], Sequence[Row]],
+        summary: Row,
+        words: str,
+    ) -> None:
+        rows = shown()
+        most, fitting = _fitting(columns, rows, self._out.width)
+        self.table(fitting, [_cut(row, fitting, most) for row in rows], summary, words)
+        if left_out := [column.title for column in columns[len(fitting) :]]:
+            more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+            self._line(
+                f"There is no room for {', '.join(left_out[:NAMED])}{more}: --column NAME shows what you choose."
+            )
+
+    def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
+        self._err.print("[bold red]Error:[/bold red]", end=" ")
+        self._err.print(plain(sentence), soft_wrap=True, markup=False)
+        for hint in hints:
+            self._err.print("[bold]Hint:[/bold]", end=" ")
+            self._err.print(plain(hint), soft_wrap=True, markup=False)
 
     @contextmanager
     def progress(self, words: str) -> Iterator[Progress]:
@@ -139,8 +199,19 @@ class Json(Output):
     ) -> None:
         _print({**summary, name: list(rows)})
 
-    def error(self, sentence: str) -> None:
-        click.echo(json.dumps({"error": sentence}, ensure_ascii=False), err=True)
+    def rows(
+        self,
+        columns: Sequence[Column],
+        shown: Callable[[], Sequence[Row]],
+        values: Callable[[], Sequence[Row]],
+        summary: Row,
+        words: str,
+    ) -> None:
+        _print({**summary, "rows": list(values())})
+
+    def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
+        said = {"error": sentence, **({"hints": list(hints)} if hints else {})}
+        click.echo(json.dumps(said, ensure_ascii=False), err=True)
 
     def progress(self, words: str) -> AbstractContextManager[Progress]:
         return nullcontext(Progress())
@@ -153,12 +224,15 @@ class _Line(Progress):
     is_seen = True
 
     def __init__(self, bar: Bar, words: str) -> None:
+        from rich.markup import escape
+
+        self._escape = escape
         self._bar = bar
         self._words = words
         self._task: TaskID = bar.add_task(escape(words), total=None)
 
     def say(self, words: str) -> None:
-        self._bar.update(self._task, description=escape(f"{self._words}: {words}" if words else self._words))
+        self._bar.update(self._task, description=self._escape(f"{self._words}: {words}" if words else self._words))
 
     def count(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total or None)
@@ -193,19 +267,73 @@ def _bar(console: Console) -> Bar:
     return Bar(*columns, console=console, transient=True, expand=True, redirect_stderr=False, redirect_stdout=False)
 
 
-def _said(value: object) -> object:
-    if isinstance(value, list | tuple):
+def _said(value: object) -> str:
+    """What is known, or that nothing is."""
+    if isinstance(value, list | tuple | Mapping):
         return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else value
+    return "none" if value is None else str(value)
+
+
+def _grid(columns: Sequence[Column], rows: Sequence[Row]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text as Words
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(Words(column.title), width=column.width, overflow="fold", justify=justify)
+    before: Row = {}
+    for row in rows:
+        cells = [_cell(column, row, before) for column in columns]
+        table.add_row(*(Words(cell, style=STYLES.get(cell, "")) for cell in cells))
+        before = row
+    return table
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> tuple[int, Sequence[Column]]:
+    """How wide a cell may be, and the columns that a line then has room for, the first ones; one at least."""
+    for most in WIDTHS:
+        room = width + BETWEEN
+        for place, column in enumerate(columns):
+            room -= _width(column, rows, most) + BETWEEN
+            if room < 0 and place:
+                break
+        else:
+            return most, columns
+    return most, columns[:place]
+
+
+def _width(column: Column, rows: Sequence[Row], most: int) -> int:
+    from rich.cells import cell_len
+
+    widest = max((cell_len(_cell(column, row, {})) for row in rows), default=0)
+    return max(cell_len(column.title), widest if column.is_rigid else min(widest, most))
+
+
+def _cut(row: Row, columns: Sequence[Column], most: int) -> Row:
+    """A row whose cells are no wider than that, where they can be cut."""
+    from rich.cells import cell_len, set_cell_size
+
+    cells = {column.key: _cell(column, row, {}) for column in columns}
+    return {
+        column.key: cells[column.key]
+        if column.is_rigid or cell_len(cells[column.key]) <= max(most, cell_len(column.title))
+        else set_cell_size(cells[column.key], max(most, cell_len(column.title)) - 1).rstrip() + "…"
+        for column in columns
+    }
 
 
 def _cell(column: Column, row: Row, before: Row) -> str:
-    value = "" if row[column.key] is None else str(row[column.key])
     if column.grouped and row[column.key] == before.get(column.key):
         return ""
-    value = value if len(value) <= LONG else value[:LONG] + "…"
-    style = STYLES.get(value)
-    return f"[{style}]{escape(value)}[/{style}]" if style else escape(value)
+    value = plain(_said(row[column.key])) if row[column.key] not in (None, [], ()) else ""
+    return value if len(value) <= LONG else value[:LONG] + "…"
+
+
+def plain(text: str) -> str:
+    """The text without what would move a terminal's cursor or colour it."""
+    return CONTROL.sub("�", text)
 
 
 def _print(data: Row) -> None:

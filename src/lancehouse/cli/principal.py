@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.catalog.callers import Grant, Role
 from lancehouse.cli.catalogs import levels
+from lancehouse.cli.lazy import Group
 from lancehouse.cli.output import Column
-from lancehouse.settings import default_db
 
 if TYPE_CHECKING:
+    from lancehouse.catalog.callers import Grant
     from lancehouse.catalog.principals import Credential, Principals
     from lancehouse.cli.main import App
 
-ROLES = [role.name.lower() for role in Role]
+ROLES = ("reader", "writer", "admin")
 
 PRINCIPALS = (
     Column("name", "Name"),
@@ -54,6 +54,8 @@ def opened(url: str | None) -> Iterator[Principals]:
         if error.name is None or error.name.startswith("lancehouse"):
             raise
         raise click.ClickException(f"this needs {error.name}: pip install 'lancehouse[server]'") from None
+    from lancehouse.settings import default_db
+
     database = open_database(url or default_db())
     try:
         yield Principals(database)
@@ -61,7 +63,7 @@ def opened(url: str | None) -> Iterator[Principals]:
         database.close()
 
 
-@click.group()
+@click.group(cls=Group)
 def principal() -> None:
     """Say who may call the server, and what they may do.
 
@@ -93,7 +95,7 @@ def create(
     """
     if role is None and (warehouse or namespace):
         raise click.UsageError("--warehouse and --namespace say where a --role is given; give one")
-    grants = [Grant(Role[role.upper()], warehouse, namespace)] if role else []
+    grants = [granted(role, warehouse, namespace)] if role else []
     with opened(db) as principals:
         credential = principals.create(name, grants, external=external)
     if credential is None:
@@ -157,7 +159,7 @@ def rotate(app: App, name: str, db: str | None) -> None:
 @click.pass_obj
 def grant(app: App, name: str, role: str, warehouse: str | None, namespace: tuple[str, ...], db: str | None) -> None:
     """Give a role somewhere, instead of the one that was given there before."""
-    given = Grant(Role[role.upper()], warehouse, namespace)
+    given = granted(role, warehouse, namespace)
     with opened(db) as principals:
         principals.grant(name, given)
     app.output.record("", {"name": name, "granted": str(given)})
@@ -174,6 +176,8 @@ def revoke(
     app: App, name: str, role: str | None, warehouse: str | None, namespace: tuple[str, ...], db: str | None
 ) -> None:
     """Take away the role that was given exactly there."""
+    from lancehouse.catalog.callers import Role
+
     with opened(db) as principals:
         taken = principals.revoke(name, warehouse, namespace, Role[role.upper()] if role else None)
     app.output.record("", {"name": name, "revoked": str(taken)})
@@ -230,6 +234,13 @@ def show(app: App, name: str, credential: Credential) -> None:
             "credential": f"{credential.client_id}:{credential.client_secret}",
         },
     )
+
+
+def granted(role: str, warehouse: str | None, namespace: tuple[str, ...]) -> Grant:
+    """A grant as it is typed."""
+    from lancehouse.catalog.callers import Grant, Role
+
+    return Grant(Role[role.upper()], warehouse, namespace)
 
 
 def described(grant: Grant) -> dict[str, object]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.cli.catalogs import pairs
 from lancehouse.cli.output import FAILED, Column
@@ -48,9 +47,10 @@ STEPS = (
 )
 @click.pass_obj
 def run(app: App, file: str, variables: dict[str, str], run: str | None, dry_run: bool, report: str | None) -> None:
-    """Run the pipeline in FILE: from files or a table, through steps, into a Lance table that readers find by a tag.
+    """Run the pipeline in FILE.
 
-    All of it is checked before anything is done. It exits with 1 if a step fails or an expectation does not hold.
+    From files or a table, through steps, into a Lance table that readers find by a tag. All of it is checked before
+    anything is done. It exits with 1 if a step fails or an expectation does not hold.
     """
     pipeline = _load(file, variables)
     with ExitStack() as stack:
@@ -72,6 +72,8 @@ def run(app: App, file: str, variables: dict[str, str], run: str | None, dry_run
 
 def _load(file: str, variables: dict[str, str]) -> Pipeline:
     os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+    from lance_namespace.errors import InvalidInputError
+
     try:
         from lancehouse.spark.pipelines import load
     except ModuleNotFoundError as error:
@@ -98,6 +100,8 @@ class _Started:
 
 
 def _carried_out(app: App, plan: Plan, start: Callable[[], Any], progress: Any, file: str | None) -> Report:
+    from lance_namespace.errors import LanceNamespaceError
+
     from lancehouse.spark.pipelines import running
 
     report = running.begun(plan)
@@ -130,6 +134,8 @@ def _kept(report: Report, file: str | None) -> Iterator[None]:
             try:
                 Path(file).write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", "utf-8")
             except OSError as error:
+                from lance_namespace.errors import InvalidInputError
+
                 raise InvalidInputError(f"the report cannot be written to {file}: {error.strerror}") from error
 
 

@@ -7,9 +7,8 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import click
-from lance_namespace.errors import InvalidInputError
 
-from lancehouse.server.settings import SERVER_SETTINGS, ServerSettings
+from lancehouse.server.options import SERVER_SETTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,16 +42,21 @@ def _options(command: F) -> F:
     envvar="LANCEHOUSE_ROOT",
     help="one more place where tables of the warehouse may lie",
 )
-@click.option("--config", "file", envvar="LANCEHOUSE_CONFIG", metavar="FILE", help="YAML file with the same settings")
+@click.option(
+    "--config", "file", envvar="LANCEHOUSE_SERVER_CONFIG", metavar="FILE", help="YAML file with the same settings"
+)
 @_options
 def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None, **given: str | None) -> None:
-    """Serve an Iceberg REST catalog in which Lance tables are first class."""
+    """Serve an Iceberg REST catalog with Lance tables in it."""
+    from lance_namespace.errors import InvalidInputError
+
     if missing := [name for name in ("uvicorn", "orjson", "pyiceberg", "sqlalchemy") if find_spec(name) is None]:
         raise InvalidInputError(f"the server needs {', '.join(missing)}: pip install 'lancehouse[server]'")
-    settings = ServerSettings.parse(given, warehouses, roots, file)
     from lancehouse.server import run
+    from lancehouse.server.settings import ServerSettings
     from lancehouse.server.workers import Workers
 
+    settings = ServerSettings.parse(given, warehouses, roots, file)
     with run.listen(settings) as listener:
         served = run.prepare(settings, click.echo)
 

@@ -2,73 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
-from lance_namespace import LanceNamespace
-from lance_namespace.errors import UnsupportedOperationError
 
-from lancehouse.cli import upkeep
-from lancehouse.cli.catalogs import with_namespace, with_table
-from lancehouse.identifiers import write_levels
-from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
+from lancehouse.cli.lazy import Group, Lazy
 
-if TYPE_CHECKING:
-    from lancehouse.cli.main import App
-    from lancehouse.clients.management import ManagedTables
+ENTRIES = "lancehouse.cli.entries"
+ROWS = "lancehouse.cli.rows"
+UPKEEP = "lancehouse.cli.upkeep"
 
-
-@click.group()
-def table() -> None:
-    """Look after tables in a catalog."""
-
-
-@table.command()
-@click.option(
-    "--by",
-    type=click.Choice([IMPL, STORAGE]),
-    required=True,
-    help="impl: what the catalog accepted; storage: the newest there.",
+COMMANDS = (
+    Lazy("cleanup", UPKEEP, "Remove old versions and what only they need."),
+    Lazy("compact", UPKEEP, "Make fewer, larger fragments without deleted rows."),
+    Lazy("count", ROWS, "Count the rows of the table ID."),
+    Lazy("deregister", ENTRIES, "Take the table ID out of the catalog; its data stays."),
+    Lazy("describe", ENTRIES, "Show what is known of the table ID."),
+    Lazy("drop", ENTRIES, "Drop the table ID with its data."),
+    Lazy("history", ENTRIES, "Show the versions of the table ID, the latest first."),
+    Lazy("index", UPKEEP, "Build an index of a column of the table ID."),
+    Lazy("list", ENTRIES, "Show the tables of a namespace.", attribute="list_tables"),
+    Lazy("manage", "lancehouse.cli.manage", "Say who decides which version is the current one."),
+    Lazy("optimize-indices", UPKEEP, "Take rows into the indices that came after them."),
+    Lazy("preview", ROWS, "Show the first rows of the table ID."),
+    Lazy("register", ENTRIES, "Bring the Lance dataset at LOCATION into the catalog."),
+    Lazy("remove-orphans", UPKEEP, "Remove files of killed jobs, which no version names."),
+    Lazy("rename", ENTRIES, "Give the table ID another name, or another namespace."),
+    Lazy("schema", ENTRIES, "Show the columns of the table ID."),
+    Lazy(
+        "search",
+        "lancehouse.cli.search",
+        "Show rows nearest to a vector, or with some words.",
+    ),
+    Lazy("tag", "lancehouse.cli.tag", "Name versions of a table.", is_group=True),
 )
-@click.option("--adopt", is_flag=True, help="With impl: take in versions that were written past the catalog.")
-@with_namespace
-@with_table
-@click.pass_obj
-def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, namespace: LanceNamespace) -> None:
-    """Say who decides which version of the table ID is its current one.
+
+
+@click.group(cls=Group, lazy=COMMANDS)
+def table() -> None:
+    """Look at tables, and look after them.
 
     ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
-
-    Stop the table's writers before: one that has it open goes on as it was told when it opened it. As long as catalog
-    and storage disagree on the version nothing changes, and the error says what to do.
     """
-    if adopt and by != IMPL:
-        raise click.UsageError(f"--adopt goes with --by {IMPL}")
-    version = managing(namespace).manage_table(table, by, adopt=adopt)
-    app.output.record("", {"table": write_levels(table), MANAGED_BY: by, "version": version})
-
-
-for command in upkeep.COMMANDS:
-    table.add_command(command)
-
-
-def managing(namespace: LanceNamespace) -> ManagedTables:
-    """A client whose catalog can manage the versions of tables.
-
-    Raises:
-        UnsupportedOperationError: it cannot; the text says what to do.
-    """
-    from lancehouse.clients.management import ManagedTables
-    from lancehouse.clients.namespace import CatalogNamespace
-
-    if isinstance(namespace, ManagedTables):
-        return namespace
-    client, way_out = (
-        (namespace.client, namespace.way_out)
-        if isinstance(namespace, CatalogNamespace)
-        else (type(namespace).__name__, CatalogNamespace.way_out)
-    )
-    raise UnsupportedOperationError(
-        f"{MANAGED_BY}={IMPL} is not possible with {client}, whose tables have no ref that a commit could move; "
-        f"{way_out}"
-    )

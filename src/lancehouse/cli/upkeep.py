@@ -9,13 +9,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from lance_namespace import ListNamespacesRequest
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError
 
-from lancehouse.cli.catalogs import Command, levels, with_table
+from lancehouse.cli.catalogs import Command, chosen, placed, with_table
 from lancehouse.cli.local import Work, age, with_values, with_work
 from lancehouse.cli.output import FAILED, Column
-from lancehouse.identifiers import write_levels
+from lancehouse.cli.words import counted, size, some
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import App
@@ -28,8 +26,6 @@ FILES = (Column("name", "File"),)
 DONE, EMPTY, FAILS = "done", "empty", "fails"
 """What came of a table. An empty one has no version yet, or is gone since it was listed."""
 
-SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
-
 Words = Callable[[Any], str]
 
 
@@ -39,6 +35,8 @@ class Where:
 
     table: tuple[str, ...]
     namespace: tuple[str, ...]
+    parent: tuple[str, ...] = ()
+    """The levels that are not typed."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -54,16 +52,29 @@ class Where:
         if self.table:
             look(work, self.table)
             return
+        from lance_namespace import ListNamespacesRequest, ListTablesRequest
+        from lance_namespace.errors import InvalidInputError
+
         client = work.look()
         try:
             client.list_namespaces(ListNamespacesRequest(id=list(self.namespace)))
         except InvalidInputError as error:
-            if self.namespace:
-                raise
-            raise InvalidInputError(f"this catalog does not list what it holds: give --namespace ({error})") from error
+            if not self.namespace:
+                raise InvalidInputError(
+                    f"this catalog does not list what it holds: give --namespace ({error})"
+                ) from error
+            client.list_tables(ListTablesRequest(id=list(self.namespace)))  # the catalog's levels may end there
 
     def __str__(self) -> str:
-        return write_levels(self.table or self.namespace) or "the whole catalog"
+        from lancehouse.identifiers import write_levels
+
+        return write_levels((self.table or self.namespace)[len(self.parent) :]) or "the whole catalog"
+
+    def shown(self, table: str) -> str:
+        """A table of several, as it is typed."""
+        from lancehouse.identifiers import write_levels
+
+        return table.removeprefix(f"{write_levels(self.parent)}." if self.parent else "")
 
 
 def look(work: Work, table: tuple[str, ...]) -> None:
@@ -76,16 +87,17 @@ def look(work: Work, table: tuple[str, ...]) -> None:
 def with_where(command: Command) -> Command:
     """The argument that names a table, or an option for more of them. The command gets them as `where`."""
 
-    @click.argument("table", metavar="[ID]", required=False, default="", callback=levels)
-    @click.option("--namespace", metavar="NS", default="", callback=levels, help="All tables there and below.")
+    @click.argument("table", metavar="[ID]", required=False, default="", callback=placed)
+    @click.option("--namespace", metavar="NS", default="", callback=placed, help="All tables there and below.")
     @click.option("--all", "everything", is_flag=True, help="All tables of the catalog.")
     @wraps(command)
-    def placed(table: tuple[str, ...], namespace: tuple[str, ...], everything: bool, **options: Any) -> Any:
+    def located(table: tuple[str, ...], namespace: tuple[str, ...], everything: bool, **options: Any) -> Any:
         if [bool(table), bool(namespace), everything].count(True) != 1:
             raise click.UsageError("give the ID of a table, or --namespace NS, or --all")
-        return command(where=Where(table, namespace), **options)
+        parent = chosen(click.get_current_context()).parent
+        return command(where=Where(table, parent if everything else namespace, parent), **options)
 
-    return placed
+    return located
 
 
 def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
@@ -101,7 +113,7 @@ with_dry_run = click.option("--dry-run", is_flag=True, help="Remove nothing; tel
 @with_values("--param", "Of Lance's compaction: target_rows_per_fragment=N, …; repeat it for each.")
 @with_work
 def compact(where: Where, params: dict[str, Any], work: Work) -> None:
-    """Make fewer, larger fragments, without the rows that were deleted.
+    """Make fewer, larger fragments without deleted rows.
 
     ID is wh.db.docs, all levels joined by dots. Of several tables, one that fails does not stop the others; it exits
     with 1 then.
@@ -131,9 +143,9 @@ def index(
 ) -> None:
     """Build an index of a column of the table ID."""
     look(work, table)
-    with work.begin(f"indexing {column} of {write_levels(table)}") as catalog:
+    with work.begin(f"indexing {column} of {work.shown(table)}") as catalog:
         made = catalog.create_index(table, column, kind, name, replace, **params)
-    work.app.output.record("", {"table": write_levels(table), "index": made.name, **_numbers(made, "name")})
+    work.app.output.record("", {"table": work.shown(table), "index": made.name, **_numbers(made, "name")})
 
 
 @click.command("optimize-indices")
@@ -155,7 +167,7 @@ def optimize_indices(where: Where, names: tuple[str, ...], retrain: bool, work: 
 @with_dry_run
 @with_work
 def cleanup(where: Where, older_than: timedelta, dry_run: bool, work: Work) -> None:
-    """Remove old versions, and the data that no other version needs.
+    """Remove old versions and what only they need.
 
     The current version stays, and those that have a tag.
     """
@@ -172,7 +184,7 @@ def cleanup(where: Where, older_than: timedelta, dry_run: bool, work: Work) -> N
 @with_dry_run
 @with_work
 def remove_orphans(where: Where, older_than: timedelta, no_writers: bool, dry_run: bool, work: Work) -> None:
-    """Remove files that no version names, which killed jobs leave."""
+    """Remove files of killed jobs, which no version names."""
     where.look(work)
     with work.begin(f"looking for orphans of {where}") as catalog:
         found = catalog.remove_orphans(**where.arguments, older_than=older_than, dry_run=dry_run, no_writers=no_writers)
@@ -182,9 +194,6 @@ def remove_orphans(where: Where, older_than: timedelta, no_writers: bool, dry_ru
         work.app.output.table(FILES, [{"name": name} for name in found.names], summary, f"{where}: {words}")
     else:
         show(work.app, where, found, _removal(dry_run, _orphans), dry_run=dry_run)
-
-
-COMMANDS = (compact, index, optimize_indices, cleanup, remove_orphans)
 
 
 def show(app: App, where: Where, found: Any, words: Words, **more: Any) -> None:
@@ -200,16 +209,18 @@ def show(app: App, where: Where, found: Any, words: Words, **more: Any) -> None:
     if where.table:
         app.output.record("", {"table": str(where), **more, **_numbers(found)})
         return
-    rows = [_row(table, result, words) for table, result in found.items()]
+    rows = [_row(where.shown(table), result, words) for table, result in found.items()]
     counts = {result: sum(row["result"] == result for row in rows) for result in (DONE, EMPTY, FAILS)}
     said = ", ".join(f"{count} {result}" for result, count in counts.items() if count) or "no tables"
     app.output.table(TABLES, rows, {"namespace": list(where.namespace), **more, "counts": counts}, f"{where}: {said}")
     if failed := [row["table"] for row in rows if row["result"] == FAILS]:
-        app.output.error(f"{len(failed)} of {len(rows)} tables failed: {', '.join(failed)}")
+        app.output.error(f"{len(failed)} of {len(rows)} tables failed: {some(failed)}")
         raise click.exceptions.Exit(FAILED)
 
 
 def _row(table: str, result: Any, words: Words) -> dict[str, Any]:
+    from lance_namespace.errors import LanceNamespaceError, TableNotFoundError
+
     if isinstance(result, TableNotFoundError):
         return {"table": table, "result": EMPTY, "words": "has no data"}
     if isinstance(result, LanceNamespaceError):
@@ -240,16 +251,3 @@ def _cleaned(found: Cleaned) -> str:
 
 def _orphans(found: Orphans) -> str:
     return f"{counted(found.files, 'file')}, {size(found.bytes)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """How many there are."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def size(number: int) -> str:
-    """Bytes, as people say it."""
-    amount, unit = float(number), 0
-    while amount >= 1000 and unit < len(SIZES) - 1:
-        amount, unit = amount / 1000, unit + 1
-    return f"{amount:.1f} {SIZES[unit]}" if unit else f"{number} bytes"

@@ -20,6 +20,7 @@ from lance_namespace import (
 )
 
 from lancehouse.cli.main import main
+from tests.cli.places import refused
 from tests.servers.lancehouse import Served
 from tests.servers.polaris import Polaris
 from tests.servers.unity import Unity
@@ -90,15 +91,6 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 def lines(done: Result) -> dict[str, str]:
     assert done.exit_code == 0, done.output
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-
-
-def refused(done: Result) -> str:
-    """The one sentence that an error is."""
-    assert (done.exit_code, done.stdout) == (1, ""), done.output
-    assert done.stderr.startswith("Error: ")
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_to_the_catalog_and_back(home: Home) -> None:
@@ -247,10 +239,3 @@ def test_our_aliases_are_ours(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("lance_namespace._REGISTERED_IMPLS", taken)
     table = home.declare()
     assert home.manage(table, "--impl", "iceberg", "--by", "impl").exit_code == 0
-
-
-def test_help_fits_80_columns() -> None:
-    for words in (["-h"], ["manage", "-h"]):
-        done = run(*words)
-        assert done.exit_code == 0
-        assert max(map(len, done.stdout.splitlines())) <= 80

@@ -1,0 +1,1 @@
+"""Catalogs looked after: checked against storage, compared, copied."""

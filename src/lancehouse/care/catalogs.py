@@ -1,0 +1,61 @@
+"""A catalog as it is looked after: whatever asks one, as the commands do, and the words to type in a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lance_namespace import LanceNamespace
+
+from lancehouse.trees import Id, Lists
+
+
+class Target(Protocol):
+    """What a client was made of."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Of the client."""
+
+    @property
+    def parent(self) -> Id:
+        """The levels that stand in front of every id."""
+
+    def redact(self, text: str) -> str:
+        """The text without the secrets in the properties."""
+
+
+class Catalog(Lists, Protocol):
+    """What asks a catalog. Its errors are Lance's, and show no secret."""
+
+    @property
+    def namespace(self) -> LanceNamespace:
+        """The client itself."""
+
+    @property
+    def target(self) -> Target:
+        """What it was made of."""
+
+    def shown(self, id: Sequence[str]) -> str:
+        """An id as it is typed."""
+
+    def ask(self, operation: str, request: Any) -> Any:
+        """Have an operation carried out."""
+
+    def explained(self, id: Sequence[str], operation: str = "") -> AbstractContextManager[None]:
+        """Turn what is raised inside into Lance's errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """How commands that reach a catalog begin and end."""
+
+    before: str = "lancehouse"
+    after: str = ""
+
+    def command(self, *words: str) -> str:
+        """What to type; ids and places are quoted as a shell wants it."""
+        return " ".join(filter(None, (self.before, shlex.join(words), self.after)))

@@ -1,0 +1,1 @@
+"""What `lancehouse demo` tells, from an empty catalog to two writers that race."""

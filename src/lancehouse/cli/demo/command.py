@@ -1,0 +1,128 @@
+"""`lancehouse demo`: a catalog, a pipeline, and one table from every side, in a minute."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from lancehouse.cli.demo.story import Story
+    from lancehouse.cli.main import App
+
+CORES = 2
+NEEDED = ("alembic", "orjson", "pyiceberg", "sqlalchemy", "starlette", "uvicorn", "datafusion", "pyspark")
+KEPT = "lancehouse-demo"
+"""The folder that is kept."""
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help=f"Keep the data, in a new folder {KEPT} here.")
+@click.pass_obj
+def demo(app: App, keep: bool) -> None:
+    """See a catalog, a pipeline and a table from every side.
+
+    Starts a catalog server and Spark on this machine, writes documents with embeddings into a Lance table, and reads
+    them with lance, pyiceberg and Spark SQL. On a terminal the console stays up until Enter. All of it is stopped and
+    removed at the end.
+    """
+    from lance_namespace.errors import InvalidInputError
+
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise InvalidInputError(f"the demo needs {', '.join(missing)}: pip install 'lancehouse[server,spark]'")
+    os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+    _reach_this_machine()
+    from lancehouse.cli.demo.story import Story
+
+    story = Story(app)
+    with _folder(keep) as folder:
+        _tell(app, story, folder, keep=keep)
+    if not story.is_read:
+        app.output.record("", story.facts)
+
+
+def _reach_this_machine() -> None:
+    """No proxy leads to the demo's own server."""
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
+
+
+@contextmanager
+def _folder(keep: bool) -> Iterator[Path]:
+    if not keep:
+        with TemporaryDirectory(prefix="lancehouse-demo-") as folder:
+            yield Path(folder)
+        return
+    from lance_namespace.errors import InvalidInputError
+
+    kept = Path(KEPT).absolute()
+    try:
+        kept.mkdir()
+    except OSError as error:
+        raise InvalidInputError(f"{kept} cannot be made: {error.strerror}; remove it, or go elsewhere") from None
+    yield kept
+
+
+def _tell(app: App, story: Story, folder: Path, *, keep: bool) -> None:
+    from lancehouse.cli.demo import acts, house
+    from lancehouse.spark.quiet import quiet
+
+    story.title("Lancehouse: Lance tables in the catalog you already run.")
+    with house.start(folder) as address:
+        with ExitStack() as stack:
+            with story.step("Start a catalog server (lancehouse serve) and Spark") as progress:
+                progress.say("starting Spark")
+                options = {"spark.sql.warehouse.dir": str(folder / "spark")}
+                spark = stack.enter_context(quiet(CORES, options, shows_log=app.debug))
+                uri = address()
+            story.facts["console"] = uri
+            story.say(f"An Iceberg REST catalog is at {uri}/iceberg, on SQLite.")
+            acts.tell(acts.Stage(story, f"{uri}/iceberg", folder, spark))
+        _end(story, uri, folder if keep else None)
+
+
+def _end(story: Story, uri: str, kept: Path | None) -> None:
+    is_held = story.is_seen and sys.stdin.isatty()
+    story.line()
+    story.title("Next")
+    for command in _next(kept):
+        story.line(f"  {command}")
+    story.line()
+    if not is_held:
+        story.line(f"The console was at {uri}; on a terminal it stays up until Enter.")
+        return
+    story.line(f"The same in a browser, until you press Enter: {uri}")
+    _wait()
+
+
+def _next(kept: Path | None) -> list[str]:
+    """What to type now: a catalog that stays, and one's own files in it."""
+    program, at = _program(), "--property endpoint=http://127.0.0.1:8181/iceberg"
+    served = f" --db sqlite:///{kept / 'catalog.db'}" if kept else ""
+    return [
+        f"{program} serve{served}",
+        f"{program} namespace create main.db {at}",
+        f"{program} ingest FILES --table main.db.NAME {at}",
+    ]
+
+
+def _program() -> str:
+    """How this program is called from here."""
+    called = Path(sys.argv[0]).absolute()
+    is_near = called.name == "lancehouse" and called.is_relative_to(Path.cwd())
+    return str(called.relative_to(Path.cwd())) if is_near else "lancehouse"
+
+
+def _wait() -> None:
+    """Until Enter, Ctrl-C, or the terminal is gone."""
+    try:
+        sys.stdin.readline()
+    except KeyboardInterrupt:
+        click.echo()

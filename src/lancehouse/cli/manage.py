@@ -1,0 +1,67 @@
+"""`lancehouse table manage`: whether the catalog or storage says which version of a table is the current one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from lancehouse.cli.catalogs import with_client, with_table
+from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
+
+if TYPE_CHECKING:
+    from lance_namespace import LanceNamespace
+
+    from lancehouse.cli.client import Client
+    from lancehouse.cli.main import App
+    from lancehouse.clients.management import ManagedTables
+
+
+@click.command()
+@click.option(
+    "--by",
+    type=click.Choice([IMPL, STORAGE]),
+    required=True,
+    help="impl: what the catalog accepted; storage: the newest there.",
+)
+@click.option("--adopt", is_flag=True, help="With impl: take in versions that were written past the catalog.")
+@with_client
+@with_table
+@click.pass_obj
+def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, client: Client) -> None:
+    """Say who decides which version is the current one.
+
+    ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
+
+    Stop the table's writers before: one that has it open goes on as it was told when it opened it. As long as catalog
+    and storage disagree on the version nothing changes, and the error says what to do.
+    """
+    if adopt and by != IMPL:
+        raise click.UsageError(f"--adopt goes with --by {IMPL}")
+    with client.explained(table):
+        version = managing(client.namespace).manage_table(table, by, adopt=adopt)
+    app.output.record("", {"table": client.shown(table), MANAGED_BY: by, "version": version})
+
+
+def managing(namespace: LanceNamespace) -> ManagedTables:
+    """A client whose catalog can manage the versions of tables.
+
+    Raises:
+        UnsupportedOperationError: it cannot; the text says what to do.
+    """
+    from lance_namespace.errors import UnsupportedOperationError
+
+    from lancehouse.clients.management import ManagedTables
+    from lancehouse.clients.namespace import CatalogNamespace
+
+    if isinstance(namespace, ManagedTables):
+        return namespace
+    client, way_out = (
+        (namespace.client, namespace.way_out)
+        if isinstance(namespace, CatalogNamespace)
+        else (type(namespace).__name__, CatalogNamespace.way_out)
+    )
+    raise UnsupportedOperationError(
+        f"{MANAGED_BY}={IMPL} is not possible with {client}, whose tables have no ref that a commit could move; "
+        f"{way_out}"
+    )

@@ -1,0 +1,135 @@
+"""`lancehouse table preview` and `count`: rows of a table in any catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lancehouse.cli.catalogs import Command, with_client, with_table
+from lancehouse.cli.moments import Moment, with_moment
+from lancehouse.cli.output import Column, Row
+from lancehouse.cli.words import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lancehouse.cli.client import Client
+    from lancehouse.cli.main import App
+    from lancehouse.lake.dataset import TableRef
+
+Levels = tuple[str, ...]
+
+FEW = 10
+RIGID = ("number", "time", "bool")
+BLOBS = "blobs_descriptions"
+"""How blobs are read: not at all."""
+
+with_where = click.option("--where", metavar="SQL", help="Only rows for which this holds: 'year > 2020'.")
+
+
+def with_columns(command: Command) -> Command:
+    """The option for the columns to show."""
+    return click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated.")(
+        command
+    )
+
+
+@click.command()
+@with_table
+@with_where
+@with_moment
+@with_client
+@click.pass_obj
+def count(app: App, table: Levels, where: str | None, at: Moment, client: Client) -> None:
+    """Count the rows of the table ID."""
+    with client.opened(table, **at.arguments) as (_, dataset), filtered():
+        rows, version = dataset.count_rows(where), dataset.version
+    app.output.record("", {"table": client.shown(table), "version": version, "rows": rows})
+
+
+@click.command()
+@with_table
+@click.option("--limit", "-n", type=click.IntRange(1), default=FEW, show_default=True, metavar="N", help="How many.")
+@with_columns
+@with_where
+@with_moment
+@with_client
+@click.pass_obj
+def preview(
+    app: App, table: Levels, limit: int, columns: tuple[str, ...], where: str | None, at: Moment, client: Client
+) -> None:
+    """Show the first rows of the table ID.
+
+    For people, long text, vectors and bytes are cut short, and columns that do not fit are left out; with --output
+    json they are whole, bytes in Base64. Blobs are not read.
+    """
+    with client.opened(table, **at.arguments) as (ref, dataset):
+        names = chosen(ref, dataset.schema, columns)
+        with filtered():
+            found = dataset.scanner(
+                columns=names, filter=where, limit=limit, scan_in_order=True, blob_handling=BLOBS
+            ).to_table()
+        fields, version = [dataset.schema.field(name) for name in names], dataset.version
+    told = {"table": client.shown(table), "version": version, "rows": found.num_rows}
+    show(app, found, fields, told, f"{client.shown(table)}, version {version}: {counted(found.num_rows, 'row')}")
+
+
+@contextmanager
+def filtered() -> Iterator[None]:
+    """Say what is wrong with a filter in words for whoever typed it; other errors pass."""
+    from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+
+    from lancehouse.lake.errors import translated
+    from lancehouse.server.console_filters import UNKNOWN, sentence
+
+    try:
+        with translated("the filter"):
+            yield
+    except (InvalidInputError, TableColumnNotFoundError) as error:
+        told = sentence(str(error))
+        if told.startswith(UNKNOWN):
+            raise
+        raise type(error)(told[0].lower() + told[1:].removesuffix(".")) from None
+
+
+def chosen(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """The columns that are named, else all.
+
+    Raises:
+        TableColumnNotFoundError: there is none of that name.
+    """
+    from lance_namespace.errors import TableColumnNotFoundError
+
+    if missing := [name for name in columns if name not in schema.names]:
+        near = get_close_matches(missing[0], schema.names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(schema.names)}"
+        raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; {hint}")
+    return list(dict.fromkeys(columns)) or schema.names
+
+
+def show(app: App, found: pa.Table, fields: Sequence[pa.Field[Any]], summary: Row, words: str) -> None:
+    """Hand rows over.
+
+    Args:
+        app: where to.
+        found: the rows.
+        fields: their columns, as the table has them.
+        summary: about all of them, for programs.
+        words: the same for people.
+    """
+    from lancehouse.cli.cells import short, whole
+    from lancehouse.schema.shown import kind_of
+
+    kinds = {each.name: kind_of(each) for each in fields}
+    columns = [Column(name, name, is_number=kind == "number", is_rigid=kind in RIGID) for name, kind in kinds.items()]
+
+    def gathered(values: Callable[[Any, Any], Sequence[Any]]) -> list[dict[str, Any]]:
+        by_column = [values(found.column(place), field) for place, field in enumerate(fields)]
+        names = [field.name for field in fields]
+        return [dict(zip(names, row, strict=True)) for row in zip(*by_column, strict=True)]
+
+    app.output.rows(columns, lambda: gathered(short), lambda: gathered(whole), summary, words)

@@ -1,0 +1,153 @@
+"""`lancehouse table search`: the rows nearest to a vector, or those with some words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lancehouse.cli.catalogs import Command, with_client, with_table
+from lancehouse.cli.moments import Moment, with_moment
+from lancehouse.cli.rows import FEW, Levels, chosen, filtered, show, with_columns, with_where
+from lancehouse.cli.words import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance import LanceDataset
+
+    from lancehouse.cli.client import Client
+    from lancehouse.cli.main import App
+    from lancehouse.lake.dataset import TableRef
+
+METRICS = ("l2", "cosine", "dot")
+DISTANCE, SCORE = "_distance", "_score"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is looked for: a vector, or that of a row, or words."""
+
+    near: tuple[float, ...] | None
+    like: str | None
+    words: str | None
+    on: str | None
+    k: int
+    metric: str | None
+    where: str | None
+
+    def check(self) -> None:
+        """See that one thing is looked for.
+
+        Raises:
+            UsageError: it is none, or more.
+        """
+        if [self.near is None, self.like is None, self.words is None].count(False) != 1:
+            raise click.UsageError("give --vector NUMBERS, or --like SQL, or --text WORDS")
+        if self.words is not None and self.metric:
+            raise click.UsageError("--metric goes with --vector and --like")
+
+    @property
+    def measure(self) -> str:
+        """The column that says how well a row fits."""
+        return DISTANCE if self.words is None else SCORE
+
+    def answer(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
+        """The rows, the best first."""
+        found = self._by_vector(table, dataset, names) if self.words is None else self._by_words(table, dataset, names)
+        return found.select([self.measure, *names])
+
+    def _by_vector(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
+        from lancehouse.lake.search import Search, vector_column
+
+        column = vector_column(table, dataset.schema, self.on)
+        near = self.near if self.near is not None else self._of_a_row(table, dataset, column)
+        wanted = Search(near, self.k, column, self.where, tuple(names), self.metric)
+        wanted.check(table, dataset)
+        return wanted.by_index(table, dataset)
+
+    def _of_a_row(self, table: TableRef, dataset: LanceDataset, column: str) -> tuple[float, ...]:
+        from lance_namespace.errors import InvalidInputError
+
+        found = dataset.scanner(columns=[column], filter=self.like, limit=1, scan_in_order=True).to_table()
+        if not found.num_rows or not found.column(0)[0].is_valid:
+            raise InvalidInputError(f"{table}: no row with a vector in {column} is like that: {self.like}")
+        return tuple(map(float, found.column(0)[0].as_py()))
+
+    def _by_words(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
+        from lance_namespace.errors import InvalidInputError
+
+        indexed = [index for index in dataset.describe_indices() if index.index_type == "Inverted"]
+        if not any(self.on is None or self.on in index.field_names for index in indexed):
+            error = InvalidInputError(f"{table} has no full-text index{f' of {self.on}' * bool(self.on)}")
+            error.add_note("`lancehouse table index ID --column NAME --kind INVERTED` builds one")
+            raise error
+        query = {"query": self.words, "columns": [self.on] if self.on else None}
+        found: pa.Table = dataset.scanner(
+            columns=[*names, SCORE], full_text_query=query, filter=self.where, prefilter=True, limit=self.k
+        ).to_table()
+        return found
+
+
+def vector(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """Numbers, as JSON or joined by commas; `@FILE` has them in a file, `-` on standard input."""
+    if value is None:
+        return None
+    try:
+        text = sys.stdin.read() if value == "-" else Path(value[1:]).read_text("utf-8") if value[:1] == "@" else value
+        return tuple(map(float, json.loads(f"[{text.strip().removeprefix('[').removesuffix(']')}]")))
+    except OSError as error:
+        raise click.BadParameter(f"{value[1:]} cannot be read: {error.strerror}", ctx, param) from None
+    except (ValueError, TypeError):
+        raise click.BadParameter("a vector is numbers such as 0.1,0.2,0.3", ctx, param) from None
+
+
+def with_question(command: Command) -> Command:
+    """What to look for. The command gets it as `question`."""
+
+    @click.option(
+        "--vector", "near", metavar="NUMBERS", callback=vector, help="Like this: 0.1,0.2,…; @FILE, or - for stdin."
+    )
+    @click.option("--like", metavar="SQL", help="Like the vector of the first row for which this holds: 'id = 7'.")
+    @click.option("--text", "words", metavar="WORDS", help="With these words, by a full-text index.")
+    @click.option("--on", metavar="COLUMN", help="What to search; leave it out where only one column will do.")
+    @click.option("-k", type=click.IntRange(1), default=FEW, show_default=True, metavar="N", help="How many rows.")
+    @click.option("--metric", type=click.Choice(METRICS), help="What near means; default: as the index has it, or l2.")
+    @with_where
+    @wraps(command)
+    def asked(*arguments: Any, **options: Any) -> Any:
+        question = Question(**{name: options.pop(name) for name in Question.__dataclass_fields__})
+        question.check()
+        return command(*arguments, question=question, **options)
+
+    return asked
+
+
+@click.command()
+@with_table
+@with_question
+@with_columns
+@with_moment
+@with_client
+@click.pass_obj
+def search(app: App, table: Levels, question: Question, columns: tuple[str, ...], at: Moment, client: Client) -> None:
+    """Show rows nearest to a vector, or with some words.
+
+    An index is used where there is one; without one, vectors are compared one by one. Blobs are shown if asked for.
+    """
+    from lancehouse.schema.shown import kind_of
+
+    with client.opened(table, **at.arguments) as (ref, dataset):
+        names = chosen(ref, dataset.schema, columns)
+        if not columns:
+            names = [name for name in names if kind_of(dataset.schema.field(name)) != "blob"]
+        with filtered():
+            found, version = question.answer(ref, dataset, names), dataset.version
+    told = {"table": client.shown(table), "version": version, "rows": found.num_rows}
+    words = f"{client.shown(table)}, version {version}: {counted(found.num_rows, 'row')}"
+    show(app, found, list(found.schema), told, words)

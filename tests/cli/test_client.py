@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lance_namespace import (
+    LanceNamespace,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+    ListTablesRequest,
+    ListTablesResponse,
+)
+from lance_namespace.errors import InternalError, LanceNamespaceError, PermissionDeniedError, UnsupportedOperationError
+
+from lancehouse.cli.client import Client
+from lancehouse.conformance.target import Target
+
+
+class Foreign(LanceNamespace):
+    """Lists in pages of two, or without end."""
+
+    def __init__(self, *, endless: bool = False) -> None:
+        self.endless = endless
+
+    def namespace_id(self) -> str:
+        return "foreign"
+
+    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+        first = int(request.page_token or 0)
+        names = [f"t{number}" for number in range(5, 0, -1)][first : first + 2]
+        token = "1" if self.endless else str(first + 2) if first < 4 else ""
+        return ListTablesResponse(tables=names, page_token=token)
+
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
+        raise RuntimeError("cannot log in with s3cr3t-t0ken")
+
+    def describe_table(self, request: Any) -> Any:
+        raise PermissionDeniedError("no access for s3cr3t-t0ken")
+
+    def drop_table(self, request: Any) -> Any:
+        raise NotImplementedError
+
+
+TARGET = Target("foreign", {"token": "s3cr3t-t0ken"}, ("main",))
+
+
+def test_all_pages() -> None:
+    assert Client(Foreign(), TARGET).tables(["main", "db"]) == [("main", "db", f"t{number}") for number in range(1, 6)]
+
+
+def test_a_list_without_end() -> None:
+    with pytest.raises(InternalError, match="gives the same page again and again"):
+        Client(Foreign(endless=True), TARGET).tables(["main", "db"])
+
+
+def test_ids_as_they_are_typed() -> None:
+    client = Client(Foreign(), TARGET)
+    assert client.shown(["main", "db", "a.b"]) == "db.`a.b`"
+    assert client.shown(["other", "db"]) == "other.db"
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "said"),
+    [
+        ("list_namespaces", InternalError, "db: cannot log in with ***"),
+        ("describe_table", PermissionDeniedError, "no access for ***"),
+        ("rename_table", UnsupportedOperationError, "Not supported: rename_table"),
+        ("drop_table", UnsupportedOperationError, "db: this catalog has no drop_table"),
+    ],
+)
+def test_what_others_raise(operation: str, kind: type[LanceNamespaceError], said: str) -> None:
+    with pytest.raises(kind) as error:
+        Client(Foreign(), TARGET).ask(operation, ListTablesRequest(id=["main", "db"]))
+    assert "s3cr3t" not in str(error.value)
+    assert str(error.value) == said

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import DeclareTableRequest
+
+from tests.cli.places import ROWS, Place, lines, opened, refused, run
+
+
+def test_lists(place: Place) -> None:
+    assert lines(place.run("table", "list", place.ns)) == [f"0 tables in {place.ns}"]
+    names = [place.write(name) for name in ("b", "a")]
+    assert lines(place.run("table", "list", place.ns))[2:] == [*sorted(names), f"2 tables in {place.ns}"]
+    found = place.told("table", "list", place.ns)
+    assert [each["table"] for each in found["tables"]] == sorted(names)
+    assert found["tables"][0]["id"] == [*place.levels, "a"]
+
+
+def test_lists_of_all_below(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("served", request, tmp_path)
+    place.run("namespace", "create", f"{place.ns}.deep")
+    place.write("a")
+    lance.write_dataset(ROWS, namespace_client=place.client, table_id=[*place.levels, "deep", "v1.2"])
+    found = place.told("table", "list", "-r", place.ns)
+    assert [each["table"] for each in found["tables"]] == [f"{place.ns}.a", f"{place.ns}.deep.`v1.2`"]
+    everything = place.told("table", "list", "--recursive")
+    assert f"{place.ns}.a" in [each["table"] for each in everything["tables"]]
+    words = refused(place.run("table", "list", "nowhere"))
+    assert words.endswith("Hint: `lancehouse namespace list` shows the namespaces that are there\n")
+    assert place.told("table", "list") == everything
+    words = refused(place.run("table", "list", f"main.{place.ns}"))
+    assert words.endswith(f"Hint: the catalog puts main in front of ids already: write {place.ns}\n")
+    given = ["--property", f"endpoint={request.getfixturevalue('served').iceberg}"]
+    words = refused(run("table", "list", "main", *given))
+    assert "Hint: `lancehouse table list --recursive main` lists those of all namespaces below it" in words
+
+
+@pytest.mark.parametrize("catalog", ["unity", "polaris"])
+def test_lists_of_catalogs_with_levels_of_their_own(
+    catalog: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = opened(catalog, request, tmp_path)
+    table = place.write()
+    for words in ([], ["-r"], ["-r", place.ns], [place.ns]):
+        assert [each["table"] for each in place.told("table", "list", *words)["tables"]] == [table]
+    assert place.ns in [each["namespace"] for each in place.told("namespace", "list", "-r")["namespaces"]]
+
+
+def test_describe(place: Place) -> None:
+    table = place.write()
+    place.write(mode="append")
+    found = place.told("table", "describe", table)
+    assert (found["table"], found["version"], found["rows"], found["fragments"]) == (table, 2, 8, 2)
+    assert (found["managed_by"], found["deleted_rows"], found["indices"]) == ("storage", 0, [])
+    assert found["columns"] == ["id", "text", "vector"]
+    assert found["bytes"] > 0
+    shown = lines(place.run("table", "describe", table))
+    assert "columns       id, text, vector" in shown
+    assert any(re.fullmatch(r"location      \S*docs\S*", line) for line in shown)
+
+
+def test_what_is_only_declared(place: Place) -> None:
+    place.client.declare_table(DeclareTableRequest(id=[*place.levels, "new"]))
+    found = place.told("table", "describe", f"{place.ns}.new")
+    assert (found["version"], "rows" in found) == (None, False)
+    assert "new" in refused(place.run("table", "schema", f"{place.ns}.new"))
+
+
+def test_no_secret_is_described(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("served", request, tmp_path)
+    properties = {"storage.secret_access_key": "s3cr3t", "owner": "me"}
+    place.client.declare_table(DeclareTableRequest(id=[*place.levels, "new"], properties=properties))
+    found = place.told("table", "describe", f"{place.ns}.new")["properties"]
+    assert (found["owner"], "s3cr3t" in str(found)) == ("me", False)
+
+
+def test_schema(place: Place) -> None:
+    table = place.write()
+    rows = ROWS.append_column("later", pa.array([1, 2, 3, 4], pa.int8()))
+    place.write(rows=rows, mode="overwrite")
+    assert lines(place.run("table", "schema", table)) == [
+        "Column  Type        Null",
+        "─" * 24,
+        "id      int64       yes",
+        "text    string      yes",
+        "vector  float32[4]  yes",
+        "later   int8        yes",
+        f"{table}, version 2: 4 columns",
+    ]
+    before = place.told("table", "schema", table, "--version", "1")
+    assert [column["name"] for column in before["columns"]] == ["id", "text", "vector"]
+    assert before["columns"][2]["size"] == 4
+    assert "give --version or --tag, not both" in refused(
+        place.run("table", "schema", table, "--version", "1", "--tag", "x"), 2
+    )
+    missing = refused(place.run("table", "schema", table, "--version", "9"))
+    assert missing.startswith(f"Error: table {table} has no version 9\n")
+    assert missing.endswith(f"Hint: `lancehouse table history {table}` shows those that there are\n")
+
+
+def test_history(place: Place) -> None:
+    table = place.write()
+    for _ in range(3):
+        place.write(mode="append")
+    place.run("table", "tag", "create", table, "best", "--version", "2")
+    found = place.told("table", "history", table)
+    assert [each["version"] for each in found["versions"]] == [4, 3, 2, 1]
+    assert [each["rows"] for each in found["versions"]] == [16, 12, 8, 4]
+    assert [each["tags"] for each in found["versions"]] == [[], [], ["best"], []]
+    assert found["versions"][0]["operation"] == "Append"
+    shown = lines(place.run("table", "history", table, "--limit", "2"))
+    assert shown[0].split() == ["Version", "When", "By", "Rows", "Files", "Size", "Tags"]
+    assert [line.split()[0] for line in shown[2:]] == ["4", "3", f"{table}:"]
+    assert shown[-1] == f"{table}: the latest 2 versions"
+
+
+def test_register_and_deregister(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if place.catalog == "dir":
+        table = place.write("there")
+        where = "docs.lance"
+        lance.write_dataset(ROWS, tmp_path / "tables" / where)
+    else:
+        where = str(request.getfixturevalue("served").location / place.ns / "elsewhere.lance")
+        lance.write_dataset(ROWS, where)
+    table = f"{place.ns}.again"
+    made = place.told("table", "register", table, where)
+    assert made["table"] == table
+    assert place.told("table", "count", table)["rows"] == 4
+    assert refused(place.run("table", "register", table, where))
+    gone = place.told("table", "deregister", table, "--yes")
+    assert gone["deregistered"] == table
+    assert Path(gone["location"].removeprefix("file://")).exists()
+    assert f"`lancehouse table list {place.ns}`" in refused(place.run("table", "describe", table))
+
+
+def test_drop(place: Place) -> None:
+    table = place.write()
+    where = place.told("table", "describe", table)["location"].removeprefix("file://")
+    assert "add --yes" in refused(place.run("table", "drop", table), 2)
+    assert "add --yes" in refused(place.run("table", "deregister", table), 2)
+    assert place.told("table", "count", table)["rows"] == 4
+    assert lines(place.run("table", "drop", table, "--yes"))[0] == f"dropped   {table}"
+    assert not Path(where).exists()
+    assert f"`lancehouse table list {place.ns}`" in refused(place.run("table", "drop", table, "--yes"))
+
+
+def test_a_table_that_dir_did_not_make(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    lance.write_dataset(ROWS, tmp_path / "tables" / "past.lance")
+    words = refused(place.run("table", "drop", "past", "--yes"))
+    assert words.endswith("Hint: one that was written past the catalog goes with --property manifest_enabled=false\n")
+    done = place.run("table", "drop", "past", "--yes", "--property", "manifest_enabled=false")
+    assert done.exit_code == 0, done.output
+
+
+def test_rename(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("served", request, tmp_path)
+    table = place.write()
+    assert place.told("table", "rename", table, "new")["renamed"] == f"{place.ns}.new"
+    place.run("namespace", "create", f"{place.ns}_two")
+    moved = place.told("table", "rename", f"{place.ns}.new", f"{place.ns}_two.`v1.2`")
+    assert moved["renamed"] == f"{place.ns}_two.`v1.2`"
+    assert place.told("table", "count", f"{place.ns}_two.`v1.2`")["rows"] == 4
+
+
+@pytest.mark.parametrize("catalog", ["dir", "unity"])
+def test_a_catalog_that_cannot_rename(catalog: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened(catalog, request, tmp_path)
+    words = refused(place.run("table", "rename", place.write(), "new"))
+    assert f"Hint: `lancehouse table register {place.ns}.new LOCATION`" in words

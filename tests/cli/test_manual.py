@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from uuid import uuid4
+
+import lance
+import pytest
+from click.testing import CliRunner
+from lance_namespace import connect
+
+from lancehouse.cli.main import main
+from lancehouse.cli.manual import MARK, updated
+from tests.cli.places import ROWS
+from tests.servers.lancehouse import Served
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
+
+
+def test_the_page_is_current() -> None:
+    page = PAGE.read_text()
+    assert MARK in page
+    assert updated(page) == page, "run `python -m lancehouse.cli.manual docs/cli.md`"
+
+
+def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"page_{uuid4().hex[:8]}"
+    page = PAGE.read_text().replace("http://127.0.0.1:8181/iceberg", served.iceberg)
+    (file,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    (tmp_path / ".lancehouse.yaml").write_text(file)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("LANCEHOUSE_CONFIG", raising=False)
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.S)
+    assert len(blocks) == 2
+    for place, block in enumerate(blocks):
+        if place:
+            client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
+            for mode in ("create", "append"):
+                lance.write_dataset(ROWS, namespace_client=client, table_id=[served.warehouse, name, "docs"], mode=mode)
+        for line in re.sub(r"\bdb\b", name, block).splitlines():
+            program, *words = shlex.split(line)
+            assert program == "lancehouse"
+            done = CliRunner().invoke(main, words, env={"COLUMNS": "80"})
+            assert (done.exit_code, done.stderr) == (0, ""), f"{line}: {done.output}"

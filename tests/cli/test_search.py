@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import lance
+import pytest
+
+from tests.cli.places import Place, lines, opened, refused
+
+
+def test_by_a_vector(place: Place, tmp_path: Path) -> None:
+    table = place.write()
+    found = place.told("table", "search", table, "--vector", "2.2,0,1,2", "-k", "2")
+    assert [row["id"] for row in found["rows"]] == [2, 3]
+    assert found["rows"][0]["_distance"] == pytest.approx(0.04, abs=1e-4)
+    assert list(found["rows"][0]) == ["_distance", "id", "text", "vector"]
+    (tmp_path / "vector.json").write_text("[2.2, 0, 1, 2]\n")
+    again = place.told("table", "search", table, "--vector", f"@{tmp_path}/vector.json", "-k", "2")
+    assert again == found
+    where = place.told("table", "search", table, "--vector", "0,0,1,2", "--where", "id > 1", "--column", "id")
+    assert [row["id"] for row in where["rows"]] == [2, 3]
+    assert lines(place.run("table", "search", table, "--like", "id = 3", "-k", "1"))[2].split()[:2] == ["0.0", "3"]
+
+
+def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    table = place.write()
+    words = refused(place.run("table", "search", table, "--text", "words"))
+    assert "has no full-text index" in words
+    assert "Hint: `lancehouse table index ID --column NAME --kind INVERTED` builds one" in words
+    dataset = lance.dataset(namespace_client=place.client, table_id=[*place.levels, "docs"])
+    dataset.create_scalar_index("text", "INVERTED")
+    found = place.told("table", "search", table, "--text", "words")
+    assert [(row["id"], row["_score"] > 0) for row in found["rows"]] == [(1, True)]
+    assert place.told("table", "search", table, "--text", "words", "--on", "text", "--where", "id > 1")["rows"] == []
+    assert "no full-text index of id" in refused(place.run("table", "search", table, "--text", "x", "--on", "id"))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ([], 2, "give --vector NUMBERS, or --like SQL, or --text WORDS"),
+        (["--vector", "1,2,3,4", "--text", "x"], 2, "give --vector NUMBERS, or --like SQL, or --text WORDS"),
+        (["--text", "x", "--metric", "dot"], 2, "--metric goes with --vector and --like"),
+        (["--vector", "one,two"], 2, "a vector is numbers such as 0.1,0.2,0.3"),
+        (["--vector", "@/nowhere"], 2, "/nowhere cannot be read: No such file"),
+        (["--vector", "1,2"], 1, "holds vectors of 4 numbers, the one given has 2"),
+        (["--vector", "1,2", "--where", "id > 1"], 1, "holds vectors of 4 numbers, the one given has 2"),
+        (["--vector", "1,2,3,4", "--on", "text"], 1, "column text holds string, no vectors"),
+        (["--vector", "1,2,3,4", "--on", "nothing"], 1, "has no column nothing"),
+        (["--like", "id = 99"], 1, "no row with a vector in vector is like that: id = 99"),
+        (["--like", "nothing = 99"], 1, "there is no column nothing"),
+        (["--vector", "1,2,3,4", "-k", "0"], 2, "0 is not in the range"),
+    ],
+)
+def test_wrong_words(words: list[str], status: int, said: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    assert said in " ".join(refused(place.run("table", "search", place.write(), *words), status).split())
