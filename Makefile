@@ -8,21 +8,29 @@ SYNCED = .venv/.synced
 SPARK41 = .venv/.spark41
 LANCE_SPARK = .venv/.lance_spark
 
-.PHONY: demo check test soak rck bench-clients bench-server bench-commits bench-spark clean
+.PHONY: demo docs notebooks check test soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
 
 demo: $(SYNCED)
-	$(RUN) python -m examples.demo
+	$(RUN) lancehouse demo
 
-check: $(SYNCED)
+# Fails on a link that leads nowhere.
+docs: $(SYNCED)
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+
+# Executes them, and stores what their cells show.
+notebooks: $(SYNCED)
+	$(RUN) python -m notebooks.run
+
+check: $(SYNCED) docs
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_layers.py
 
-test: check $(SPARK41)
-	$(RUN) pytest -q -n auto --maxprocesses 4 --dist loadfile
+test: check $(SPARK41) $(LANCE_SPARK)
+	$(RUN) pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
 
-soak: check $(SPARK41)
+soak: check $(SPARK41) $(LANCE_SPARK)
 	$(RUN) pytest -q --soak
 
 rck: $(SYNCED)
@@ -40,6 +48,12 @@ bench-commits: $(SYNCED)
 bench-spark: $(SYNCED) $(LANCE_SPARK)
 	$(RUN) python -m bench.spark
 
+bench-console: $(SYNCED)
+	$(RUN) python -m bench.console
+
+bench-gateway: $(SYNCED)
+	$(RUN) python -m bench.gateway
+
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
 	@touch $@
@@ -50,8 +64,8 @@ $(SPARK41): tests/servers/spark41.txt tests/servers/jars.py $(SYNCED)
 	@touch $@
 
 # lance-spark runs on an older one still.
-$(LANCE_SPARK): bench/lance_spark.txt bench/lance_spark.py tests/servers/jars.py $(SYNCED)
-	$(RUN) python -m bench.lance_spark
+$(LANCE_SPARK): tests/servers/lance_spark.txt tests/servers/lance_spark.py tests/servers/jars.py $(SYNCED)
+	$(RUN) python -m tests.servers.lance_spark
 	@touch $@
 
 .cache/uv/bin/uv:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,8 +23,26 @@ from tests.servers.reference import Reference, start_reference
 from tests.servers.spark41 import Spark, start_spark
 from tests.servers.unity import Unity
 
+os.environ["LANCEHOUSE_CONFIG"] = os.devnull  # whoever runs the tests may have catalogs of their own
+
 settings.register_profile("house", deadline=None)  # machines are noisy
 settings.load_profile("house")
+
+
+LONG = (
+    "tests/spark/test_kills.py",
+    "tests/spark/test_tpch.py",
+    "tests/spark/test_cluster.py",
+    "tests/spark/test_connect.py",
+    "tests/test_bench.py",
+    "tests/test_examples.py",
+    "tests/test_notebooks.py",
+    "tests/live/test_histories.py",
+    "tests/spark/test_streams.py",
+    "tests/spark/test_page.py",
+    "tests/spark/test_declarative.py",
+)
+"""Files of few tests that take minutes: they come first, so that no process is left with one of them in the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,11 +54,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_place)
     if config.getoption("--soak"):
         return
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="part of the soak run (--soak)"))
+
+
+def _place(item: pytest.Item) -> int:
+    file = item.nodeid.partition("::")[0]
+    return LONG.index(file) if file in LONG else len(LONG)
 
 
 @pytest.fixture(scope="session")

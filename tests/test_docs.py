@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,17 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import lancehouse
 from lancehouse.cli.main import main
 from lancehouse.clients import snapshots
 from tests.servers.lancehouse import Served
 
 ROOT = Path(__file__).parent.parent
+BASIC = [
+    *("CreateNamespace", "ListNamespaces", "DescribeNamespace", "DropNamespace"),
+    *("DeclareTable", "ListTables", "DescribeTable", "DeregisterTable"),
+]
+"""The operations of Lance's implementation specifications."""
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -83,23 +86,35 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 80
 
 
-def test_the_demo_ends_by_itself_and_leaves_nothing(tmp_path: Path) -> None:
-    before = set(ROOT.iterdir())
-    run = subprocess.run(
-        [sys.executable, "-m", "examples.demo"],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+def test_the_quick_start(served: Served) -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    page = page.replace("http://127.0.0.1:8181/iceberg", served.iceberg).replace(
+        '["main", ', f'["{served.warehouse}", '
     )
-    assert run.returncode == 0, run.stderr
-    assert "version 2 has 2 archived rows, version 1 has 0" in run.stdout
-    assert "data left: False" in run.stdout
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("lancehouse-demo")]
-    assert set(ROOT.iterdir()) == before
+    found: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(block, found)
+    assert found["found"]["text"].to_pylist() == ["second", "second"]
+    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.S)
+    for command in commands.splitlines():
+        done = CliRunner().invoke(main, command.replace(" main.", f" {served.warehouse}.").split()[1:])
+        assert done.exit_code == 0, done.output
+
+
+def test_moving_here() -> None:
+    """What is done on Spark, tests/spark/test_migration.py does."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "migration.md").read_text(), re.S)
+    found: dict[str, Any] = {}
+    for block in blocks:
+        if "LanceCatalog" not in block:
+            exec(block, found)
+    assert len(blocks) == 3
+    assert [type(found[name]) for name in ("iceberg", "polaris", "unity")] == [
+        lancehouse.IcebergNamespace,
+        lancehouse.PolarisNamespace,
+        lancehouse.UnityNamespace,
+    ]
+    assert found["settings"]["spark.sql.catalog.lh.uri"] == "http://127.0.0.1:8181/lance/main"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -107,3 +122,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("catalog", ["iceberg", "polaris", "unity"])
+def test_a_page_has_the_parts_of_an_implementation_spec(catalog: str) -> None:
+    page = (ROOT / "docs" / f"{catalog}.md").read_text()
+    parts = re.findall(r"^## (.*)$", page, re.M)
+    assert parts[:4] == ["Properties", "Mapping", "Operations", "Errors"]
+    for operation in BASIC:
+        assert re.search(rf"^\| {operation}[ ,]", page, re.M), operation

@@ -10,7 +10,18 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 
-BASE = {"credentials", "errors", "identifiers", "inside", "locations", "modes", "paging", "properties", "settings"}
+BASE = {
+    "credentials",
+    "errors",
+    "identifiers",
+    "inside",
+    "locations",
+    "modes",
+    "paging",
+    "properties",
+    "settings",
+    "trees",
+}
 SHAPES = {"schema", "wire"}
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),
@@ -20,6 +31,7 @@ MAY_IMPORT = {
     "store": BASE,
     "clients": BASE | SHAPES | {"lake"},
     "catalog": BASE | SHAPES | {"lake", "store"},
+    "care": BASE | SHAPES | {"lake", "clients"},
     "gateway": BASE | SHAPES | {"lake"},
     "server": BASE | SHAPES | {"catalog", "gateway"},
     "spark": BASE | SHAPES | {"lake"},

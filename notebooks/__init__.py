@@ -1,0 +1,1 @@
+"""Notebooks for newcomers, and what executes them."""
