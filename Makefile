@@ -8,6 +8,9 @@ SYNCED = .venv/.synced
 SPARK41 = .venv/.spark41
 LANCE_SPARK = .venv/.lance_spark
 
+# Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo docs notebooks check test soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
 
 demo: $(SYNCED)
