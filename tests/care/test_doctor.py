@@ -91,8 +91,11 @@ def test_an_entry_that_the_catalog_cannot_load(request: pytest.FixtureRequest, t
     home = opened("reference", request, tmp_path)
     home.write()
     home.write("whole")
-    shutil.rmtree(home.place())
+    place, aside = home.place(), tmp_path / "aside"
+    place.rename(aside)
     assert kinds(home.here()) == [("error", "no-data")]
+    aside.rename(place)  # the server is shared, and lists no namespace with a table that it cannot load
+    assert home.here() == []
 
 
 @on("dir", "polaris", "unity")
