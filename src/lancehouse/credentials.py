@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -63,6 +64,15 @@ SECRETS = frozenset(
 )
 """Options that are credentials, or of no use without."""
 
+TUNING = frozenset(
+    {"timeout", "connect_timeout", "client_max_retries", "client_retry_timeout", "download_retry_count"}
+    | {"pool_idle_timeout", "pool_max_idle_per_host", "http1_only", "http2_only"}
+    | {"aws_server_side_encryption", "aws_sse_kms_key_id", "aws_sse_bucket_key_enabled", "aws_storage_class"}
+)
+"""Options that change how storage is asked, and never who is asked, or with what."""
+REGIONS = frozenset({"aws_region", "region", "aws_default_region"})
+"""A part of the host's name: harmless while it is no more than that."""
+
 SAS_TOKEN = "adls.sas-token"  # noqa: S105
 SAS_EXPIRES = "adls.sas-token-expires-at-ms"
 AZURE_HOST = "dfs.core.windows.net"
@@ -88,6 +98,15 @@ def layered(*layers: Mapping[str, str]) -> dict[str, str]:
         names = {spelling for key in layer for spelling in _spellings(key)}
         options = {key: value for key, value in options.items() if key.lower() not in names} | dict(layer)
     return options
+
+
+def harmless(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of some options that cannot lead credentials to another host, or out of TLS."""
+    return {key: value for key, value in options.items() if _is_harmless(key.lower(), value)}
+
+
+def _is_harmless(key: str, value: str) -> bool:
+    return key in TUNING or (key in REGIONS and re.fullmatch("[A-Za-z0-9-]{1,40}", value) is not None)
 
 
 def canonical(options: Mapping[str, str]) -> dict[str, str]:

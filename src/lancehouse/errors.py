@@ -117,6 +117,11 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
     return error
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether Rust gave up in the middle of something: its exception is no `Exception`, and cannot be imported."""
+    return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
+
+
 def is_named(error: LanceNamespaceError) -> bool:
     """Whether the server itself named what is wrong: it knew what it was asked for."""
     return bool(vars(error).get("named"))

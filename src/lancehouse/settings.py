@@ -24,6 +24,8 @@ from lancehouse.properties import IMPL, STORAGE, STORAGE_PREFIX
 
 HEADER_PREFIX = "header."
 MILLIS_SUFFIX = "_millis"
+ALL = "all"
+HARMLESS = "harmless"
 
 
 def data_folder() -> Path:
@@ -93,6 +95,12 @@ def _manager(value: str) -> str:
     return value.lower()
 
 
+def _trust(value: str) -> str:
+    if value.lower() not in (ALL, HARMLESS):
+        raise ValueError(f"must be {ALL} or {HARMLESS}")
+    return value.lower()
+
+
 def _path(value: str) -> str:
     return "/" + value.strip("/")
 
@@ -147,6 +155,12 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
         STORAGE,
     ),
     Setting("root", _text, "where tables that are declared without a location lie"),
+    Setting(
+        "table_storage",
+        _trust,
+        "which `storage.*` properties of a table count: all, or harmless, those that lead no credentials elsewhere",
+        ALL,
+    ),
     Setting("ca_bundle", _file, "PEM file with the certificates of the authorities to trust"),
     Setting("client_cert", _file, "PEM file with the client's certificate, and its key unless `client_key` is given"),
     Setting("client_key", _file, "PEM file with the key of `client_cert`"),
@@ -169,6 +183,7 @@ class ClientSettings:
     max_retries: int
     managed_by: str
     scope: str
+    table_storage: str
     catalog: str = ""
     api_path: str = ""
     auth_token: str | None = field(default=None, repr=False)

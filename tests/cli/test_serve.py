@@ -178,6 +178,10 @@ def test_tls(tmp_path: Path) -> None:
         connection.close()
 
 
+def metrics(running: Running) -> str:
+    return running.client.send("GET", "/metrics").body.decode()
+
+
 def test_workers(tmp_path: Path) -> None:
     """They share the port, count together, are replaced when they die, and go when their parent goes."""
     with serve(tmp_path, "--workers", "2") as running:
@@ -189,9 +193,8 @@ def test_workers(tmp_path: Path) -> None:
         for connection in connections:
             assert connection.getresponse().read()
             connection.close()
-        page = running.client.send("GET", "/metrics").body.decode()
-        assert 'lancehouse_requests_total{method="GET",route="getConfig",status="200"} 8.0' in page
-        assert page.count("process_resident_memory_bytes{") == 2
+        wait_until(lambda: metrics(running).count("process_resident_memory_bytes{") == 2)
+        assert 'lancehouse_requests_total{method="GET",route="getConfig",status="200"} 8.0' in metrics(running)
         running.client.iceberg("POST", "main/namespaces", {"namespace": ["n"]})
         os.kill(workers[0], signal.SIGKILL)
         wait_until(lambda: len(running.workers()) == 2 and workers[0] not in running.workers())

@@ -19,8 +19,8 @@ from lancehouse.clients.snapshots import COLUMNS, Head, Staged, additions, chang
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import snapshot_id
-from lancehouse.lake.manifests import Manifest, folder_of
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.manifests import Manifest
+from lancehouse.lake.versions import folder_of, manifests
 from lancehouse.wire.iceberg import LatestTable, VersionedTable
 
 TABLE = TableId.parse(["wh", "a", "b", "t"])

@@ -13,8 +13,6 @@ def test_who_describes_tables_knows_no_secret_of_the_storage() -> None:
     assert pair.inner is not pair.outer
     assert "s3cr3t" not in repr(backend)
     assert backend.connect() is pair
-    without = Backend("b", "lancehouse.IcebergNamespace", {"endpoint": "http://127.0.0.1:1"}).connect()
-    assert without.inner is without.outer
 
 
 def test_a_backend_that_cannot_be_connected_to_says_why() -> None:

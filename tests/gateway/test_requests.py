@@ -50,6 +50,10 @@ def test_the_id_of_the_body_must_be_that_of_the_path() -> None:
     assert read("DescribeNamespace", b'{"id": []}', id=[]).id == []
     with pytest.raises(InvalidInputError, match="index_name"):
         read("DropTableIndex", b'{"index_name": "other"}', id=["db", "t"], index_name="mine")
+    with pytest.raises(InvalidInputError, match="the path says that index_name is 'mine', and the query says 'other'"):
+        read("DropTableIndex", b"", b"index_name=other", id=["db", "t"], index_name="mine")
+    with pytest.raises(InvalidInputError, match="the query says that version is 2, and the body says 3"):
+        read("DescribeTable", b'{"version": 3}', b"version=2", id=["t"])
 
 
 def test_fields_come_from_the_query() -> None:
@@ -74,7 +78,8 @@ def test_fields_come_from_the_query() -> None:
         ("QueryTable", b"{}", b"", "QueryTable"),
         ("QueryTable", b'{"k": 3, "vector": "x"}', b"", "QueryTable"),
         ("BatchCommitTables", b'{"operations": [1]}', b"", "BatchCommitTables"),
-        ("ListTables", b"", b"limit=many", "limit must be a whole number, got 'many'"),
+        ("ListTables", b"", b"limit=many", "limit must be a whole number of 64 bits, got 'many'"),
+        ("ListTables", b"", b"limit=9223372036854775808", "limit must be a whole number of 64 bits"),
         ("ListTables", b"", b"include_declared=perhaps", "include_declared must be true or false"),
         ("CreateTable", b"", b"properties=%5B%5D", "properties in the query must be a JSON object of texts"),
         ("CreateTable", b"", b"properties=%7B%22a%22%3A1%7D", "properties in the query must be a JSON object of texts"),

@@ -243,6 +243,18 @@ def test_what_nobody_knows_is_internal(error: Exception) -> None:
     assert raised.value.__cause__ is error
 
 
+class PanicException(BaseException):
+    """What Rust's panics are in Python."""
+
+
+def test_a_panic_is_an_error_and_tells_no_secret() -> None:
+    words = r"^t: Lance met a case that it does not know: index out of \*\*\*"
+    with pytest.raises(InternalError, match=words), translated("t", {"aws_secret_access_key": "bounds"}):
+        raise PanicException("index out of bounds")
+    with pytest.raises(KeyboardInterrupt), translated("t"):
+        raise KeyboardInterrupt
+
+
 def test_lance_errors_pass() -> None:
     error = TableNotFoundError("x")
     with pytest.raises(TableNotFoundError) as raised, translated("t"):

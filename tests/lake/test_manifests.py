@@ -17,8 +17,8 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, Pe
 
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.history import schema
-from lancehouse.lake.manifests import STAGING, Manifest, Manifests, folder_of, staged_file
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.manifests import STAGING, Manifest, Manifests, staged_file
+from lancehouse.lake.versions import folder_of, manifests
 from tests.lake.folder import rows
 from tests.lake.store import Store
 

@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 import lance
@@ -207,6 +207,44 @@ def test_a_reader_that_goes_away_costs_nothing_more(gateway: Served, db: str) ->
     assert send(gateway, "POST", f"{path}/count_rows", b"{}") == (200, 200_000)
 
 
+def test_dictionaries_come_as_their_values(gateway: Served, db: str) -> None:
+    """Each fragment has one of its own, and an Arrow file takes only one."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    path = f"/lance/main/v1/table/{db}$t"
+    for verb, words in (("create", ["a", "b"]), ("insert", ["x", None]), ("insert", ["b", "y"])):
+        tags = pa.array([[word] for word in words], pa.list_(kind))
+        rows = pa.table({"word": pa.array(words, kind), "tags": tags, "place": [{"x": 1}] * 2})
+        assert send(gateway, "POST", f"{path}/{verb}", stream(rows))[0] == 200
+    found = pa.ipc.open_file(ask(gateway, "POST", f"{path}/query", ALL).body).read_all()
+    assert found["word"].to_pylist() == ["a", "b", "x", None, "b", "y"]
+    assert found["tags"].to_pylist() == [["a"], ["b"], ["x"], [None], ["b"], ["y"]]
+    assert found.schema.types[:2] == [pa.string(), pa.list_(pa.string())]
+
+
+def test_a_warehouse_itself_is_the_root(gateway: Served) -> None:
+    assert send(gateway, "POST", "/lance/main/v1/namespace/$/exists", b"{}") == (200, None)
+    assert send(gateway, "POST", "/lance/main/v1/namespace/$/describe", b"{}") == (200, {"properties": {}})
+
+
+@pytest.mark.parametrize("branch", ["../../other/t", "a/../../b", "a//b", "/a", "a/", ".", "a b"])
+@pytest.mark.parametrize("verb", ["create", "delete", "list", "describe"])
+def test_no_branch_leads_out_of_its_table(gateway: Served, db: str, branch: str, verb: str) -> None:
+    table = [db, "managed"]
+    properties = {"managed_by": "impl"}
+    client(gateway).declare_table(DeclareTableRequest(id=table, properties=properties))
+    lance.write_dataset(pa.table({"id": [1]}), namespace_client=client(gateway), table_id=table, mode="append")
+    staged = f"main/{db}/managed/tree/{branch}/_versions/2.manifest-{uuid4()}"
+    bodies = {
+        "create": {"version": 2, "manifest_path": staged, "branch": branch},
+        "delete": {"ranges": [{"start_version": 1, "end_version": 2}], "branch": branch},
+        "describe": {"version": 1, "branch": branch},
+    }
+    query = f"?branch={quote(branch)}" if verb == "list" else ""
+    body = json.dumps(bodies.get(verb, {})).encode()
+    status, told = send(gateway, "POST", f"/lance/main/v1/table/{db}$managed/version/{verb}{query}", body)
+    assert (status, told["code"]) in {(400, 13), (404, 22)}
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code", "words"),
     [
@@ -221,6 +259,16 @@ def test_a_reader_that_goes_away_costs_nothing_more(gateway: Served, db: str) ->
         ("POST", "main/v1/table/nix$t/insert", b"no arrow", 400, 13, "no Arrow IPC stream"),
         ("POST", "main/v1/table/nix$t/insert", b"", 400, 13, "Arrow IPC stream"),
         ("GET", "main/v1/namespace/$/list?limit=x", None, 400, 13, "limit must be a whole number"),
+        ("GET", "folder/v1/namespace/$/list?limit=18446744073709551616", None, 400, 13, "limit must be a whole number"),
+        ("GET", "main/v1/table?delimiter=", None, 400, 13, "the delimiter is empty"),
+        (
+            "POST",
+            "main/v1/table/db$t/index/a/drop?index_name=b",
+            b"{}",
+            400,
+            13,
+            "the path says that index_name",
+        ),
         ("POST", "main/v1/materialized_view/db$v/refresh", b"{}", 406, 0, "Not supported"),
     ],
 )
@@ -252,6 +300,7 @@ def test_who_may_do_what(tmp_path: Path) -> None:
         reader = {"x-api-key": token("ada", *reads)}
         writer = {"authorization": f"Bearer {token('bob', Grant(Role.WRITER, 'main', ('a',)))}"}
         folder = {"x-api-key": token("eve", Grant(Role.WRITER, "folder"))}
+        within = {"x-api-key": token("zoe", Grant(Role.READER, "folder", ("a_t",)))}
         database.close()
         body = stream(pa.table({"id": [2]}))
 
@@ -283,6 +332,9 @@ def test_who_may_do_what(tmp_path: Path) -> None:
         assert tried("folder/table/a_t/describe", reader) == (200, None)
         assert tried("folder/table/a_t/count_rows", reader) == (200, None)
         assert tried("folder/table/a_t/insert", reader, body) == (403, 15)
+        assert tried("folder/table/a_t/count_rows", within) == (403, 15)  # a table is no namespace of that name
+        assert tried("folder/namespace/a_t/list", within, b"")[0] != 403
+        assert tried("nowhere/table/a_t/count_rows", within) == (404, 1)
         assert tried("folder/table/a_t/describe", writer) == (403, 15)
         assert tried("folder/table/a_t/insert", folder, body) == (200, None)
         # What another catalog vends may serve to write.

@@ -1,47 +1,29 @@
-"""What the OpenAPI document of the Lance REST Namespace promises holds for any request: by schemathesis.
-
-The document is found through LANCEHOUSE_SPECS.
-"""
+"""What the OpenAPI document of the Lance REST Namespace promises holds for any request: by schemathesis."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-import requests
 import schemathesis
-import yaml
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from lancehouse.gateway.operations import OPERATIONS, Answer
+from tests.live.contracts import MODES, SPECS, keep_to_it, needs_specs, operations_of, read_document
 from tests.live.gateways import post, send, stream
 from tests.servers.lancehouse import Served
 
-SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
-pytestmark = pytest.mark.skipif(not SPECS, reason="LANCEHOUSE_SPECS names no folder with OpenAPI documents")
+pytestmark = needs_specs
 
 DOCUMENT = "lance-rest-namespace-0.11.1.yaml"
 ARROW = "application/vnd.apache.arrow.stream"
 ALSO = {406: "UnsupportedOperationErrorResponse", 409: "ConflictErrorResponse", 429: "ServiceUnavailableErrorResponse"}
 """Answers that the specification's table of errors allows everywhere, and its document forgets in places."""
-CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
-MODES = {"right": GenerationMode.POSITIVE, "wrong": GenerationMode.NEGATIVE}
 BARE = {each.name for each in OPERATIONS if each.answer is Answer.NOTHING}
 
 ROWS = pa.table(
@@ -54,9 +36,9 @@ ROWS = pa.table(
 NAMESPACE, TABLES, TAG, INDEX = "seeded", ("plain", "managed", "declared"), "first", "word_idx"
 
 
-def read_document() -> dict[str, Any]:
+def promised() -> dict[str, Any]:
     """The document, with the errors that belong to every operation."""
-    document: dict[str, Any] = json.loads(json.dumps(yaml.safe_load((Path(SPECS) / DOCUMENT).read_text())))
+    document = read_document(DOCUMENT)
     for path in document["paths"].values():
         for method, operation in path.items():
             if method != "parameters":
@@ -69,9 +51,7 @@ def read_document() -> dict[str, Any]:
 def operations() -> dict[str, Any]:
     """All operations by their names."""
     schemathesis.openapi.media_type(ARROW, st.sampled_from([stream(ROWS), stream(ROWS.slice(0, 0)), b"", b"no rows"]))
-    schema = schemathesis.openapi.from_dict(read_document())
-    found = (result.ok() for result in schema.get_all_operations() if isinstance(result, Ok))
-    return {operation.definition.raw["operationId"]: operation for operation in found}
+    return operations_of(promised())
 
 
 class Seeds:
@@ -190,25 +170,12 @@ DEEPER: Mapping[str, Deepen] = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(operations()) if SPECS else [])
 def test_answers_are_as_promised(served: Served, name: str, mode: str, soak: bool) -> None:
-    operation = operations()[name]
-    checks = CHECKS if name in BARE else [*CHECKS, content_type_conformance]
-    seeds = Seeds(served)
-    session = requests.Session()
-
-    @settings(
-        max_examples=300 if soak else 5,
-        deadline=None,
-        derandomize=not soak,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+    requests = cases(name, operations()[name], MODES[mode])
+    keep_to_it(
+        requests,
+        f"{served.uri}/lance/main",
+        before=Seeds(served).sow,
+        bare=name in BARE,
+        examples=300 if soak else 5,
+        soak=soak,
     )
-    @given(case=cases(name, operation, MODES[mode]))
-    def check(case: Case[Any]) -> None:
-        seeds.sow()
-        case.call_and_validate(base_url=f"{served.uri}/lance/main", session=session, checks=checks)
-
-    try:
-        check()
-    finally:
-        session.close()

@@ -129,6 +129,22 @@ def read_slowly(server: Served, rows: pa.Table) -> None:
             each.leave()
 
 
+def test_no_more_readers_than_are_allowed(tmp_path: Path) -> None:
+    with start_gateway(tmp_path, {}, ["--max-streams=3", "--log-level=warning"]) as server:
+        assert post(server, "namespace/db/create")[0] == 200
+        assert insert(server, "db$t", stream(wide(40_000), 8192), verb="create")[0] == 200
+        slow_ones = [query(server, "db$t") for _ in range(3)]
+        assert [each.answer().read(100) != b"" for each in slow_ones] == [True] * 3
+        heard = ask(server, "POST", "/lance/main/v1/table/db$t/query", ALL)
+        assert heard.refused == (503, 17)
+        assert heard.headers["retry-after"] == "1"
+        assert post(server, "table/db$t/count_rows") == (200, 40_000)
+        slow_ones.pop().leave()
+        until(lambda: ask(server, "POST", "/lance/main/v1/table/db$t/query", ALL).status == 200, "no place is free")
+        for each in slow_ones:
+            each.leave()
+
+
 def test_a_reader_that_takes_nothing_is_left_in_the_end(server: Served, db: str) -> None:
     rows = wide(60_000)  # more than sockets hold
     table = f"{db}$t"

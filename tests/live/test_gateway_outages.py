@@ -23,6 +23,7 @@ from tests.live.gateways import (
     nothing_held,
     numbers,
     post,
+    send,
     start_gateway,
     until,
 )
@@ -141,10 +142,17 @@ def test_a_backend_that_hangs_stops_nobody_else(server: Served, proxy: FaultProx
         assert post(server, f"namespace/{db}/describe")[0] == 200
         assert insert(server, f"{db}$t", numbers(0, 5), verb="create")[0] == 200
         assert ids(server, f"{db}$t") == [0, 1, 2, 3, 4]
+        # The console has its own threads for each.
+        hanging += [pool.submit(send, server, "GET", f"/console/v1/rows?in=far&{_levels(managed)}") for _ in range(40)]
+        assert ask(server, "GET", f"/console/v1/rows?in=main&{_levels(f'{db}$t')}").status == 200
         assert not any(each.done() for each in hanging[CLIENTS:])
         proxy.clear()
         # Of all that insert at once, some may be told that others were first.
         assert {each.result()[0] for each in hanging} <= {200, 409, 503}
+
+
+def _levels(table: str) -> str:
+    return "&".join(f"level={level}" for level in table.split("$"))
 
 
 def test_an_answer_of_the_backend_that_is_lost_is_looked_up(server: Served, proxy: FaultProxy, managed: str) -> None:

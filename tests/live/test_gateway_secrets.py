@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tests.gateway.talkative import ERRORS
 from tests.live.gateways import Heard, ask, post, start_gateway, stream
 from tests.servers.faults import ALWAYS, FaultProxy
 from tests.servers.lancehouse import Served, start_lancehouse
-from tests.servers.loopback import Answer, Request
+from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.moto import ACCESS_KEY, ROLE, SECRET_KEY, Bucket, Moto
 from tests.servers.polaris import Polaris
 
@@ -190,6 +191,37 @@ def test_a_table_in_a_bucket_behind_another_catalog(server: Served, secrets: lis
     assert [each.status for each in looks] == [200, 200, 200]
     assert looks[0].json["version"] == 1
     assert_discreet([made, *looks, *everything(server, "polaris", "test_catalog$s3$t")], server, secrets)
+
+
+class Listener(Loopback):
+    """Somebody who would like to hear them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def answer(self, request: Request) -> Answer:
+        self.heard.append(request.target)
+        return Answer(403)
+
+
+def test_no_option_of_a_caller_or_a_table_leads_them_elsewhere(server: Served, secrets: list[str]) -> None:
+    assert post(server, "namespace/test_catalog$led/create", {}, "polaris")[0] == 200
+    path = "/lance/polaris/v1/table/test_catalog$led$t/create"
+    with Listener() as listener:
+        for key in ("proxy_url", "aws_endpoint", "AWS_ENDPOINT_URL", "aws_region"):
+            given = quote(json.dumps({key: listener.uri, "timeout": "5s"}))
+            refused = ask(server, "POST", f"{path}?storage_options={given}", rows())
+            assert refused.refused == (400, 13)
+            assert key in refused.json["error"]
+        own = quote(json.dumps({"storage.proxy_url": listener.uri, "storage.timeout": "5s"}))
+        made = ask(server, "POST", f"{path}?properties={own}&storage_options=%7B%22timeout%22%3A%225s%22%7D", rows())
+        assert made.status == 200, made.body
+        assert post(server, "table/test_catalog$led$t/count_rows", {}, "polaris") == (200, 3)
+        assert listener.heard == []
+        described = ask(server, "POST", "/lance/polaris/v1/table/test_catalog$led$t/describe", b"{}")
+        assert described.json["storage_options"]["proxy_url"] == listener.uri  # whose keys are his own may follow it
+    assert_discreet([made, described], server, secrets)
 
 
 @pytest.mark.parametrize("vend", ["none", "static", "sts"])

@@ -1,54 +1,35 @@
-"""What Iceberg's OpenAPI document promises holds for any request that can be made up from it: by schemathesis.
-
-The document is found through LANCEHOUSE_SPECS.
-"""
+"""What Iceberg's OpenAPI document promises holds for any request that can be made up from it: by schemathesis."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import lance
 import pyarrow as pa
 import pytest
-import requests
-import schemathesis
-import yaml
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from tests.live.committers import SCHEMA, Client
+from tests.live.contracts import MODES, SPECS, keep_to_it, needs_specs, operations_of, read_document
 from tests.servers.lancehouse import Served
 
-SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
-pytestmark = pytest.mark.skipif(not SPECS, reason="LANCEHOUSE_SPECS names no folder with OpenAPI documents")
+pytestmark = needs_specs
 
 DOCUMENT = "iceberg-rest-1.11.0.yaml"
 BARE, WRAPPED = "#/components/schemas/ErrorModel", "#/components/schemas/IcebergErrorResponse"
-CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
-MODES = {"right": GenerationMode.POSITIVE, "wrong": GenerationMode.NEGATIVE}
 NOT_OFFERED = frozenset({"signRequest"})
 NAMESPACE = "seeded"
 TABLES = ("lance", "managed", "iceberg")
 VIEW = "view"
 
 
-def read_document() -> dict[str, Any]:
+def promised() -> dict[str, Any]:
     """The document, with errors in the envelope that is on the wire also where it forgets that."""
-    document: dict[str, Any] = json.loads(json.dumps(yaml.safe_load((Path(SPECS) / DOCUMENT).read_text())))
+    document = read_document(DOCUMENT)
     responses = [document["components"]["responses"]]
     responses += [operation["responses"] for path in document["paths"].values() for operation in _operations(path)]
     for response in (response for group in responses for response in group.values()):
@@ -65,9 +46,7 @@ def _operations(path: Mapping[str, Any]) -> list[Any]:
 @cache
 def operations() -> dict[str, Any]:
     """All operations by their names."""
-    schema = schemathesis.openapi.from_dict(read_document())
-    found = (result.ok() for result in schema.get_all_operations() if isinstance(result, Ok))
-    return {operation.definition.raw["operationId"]: operation for operation in found}
+    return operations_of(promised())
 
 
 class Seeds:
@@ -184,25 +163,10 @@ DEEPER: Mapping[str, Deepen] = {
 @pytest.mark.parametrize("name", sorted(operations().keys() - NOT_OFFERED) if SPECS else [])
 def test_answers_are_as_promised(served: Served, name: str, mode: str, soak: bool) -> None:
     operation = operations()[name]
-    checks = CHECKS if operation.method == "head" else [*CHECKS, content_type_conformance]
     seeds = Seeds(served)
-    session = requests.Session()
-
-    @settings(
-        max_examples=400 if soak else 6,
-        deadline=None,
-        derandomize=not soak,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=cases(operation, MODES[mode], served.warehouse, seeds.dataset))
-    def check(case: Case[Any]) -> None:
-        seeds.sow()
-        case.call_and_validate(base_url=served.iceberg, session=session, checks=checks)
-
+    requests = cases(operation, MODES[mode], served.warehouse, seeds.dataset)
+    bare = operation.method == "head"
     try:
-        check()
+        keep_to_it(requests, served.iceberg, before=seeds.sow, bare=bare, examples=400 if soak else 6, soak=soak)
     finally:
-        session.close()
         seeds.close()

@@ -96,6 +96,15 @@ def test_a_good_token_tells_who_sends_it(world: World, headers: Headers) -> None
     assert world.auth.cached(sent) == Identity("ada", (READ,))
 
 
+def test_what_is_remembered_is_what_was_looked_at(world: World) -> None:
+    """Spaces that only Python strips, beside a key."""
+    odd = {"authorization": "\xa0"}
+    assert world.auth.identify({**odd, "x-api-key": world.static}) == Identity("ada", (READ,))
+    assert world.auth.cached(odd) is None
+    with pytest.raises(UnauthenticatedError):
+        world.auth.identify(odd)
+
+
 BAD: dict[str, tuple[Headers, str]] = {
     "nothing": (lambda world: {}, "asks who you are"),
     "empty": (lambda world: {"authorization": "", "x-api-key": " "}, "asks who you are"),

@@ -216,8 +216,16 @@ def test_a_namespace_on_the_way_is_shown_without_its_tables(house: Open) -> None
 
 @pytest.mark.parametrize("question", ["namespaces", "entries", "table", "rows", "versions", "changes"])
 def test_another_backend_needs_a_role_on_it(guest: Console, question: str) -> None:
-    answer = guest.ask(question, "laptop", "notes")
+    answer = guest.ask(question, "laptop", "notes", *(["t"] if question not in ("namespaces", "entries") else []))
     assert (answer.status, answer.message) == (403, "guest is no reader of namespace notes of warehouse laptop")
+    answer = guest.ask("rows", "laptop", "notes")  # a table that is called so, in no namespace
+    assert (answer.status, answer.message) == (403, "guest is no reader of warehouse laptop")
+
+
+@pytest.mark.parametrize("question", ["namespaces", "entries"])
+def test_a_page_is_never_empty_while_there_is_more(ada: Console, question: str) -> None:
+    for place in (("main", "library"), ("laptop",)):
+        assert len(ada.told(question, *place, limit=0)["names"]) <= 1
 
 
 def test_nothing_is_changed_through_the_console(ada: Console) -> None:

@@ -173,6 +173,11 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
         ("db: !hunter2 x", "c.yaml is no YAML in line 1, column 5: could not determine a constructor for the tag$"),
         ("db: \x07", "c.yaml is no YAML: special characters are not allowed, at character 4$"),
         ("db: 2026-13-01", "c.yaml is no YAML: month must be in"),
+        ("port: 1\nhost: x\nport: 2", "in line 3, column 1: a key is there twice$"),
+        (
+            "backends:\n  d: {impl: dir, root: /a}\n  d: {impl: dir, root: /b}",
+            "in line 3, column 3: a key is there twice$",
+        ),
         ("prot: 1", "unknown key 'prot'; did you mean 'port'"),
         ("port: x", "key 'port' must be a whole number"),
         ("port: [1]", "key 'port' must be a single value"),

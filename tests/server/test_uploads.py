@@ -68,6 +68,30 @@ def test_a_body_is_what_was_sent(data: list[bytes]) -> None:
     assert taken(parts(*cut), read, {**LENGTH, "content-encoding": "gzip"}) == b"".join(data)
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_gzip_of_several_files_is_all_of_them(size: int) -> None:
+    packed = gzip.compress(b"abc") + gzip.compress(b"") + gzip.compress(b"x" * 600_000)
+    cut = [packed[start : start + size] for start in range(0, len(packed), size)]
+    sent = taken(parts(*cut, b""), read, {**LENGTH, "content-encoding": "gzip"})
+    assert sent == b"abc" + b"x" * 600_000
+
+
+def test_who_drips_takes_no_place_for_long() -> None:
+    """A little now and then is not enough: there is one limit for all that a thread begins with."""
+
+    async def run() -> None:
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0.02)
+            return {"type": "http.request", "body": b"x", "more_body": True}
+
+        upload = Upload(receive, LENGTH, 0.2)
+        with pytest.raises(TooSlowError, match=r"did not begin to come within 0\.2 s"):
+            await upload.begin()
+        upload.end()
+
+    asyncio.run(run())
+
+
 def test_no_body() -> None:
     assert taken([], read, {"accept": "*/*"}) == b""
 
@@ -115,10 +139,12 @@ def test_no_more_is_held_than_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("messages", "headers", "error", "words"),
     [
-        ([*parts(b"a", b"")[:1]], {}, TooSlowError, "nothing more of the body came within 0.05 s"),
+        ([*parts(b"a", b"")[:1]], {}, TooSlowError, "of the body came within 0.05 s|did not begin to come within 0.05"),
         ([*parts(b"x" * 70_000, b"")[:1]], {}, TooSlowError, "nothing more of the body came within 0.05 s"),
         (parts(b"no gzip"), {"content-encoding": "gzip"}, InvalidInputError, "not gzip"),
         (parts(gzip.compress(b"abc")[:-9]), {"content-encoding": "gzip"}, InvalidInputError, "ends too early"),
+        (parts(gzip.compress(b"abc") + b"junk"), {"content-encoding": "gzip"}, InvalidInputError, "not gzip"),
+        (parts(gzip.compress(b"abc"), b"junk"), {"content-encoding": "gzip"}, InvalidInputError, "not gzip"),
         (parts(b"abc"), {"content-encoding": "br"}, InvalidInputError, "'br' is not known here"),
     ],
 )

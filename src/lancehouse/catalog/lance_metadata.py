@@ -24,6 +24,7 @@ from lancehouse.lake.history import (
     snapshot_id,
     version_of_snapshot,
 )
+from lancehouse.lake.versions import folder_of
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, TABLE_TYPE, managed_by
 from lancehouse.schema.iceberg import last_column_id
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
@@ -249,8 +250,7 @@ def is_managed(entry: EntryRow) -> bool:
 
 def manifest_location(location: str, version: int, branch: str = MAIN) -> str:
     """Where Lance puts the manifest of a version."""
-    folder = "_versions" if branch == MAIN else f"tree/{branch}/_versions"
-    return f"{location.rstrip('/')}/{folder}/{2**64 - 1 - version:020}.manifest"
+    return f"{location.rstrip('/')}/{folder_of(branch)}/{2**64 - 1 - version:020}.manifest"
 
 
 def _built(

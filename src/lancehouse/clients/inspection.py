@@ -26,7 +26,7 @@ from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.manifests import folder_of
+from lancehouse.lake.versions import folder_of
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
 from lancehouse.wire.iceberg import LatestTable, LoadedTable, TablePage, VersionedTable

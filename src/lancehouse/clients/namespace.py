@@ -51,7 +51,7 @@ from lance_namespace.errors import (
 
 from lancehouse import locations
 from lancehouse.clients.transport import CONNECTIONS
-from lancehouse.credentials import layered
+from lancehouse.credentials import harmless, layered
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
@@ -68,7 +68,7 @@ from lancehouse.properties import (
     managed_by,
     storage_options,
 )
-from lancehouse.settings import ClientSettings
+from lancehouse.settings import ALL, ClientSettings
 
 logger = logging.getLogger(__name__)
 
@@ -370,7 +370,7 @@ class CatalogNamespace(TableOperations):
     def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
         """Whether there is surely no dataset at a place; where this client cannot look, its user knows better."""
         try:
-            return not dataset.exists(location, layered(storage_options(properties), self._settings.storage))
+            return not dataset.exists(location, self._access(properties))
         except LanceNamespaceError as error:
             logger.debug("no look at %s: %s", location, error)
             return False
@@ -450,7 +450,13 @@ class CatalogNamespace(TableOperations):
 
     def _options(self, entry: Entry) -> dict[str, str]:
         """How to reach a table's storage: its own options, under the client's, under what the catalog vends."""
-        return layered(storage_options(entry.properties), self._settings.storage, entry.vended)
+        return self._access(entry.properties, entry.vended)
+
+    def _access(self, properties: Mapping[str, str] | None, vended: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The same, by the properties of a table."""
+        own = storage_options(properties)
+        trusted = own if self._settings.table_storage == ALL else harmless(own)
+        return layered(trusted, self._settings.storage, vended or {})
 
 
 def place(table: TableId, entry: Entry) -> str:

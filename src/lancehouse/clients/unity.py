@@ -29,12 +29,11 @@ from lancehouse import locations
 from lancehouse.clients import credentials
 from lancehouse.clients.namespace import CatalogNamespace, Entry, if_found
 from lancehouse.clients.rest import Rest, parse
-from lancehouse.credentials import layered
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
 from lancehouse.paging import page
-from lancehouse.properties import is_lance, require_lance, storage_options
+from lancehouse.properties import is_lance, require_lance
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
 from lancehouse.wire.unity import (
@@ -258,7 +257,7 @@ class UnityNamespace(CatalogNamespace):
 
     def _schema_at(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
         """The schema of the dataset at a place; None where there is none, or where this client cannot look."""
-        options = layered(storage_options(properties), self._settings.storage)
+        options = self._access(properties)
         try:
             if not dataset.exists(location, options):
                 return None

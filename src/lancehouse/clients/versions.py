@@ -37,9 +37,8 @@ from lancehouse.lake.manifests import (
     STAGING,
     Manifests,
     before,
-    folder_of,
 )
-from lancehouse.lake.versions import manifests, root_path
+from lancehouse.lake.versions import folder_of, manifests, root_path
 from lancehouse.paging import page
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by, require_lance
 from lancehouse.wire.iceberg import LatestTable, Snapshot, VersionedTable

@@ -17,9 +17,12 @@ from lance_namespace import (
     BatchCommitTablesResponse,
     CreateTableResponse,
     DeclareTableResponse,
+    DescribeNamespaceResponse,
     DescribeTableRequest,
     DescribeTableResponse,
     LanceNamespace,
+    ListNamespacesRequest,
+    NamespaceExistsResponse,
     connect,
 )
 from lance_namespace.errors import (
@@ -32,6 +35,7 @@ from lance_namespace.errors import (
 from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`
+from lancehouse.credentials import TUNING, harmless
 from lancehouse.gateway.foreign import OF_TABLES
 from lancehouse.gateway.foreign import Rows as Rows
 from lancehouse.gateway.ids import placed, relative
@@ -40,6 +44,7 @@ from lancehouse.gateway.secrets import Secrets
 from lancehouse.lake.errors import kind_of, translated
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.reaching import reaching
+from lancehouse.settings import HARMLESS
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +56,13 @@ STORAGE = "storage."
 """What the properties begin with that a client needs to reach the data, and that it tells nobody."""
 VENDING = "header.x-iceberg-access-delegation"
 """The property by which a client asks for credentials each time: callers of the gateway ask for themselves."""
+TABLE_STORAGE = "table_storage"
+"""The property that says which storage options of tables count. A table's writer is not the gateway's operator."""
+OF_ROOT: Mapping[str, Any] = {
+    "namespace_exists": NamespaceExistsResponse(),
+    "describe_namespace": DescribeNamespaceResponse(properties={}),
+}
+"""What is said of a warehouse itself, which its client does not take for a namespace."""
 TELLING = frozenset({"describe_table", "declare_table"})
 """What tells storage options."""
 
@@ -117,11 +129,13 @@ def _connected(impl: str, properties: tuple[tuple[str, str], ...], token: str | 
     known = dict(properties)
     if token is not None:
         known["auth_token"] = token
-    inner = _connect(impl, known)
+    client = _connect(impl, known)
+    if not isinstance(client, TableOperations):
+        return Pair(client, reaching(client, known))  # others may need their storage to tell anything
     told = {key: value for key, value in known.items() if not key.startswith(STORAGE) and key.lower() != VENDING}
-    if told == known or not isinstance(inner, TableOperations):
-        return Pair(inner, reaching(inner, known))  # others may need their storage to tell anything
-    return Pair(_connect(impl, told), inner)
+    if not any(key.rpartition(".")[2] == TABLE_STORAGE for key in known):
+        known[TABLE_STORAGE] = HARMLESS
+    return Pair(_connect(impl, told), _connect(impl, known))
 
 
 def _connect(impl: str, properties: Properties) -> LanceNamespace:
@@ -140,6 +154,7 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
         UnsupportedOperationError: it has no such operation.
     """
     with backend.answering(operation):
+        _require_harmless(getattr(request, "storage_options", None) or {})
         pair = backend.connect(token)
         asked = placed(request, backend.above)
         if operation.answer is Answer.ARROW:
@@ -147,9 +162,21 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
         if operation.body is Body.ARROW:
             made = getattr(pair.tables, operation.call)(asked, data)
             return made.model_copy(update={"storage_options": None}) if isinstance(made, CreateTableResponse) else made
+        if backend.is_warehouse and not request.id and operation.call in OF_ROOT:
+            pair.inner.list_namespaces(ListNamespacesRequest(id=asked.id, limit=1))  # whether the caller may see it
+            return OF_ROOT[operation.call]
         told = _with_first(pair, asked, lambda: _carried_out(pair, operation.call, asked))
         whole_ids = bool(getattr(pair.inner, "lists_whole_ids", False))
         return _discreet(backend, pair, relative(told, request, backend.above, whole_ids=whole_ids))
+
+
+def _require_harmless(options: Mapping[str, str]) -> None:
+    """Refuse storage options of a caller that would lead the gateway's credentials elsewhere."""
+    if refused := sorted(options.keys() - harmless(options).keys()):
+        raise InvalidInputError(
+            f"storage_options: {', '.join(refused)}: the gateway reaches storage by its own options; it takes"
+            f" a region, {', '.join(sorted(TUNING))}"
+        )
 
 
 def _with_first(pair: Pair, asked: Any, answer: Callable[[], T]) -> T:
@@ -186,8 +213,6 @@ def _carried_out(pair: Pair, call: str, asked: Any) -> Any:
 
 def _described(pair: Pair, asked: DescribeTableRequest) -> DescribeTableResponse:
     """A look at the data needs credentials; what is told of them is what is told without a look."""
-    if pair.outer is pair.inner and asked.vend_credentials:
-        return pair.inner.describe_table(asked)
     bare = asked.model_copy(update={"load_detailed_metadata": None, "check_declared": None})
     options = pair.outer.describe_table(bare).storage_options
     return pair.inner.describe_table(asked).model_copy(update={"storage_options": options})

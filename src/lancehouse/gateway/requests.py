@@ -24,6 +24,7 @@ NOT_CONTEXT = frozenset(
     | {"transfer-encoding", "accept-encoding", "expect", "te", "upgrade", "proxy-authorization"}
 )
 """Header fields that are not part of a request's context: secrets, and what concerns the connection."""
+LARGEST = 2**63 - 1
 
 Query = Mapping[str, Sequence[str]]
 
@@ -48,9 +49,7 @@ def levels(segment: str, query: Query) -> list[str]:
     Raises:
         InvalidInputError: a level, or the delimiter, is empty.
     """
-    delimiter = query.get("delimiter", [DELIMITER])[0]
-    if not delimiter:
-        raise InvalidInputError("the delimiter is empty; leave it out, or name the text between levels")
+    delimiter = delimiter_of(query)
     if segment == delimiter:
         return []
     found = segment.split(delimiter)
@@ -72,17 +71,12 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
     Raises:
         InvalidInputError: it is not what the operation takes.
     """
-    fields: dict[str, Any] = {}
+    sent: Mapping[str, Any] = {}
     if operation.body is Body.JSON:
-        fields = _object(body)
+        sent = _object(body)
     elif operation.body is Body.PAIRS:
-        fields = {"metadata": _object(body)}
-    for name, value in named.items():
-        given = fields.get(name)
-        if given is not None and given != value:
-            raise InvalidInputError(f"the path says that {name} is {value!r}, and the body says {given!r}")
-        fields[name] = value
-    fields |= _from_query(operation.model, query)
+        sent = {"metadata": _object(body)}
+    fields = _agreed({"body": sent, "query": _from_query(operation.model, query), "path": named})
     fields["context"] = _context(fields.get("context"), context)
     try:
         request = operation.model.from_dict(fields)  # type: ignore[attr-defined]
@@ -95,6 +89,32 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
     assert request is not None
     request.identity = None  # who calls is known by now, and is nothing for the backend
     return request
+
+
+def _agreed(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What all parts of a request say; who says a thing twice must say the same."""
+    fields: dict[str, Any] = {}
+    said_by: dict[str, str] = {}
+    for part, said in parts.items():
+        for name, value in said.items():
+            before = fields.get(name)
+            if before is not None and before != value:
+                words = f"the {part} says that {name} is {value!r}, and the {said_by[name]} says {before!r}"
+                raise InvalidInputError(words[:1000])
+            fields[name], said_by[name] = value, part
+    return fields
+
+
+def delimiter_of(query: Query) -> str:
+    """The text between the levels of an id.
+
+    Raises:
+        InvalidInputError: it is empty.
+    """
+    delimiter = query.get("delimiter", [DELIMITER])[0]
+    if not delimiter:
+        raise InvalidInputError("the delimiter is empty; leave it out, or name the text between levels")
+    return delimiter
 
 
 def context_of(headers: Mapping[str, str]) -> dict[str, str]:
@@ -156,8 +176,8 @@ def _value(name: str, kind: type, values: Sequence[str]) -> Any:
             raise InvalidInputError(f"{name} must be true or false, got {value[:40]!r}")
         return value.lower() == "true"
     if kind is int:
-        if not value.removeprefix("-").isdecimal() or len(value) > 20:
-            raise InvalidInputError(f"{name} must be a whole number, got {value[:40]!r}")
+        if not value.removeprefix("-").isdecimal() or len(value) > 20 or abs(int(value)) > LARGEST:
+            raise InvalidInputError(f"{name} must be a whole number of 64 bits, got {value[:40]!r}")
         return int(value)
     if kind is dict:
         try:

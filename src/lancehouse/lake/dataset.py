@@ -27,6 +27,7 @@ MAIN = "main"
 
 StorageOptions = Mapping[str, str]
 
+_BRANCH = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 
@@ -51,6 +52,8 @@ class TableRef:
             raise InvalidInputError("a table is addressed by its location, or by a namespace and its id there")
         if self.tag is not None and (self.version is not None or self.branch is not None):
             raise InvalidInputError("a tag names a version of a branch: it goes with neither version nor branch")
+        if self.branch:
+            require_branch(self.branch)
 
     @classmethod
     def of(
@@ -188,8 +191,24 @@ def local_folder(location: str) -> Path | None:
     return Path(location) if "://" not in location else None
 
 
+def require_branch(name: str) -> None:
+    """Refuse what no branch is called: a branch is a folder, and such a name might lead out of its table.
+
+    Raises:
+        InvalidInputError: Lance allows no branch of that name.
+    """
+    if not _BRANCH.fullmatch(name) or ".." in name or "." in name.split("/"):
+        raise InvalidInputError(f"{name!r} is no name of a branch: letters, digits and . - _, parted by /")
+
+
 def delete_file(location: str, options: dict[str, str], file: str) -> None:
-    """Delete a file below a location, if nobody else just did: object stores do not even tell."""
+    """Delete a file below a location, if nobody else just did: object stores do not even tell.
+
+    Raises:
+        InvalidInputError: it is not below it.
+    """
+    if file.startswith("/") or ".." in file.split("/"):
+        raise InvalidInputError(f"{file!r} is no file below {location}")
     if folder := local_folder(location):
         (folder / file).unlink(missing_ok=True)
     else:

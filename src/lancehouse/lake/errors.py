@@ -39,7 +39,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.errors import CommitStateUnknownError
+from lancehouse.errors import CommitStateUnknownError, is_panic
 
 Kind = type[LanceNamespaceError]
 
@@ -158,6 +158,11 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
         translation = (kind or InternalError)(f"{about}: {readable(said)}")
         # A cause is printed with its own text: it may only be shown where there is nothing to hide.
         raise translation from (error if said == text else None)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        said = redacted(str(error), hide or {})
+        raise InternalError(f"{about}: Lance met a case that it does not know: {readable(said)}") from None
 
 
 def kind_of(text: str) -> Kind | None:

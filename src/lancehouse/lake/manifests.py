@@ -21,10 +21,10 @@ import lance
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError
 
-from lancehouse.lake.dataset import MAIN, StorageOptions, delete_file, local_folder
+from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
 from lancehouse.lake.errors import translated
 from lancehouse.lake.history import schema_of
-from lancehouse.lake.versions import version_of
+from lancehouse.lake.versions import folder_of, version_of
 from lancehouse.schema.iceberg import Json
 
 STAGING = "_staging"
@@ -303,11 +303,6 @@ def _remove_empty(root: Path, staged: str) -> None:
             if not folder.is_relative_to(root / STAGING):
                 return
             folder.rmdir()
-
-
-def folder_of(branch: str | None) -> str:
-    """Where the manifests of a branch lie, below the table's location."""
-    return "_versions" if branch in (None, MAIN) else f"tree/{branch}/_versions"
 
 
 def transaction_file(manifest: Manifest) -> str:

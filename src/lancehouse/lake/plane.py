@@ -86,19 +86,25 @@ class _Known:
     """Planes of versions of tables: who asks for one has opened the table."""
 
     def __init__(self) -> None:
-        self._axes: OrderedDict[tuple[str, int, str], Axes] = OrderedDict()
+        self._axes: OrderedDict[tuple[str, ...], Axes] = OrderedDict()
         self._lock = Lock()
 
     def get(self, dataset: lance.LanceDataset, column: str) -> Axes | None:
         with self._lock:
-            return self._axes.get((dataset.uri, dataset.version, column))
+            return self._axes.get(_key(dataset, column))
 
     def put(self, dataset: lance.LanceDataset, column: str, axes: Axes) -> Axes:
         with self._lock:
-            self._axes[dataset.uri, dataset.version, column] = axes
+            self._axes[_key(dataset, column)] = axes
             while len(self._axes) > REMEMBERED:
                 self._axes.popitem(last=False)
         return axes
+
+
+def _key(dataset: lance.LanceDataset, column: str) -> tuple[str, ...]:
+    """A column of a version; names of files tell a table from an older one at the same place."""
+    files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
+    return dataset.uri, str(dataset.version), next(files, ""), column
 
 
 _KNOWN = _Known()

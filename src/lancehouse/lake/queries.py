@@ -43,7 +43,8 @@ class Queries(LanceNamespace):
         """The rows as an Arrow IPC file.
 
         Without a vector `k` limits a scan, 0 is no limit. Several vectors are searched at once: `k` rows for each, told
-        apart by the column `query_index`. `offset` skips rows of the answer, it does not make it shorter.
+        apart by the column `query_index`. `offset` skips rows of the answer, it does not make it shorter. A column
+        with a dictionary comes as its values: each fragment has a dictionary of its own, and a file takes only one.
         """
         return QueryTableResponse(data=b"".join(self.query_parts(request)))
 
@@ -52,9 +53,10 @@ class Queries(LanceNamespace):
         with _table(self, request).opened() as dataset:
             asked = scanner(dataset, request)
             sink = _Parts()
-            with pa.ipc.new_file(sink, asked.projected_schema) as file:
+            schema = _without_dictionaries(asked.projected_schema)
+            with pa.ipc.new_file(sink, schema) as file:
                 for batch in _batches(dataset, request, asked):
-                    file.write_batch(batch)
+                    file.write_batch(batch if batch.schema.equals(schema) else batch.cast(schema))
                     if sink.held >= PART_BYTES:
                         yield sink.take()
         yield sink.take()
@@ -93,6 +95,30 @@ class _Parts(io.RawIOBase):
         """What was written since it was asked last."""
         parts, self._parts, self.held = self._parts, [], 0
         return b"".join(parts)
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([_valued(field) for field in schema]).with_metadata(schema.metadata)
+
+
+def _valued(field: pa.Field[Any]) -> pa.Field[Any]:
+    """A field with the values of a dictionary instead of it, however deep it lies."""
+    dtype: pa.DataType = field.type
+    match dtype:
+        case pa.DictionaryType():
+            return field.with_type(dtype.value_type)
+        case pa.StructType():
+            return field.with_type(pa.struct([_valued(each) for each in dtype]))
+        case pa.FixedSizeListType():
+            return field.with_type(pa.list_(_valued(dtype.value_field), dtype.list_size))
+        case pa.LargeListType():
+            return field.with_type(pa.large_list(_valued(dtype.value_field)))
+        case pa.ListType():
+            return field.with_type(pa.list_(_valued(dtype.value_field)))
+        case pa.MapType():
+            key, value = _valued(dtype.key_field), _valued(dtype.item_field)
+            return field.with_type(pa.map_(key, value, dtype.keys_sorted))
+    return field
 
 
 def _batches(

@@ -16,8 +16,8 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.lake.dataset import StorageOptions, TableRef, local_folder
 from lancehouse.lake.errors import translated
-from lancehouse.lake.manifests import STAGING, folder_of
-from lancehouse.lake.versions import version_of
+from lancehouse.lake.manifests import STAGING
+from lancehouse.lake.versions import folder_of, version_of
 
 DEEPEST = 12
 """Levels of folders below a root that are looked into."""

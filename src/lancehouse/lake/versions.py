@@ -29,7 +29,7 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError, TableVersionNotFoundError, TransactionNotFoundError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
-from lancehouse.lake.dataset import MAIN, TableRef, local_folder
+from lancehouse.lake.dataset import MAIN, TableRef, local_folder, require_branch
 from lancehouse.lake.errors import translated
 from lancehouse.paging import page
 
@@ -101,9 +101,21 @@ class Versions(LanceNamespace):
         return TableRef(entry.location, entry.storage_options or {}, branch=branch)
 
 
+def folder_of(branch: str | None) -> str:
+    """Where the manifests of a branch lie, below the table's location.
+
+    Raises:
+        InvalidInputError: no branch can have such a name; it might lead out of the table.
+    """
+    if branch is None or branch == MAIN:
+        return "_versions"
+    require_branch(branch)
+    return f"tree/{branch}/_versions"
+
+
 def manifests(table: TableRef) -> dict[int, str]:
     """Where each version's manifest is, below the location; one listing, nothing is read."""
-    folder = "_versions" if table.branch in (None, MAIN) else f"tree/{table.branch}/_versions"
+    folder = folder_of(table.branch)
     with translated(table, table.storage_options):
         named = ((version_of(name), f"{folder}/{name}") for name in _files(table, folder))
         return dict(sorted((version, file) for version, file in named if version is not None))

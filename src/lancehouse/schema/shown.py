@@ -98,10 +98,10 @@ def kind_of(field: pa.Field[Any]) -> str:
 
 
 def is_vector(dtype: pa.DataType) -> bool:
-    """Whether values are vectors of numbers, all as long."""
+    """Whether values are vectors, all as long: of floating numbers, or of bytes. Lance takes no others for vectors."""
     if not isinstance(dtype, pa.FixedSizeListType):
         return False
-    return pa.types.is_floating(dtype.value_type) or pa.types.is_integer(dtype.value_type)
+    return pa.types.is_floating(dtype.value_type) or dtype.value_type in (pa.int8(), pa.uint8())
 
 
 def type_text(dtype: pa.DataType) -> str:

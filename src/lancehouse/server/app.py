@@ -15,6 +15,7 @@ from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
 from lancehouse import inside
 from lancehouse.catalog import keys
 from lancehouse.catalog.callers import Caller, IdempotencyKey, Identity
+from lancehouse.errors import is_panic
 from lancehouse.server import bodies, iceberg, idempotency, lance, operations
 from lancehouse.server.calls import Call, parsed_query
 from lancehouse.server.errors import (
@@ -110,7 +111,7 @@ class App:
             (*iceberg.ROUTES, iceberg.CONFIG, *operations.routes(self._metrics, authentication), *more)
         )
         self._pools = Pools(self._limits)
-        self._streaming = Streaming(self._pools, self._limits.write_s)
+        self._streaming = Streaming(self._pools, self._limits)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -181,11 +182,14 @@ class App:
             response = _failure(exchange)
         finally:
             self._in_flight -= 1
+        if response.parts is not None and self._streaming.is_full:
+            await self._streaming.drop(response.parts, self._place(exchange))
+            response = _refused(exchange, self._streaming.too_many())
         _complete(exchange, response)
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
         try:
-            if response.parts is not None and exchange.route is not None:
-                place = exchange.route.place(exchange.match)
+            if response.parts is not None:
+                place = self._place(exchange)
                 response.why = await self._streaming.send(response.parts, place, receive, send, exchange.id)
                 if response.why is not None:
                     scope["state"]["abort"]()  # an end would say that the body is whole
@@ -222,9 +226,9 @@ class App:
         return exchange.route
 
     def _fast(self, exchange: Exchange) -> Response | None:
-        if self._in_flight >= self._limits.requests:
-            raise self._too_busy()
         route = self._find(exchange)
+        if self._in_flight >= self._limits.requests and not route.quiet:
+            raise self._too_busy()
         if route.fast is None:
             return None
         identity = operations.NOBODY if route.open else self._auth.cached(exchange.headers)
@@ -236,9 +240,9 @@ class App:
         return response
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
-        if self._in_flight > self._limits.requests:
-            raise self._too_busy()
         route = self._find(exchange)
+        if self._in_flight > self._limits.requests and not route.quiet:
+            raise self._too_busy()
         if route.streams:
             return await self._answer_upload(exchange, route, Upload(receive, exchange.headers, self._limits.read_s))
         if exchange.method not in READS:
@@ -258,7 +262,7 @@ class App:
         return ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
 
     async def _in_thread(self, exchange: Exchange, route: Route) -> Response:
-        place = route.place(exchange.match)
+        place = self._place(exchange)
         work = self._pools.submit(place, self._handle, exchange, route)
         limit_s = route.limit_s or self._pools.limit_s(place)
         answered = asyncio.wrap_future(work)
@@ -273,17 +277,26 @@ class App:
             raise overdue
         return answered.result()
 
+    def _place(self, exchange: Exchange) -> Place:
+        assert exchange.route is not None
+        return exchange.route.place(exchange.match, exchange.query)
+
     def _handle(self, exchange: Exchange, route: Route) -> Response:
         """In a thread: find out who calls, and do it."""
-        identity = operations.NOBODY if route.open else self._auth.identify(exchange.headers)
-        response = idempotency.once(route, self._call(exchange, identity))
+        try:
+            identity = operations.NOBODY if route.open else self._auth.identify(exchange.headers)
+            response = idempotency.once(route, self._call(exchange, identity))
+        except BaseException as error:
+            if is_panic(error):  # nothing else here takes it for an error
+                raise RuntimeError(f"Lance gave up: {error}") from error
+            raise
         self._gzip.apply(response, exchange.headers.get("accept-encoding"))
         return response
 
     def _call(self, exchange: Exchange, identity: Identity) -> Call:
         headers = exchange.headers
         exchange.principal = identity.name
-        key = headers.get(idempotency.HEADER)
+        key = None if lance.is_of(exchange) else headers.get(idempotency.HEADER)
         delegation = headers.get("x-iceberg-access-delegation")
         caller = Caller(
             identity,

@@ -131,8 +131,8 @@ class Authenticator:
 
 
 def _given(headers: Headers) -> str:
-    """What the headers say about who sends them, whole."""
-    return headers.get("authorization") or "x-api-key " + headers.get("x-api-key", "")
+    """What the headers say about who sends them, whole: that of the two which `_token` reads."""
+    return headers.get("authorization", "").strip() or "x-api-key " + headers.get("x-api-key", "")
 
 
 def _token(headers: Headers) -> str:

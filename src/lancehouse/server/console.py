@@ -10,13 +10,13 @@ from lancehouse.server.calls import Call
 from lancehouse.server.console_asked import Asked
 from lancehouse.server.pools import Kind
 from lancehouse.server.responses import Response
-from lancehouse.server.routes import Handler, Route
+from lancehouse.server.routes import Handler, Match, Route
 
 BASE = "/console/v1/"
 LIMIT_S = 30.0
 """For each question: people do not wait longer."""
 OWN = "console"
-"""The threads that its questions wait in: they keep nobody else waiting."""
+"""The threads that its questions wait in: they keep nobody else waiting, nor does another server keep those of this."""
 
 Question = Callable[[Asked], Response]
 
@@ -26,8 +26,8 @@ OF_CATALOG: Mapping[str, Question] = {
     "namespace": console_tree.namespace,
     "entries": console_tree.entries,
     "search": console_tree.search,
-    "changes": console_tables.changes,
 }
+OF_TABLE: Mapping[str, Question] = {"changes": console_tables.changes}
 OF_DATA: Mapping[str, Question] = {
     "table": console_tables.table,
     "versions": console_tables.versions,
@@ -45,20 +45,25 @@ OF_DATA: Mapping[str, Question] = {
 def routes(backends: Mapping[str, Backend]) -> list[Route]:
     """The page, its files, and its questions."""
 
-    def handler(question: Question) -> Handler:
+    def handler(question: Question, *, of_table: bool) -> Handler:
         def answer(call: Call) -> Response:
-            response = question(Asked.of(call, backends))
+            response = question(Asked.of(call, backends, of_table=of_table))
             response.headers.append((b"cache-control", b"no-store"))
             return response
 
         return answer
 
-    def route(name: str, question: Question, pool: Kind) -> Route:
-        answer = handler(question)
-        return Route(f"console {name}", "GET", BASE + name, answer, pool=pool, limit_s=LIMIT_S, group=lambda _: OWN)
+    def group(_: Match, query: Mapping[str, str]) -> str:
+        backend = backends.get(query.get("in", ""))
+        return OWN if backend is None or backend.is_warehouse else f"{OWN} {backend.name}"
+
+    def route(name: str, question: Question, pool: Kind, *, of_table: bool = True) -> Route:
+        answer = handler(question, of_table=of_table)
+        return Route(f"console {name}", "GET", BASE + name, answer, pool=pool, limit_s=LIMIT_S, group=group)
 
     return [
         *console_static.routes(),
-        *(route(name, question, "requests") for name, question in OF_CATALOG.items()),
+        *(route(name, question, "requests", of_table=False) for name, question in OF_CATALOG.items()),
+        *(route(name, question, "requests") for name, question in OF_TABLE.items()),
         *(route(name, question, "rows") for name, question in OF_DATA.items()),
     ]

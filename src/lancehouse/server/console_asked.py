@@ -30,11 +30,13 @@ class Asked:
     call: Call
     query: Mapping[str, Sequence[str]]
     backends: Mapping[str, Backend]
+    of_table: bool
+    """Whether the levels are those of a table, and not of a namespace."""
 
     @classmethod
-    def of(cls, call: Call, backends: Mapping[str, Backend]) -> Asked:
+    def of(cls, call: Call, backends: Mapping[str, Backend], *, of_table: bool) -> Asked:
         """Read the query."""
-        return cls(call, parse_query(call.raw_query), backends)
+        return cls(call, parse_query(call.raw_query), backends, of_table)
 
     @property
     def backend(self) -> Backend:
@@ -49,7 +51,7 @@ class Asked:
         if backend is None:
             raise NamespaceNotFoundError(f"there is no backend {name!r} here")
         if not backend.is_warehouse:
-            identity.require(Role.READER, name, self.levels)
+            identity.require(Role.READER, name, self.levels[:-1] if self.of_table else self.levels)
         elif not identity.sees(name):
             identity.require(Role.READER, name)
         return backend
@@ -129,7 +131,7 @@ class Asked:
             raise InvalidInputError(f"{name} must be a whole number from 0, got {value[:40]!r}")
         return int(value)
 
-    def number(self, name: str, default: int, most: int) -> int:
-        """A number that is no more than so much."""
+    def number(self, name: str, default: int, most: int, least: int = 1) -> int:
+        """A number that is no more than so much, and no less."""
         value = self.optional(name)
-        return default if value is None else min(value, most)
+        return default if value is None else max(least, min(value, most))

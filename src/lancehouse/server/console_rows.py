@@ -33,7 +33,7 @@ IMAGE_HEADERS: tuple[Header, ...] = (
 
 def rows(asked: Asked) -> Response:
     """A page of rows."""
-    offset, limit = asked.number("offset", 0, 2**62), max(1, asked.number("limit", ROWS, MOST_ROWS))
+    offset, limit = asked.number("offset", 0, 2**62, 0), asked.number("limit", ROWS, MOST_ROWS)
     condition = asked.filter()
     with explained(condition):
         page = asked.table.page(_columns(asked), condition, offset, limit)
@@ -83,7 +83,7 @@ def drawn(asked: Asked) -> Response:
 
 def neighbours(asked: Asked) -> Response:
     """The rows nearest to one by the vectors of a column."""
-    k = max(1, asked.number("k", NEAREST, MOST_NEAREST))
+    k = asked.number("k", NEAREST, MOST_NEAREST)
     found = asked.table.neighbours(asked.needed("column"), _row(asked), k, _columns(asked))
     return responses.json(
         {

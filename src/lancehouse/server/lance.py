@@ -34,7 +34,7 @@ Backends = Mapping[str, Backend]
 def routes(backends: Backends) -> list[Route]:
     """All operations, for all backends."""
 
-    def group(match: Match) -> str:
+    def group(match: Match, _: Mapping[str, str]) -> str:
         backend = backends.get(match.prefix or "")
         return "" if backend is None or backend.is_warehouse else backend.name
 
@@ -60,7 +60,8 @@ def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
     name = call.match.prefix or ""
     backend = backends.get(name)
     if backend is None:
-        raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {', '.join(backends)}")
+        seen = ", ".join(filter(call.caller.identity.sees, backends)) or "none that you may see"
+        raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {seen}")
     query = requests.parse_query(call.raw_query)
     named: dict[str, Any] = {}
     if "{id}" in operation.path:
@@ -69,22 +70,28 @@ def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
         named["index_name"] = call.match.index
     request = requests.read(operation, named, query, call.body, requests.context_of(call.headers))
     for about in ids_of(request):
-        _require(call.caller.identity, operation.needs, backend, tuple(about))
+        _require(call.caller.identity, operation, backend, tuple(about))
     _consider_vending(call, backend, request)
     if operation.name == "ListAllTables":
-        delimiter = query.get("delimiter", [requests.DELIMITER])[0]
-        request = request.model_copy(update={"context": {**(request.context or {}), "delimiter": delimiter}})
+        more = {"delimiter": requests.delimiter_of(query)}
+        request = request.model_copy(update={"context": {**(request.context or {}), **more}})
     return _answer(operation, ask(backend, operation, request, _token(call.headers), call.upload))
 
 
-def _require(identity: Identity, needs: Needs, backend: Backend, id: tuple[str, ...]) -> None:
-    """Refuse what no grant allows. Who may read what of a warehouse, its catalog decides."""
-    if needs is Needs.ARRANGE:
+def _require(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:
+    """Refuse what no grant allows; grants are on namespaces. Who may read what of a warehouse, its catalog decides."""
+    if operation.needs is Needs.ARRANGE:
         identity.require_over(backend.name, id)
-    elif needs is Needs.WRITE:
-        identity.require(Role.WRITER, backend.name, id[:-1])
+    elif operation.needs is Needs.WRITE:
+        identity.require(Role.WRITER, backend.name, _namespace(operation, id))
     elif not backend.is_warehouse:
-        identity.require(Role.READER, backend.name, id)
+        identity.require(Role.READER, backend.name, _namespace(operation, id))
+
+
+def _namespace(operation: Operation, id: tuple[str, ...]) -> tuple[str, ...]:
+    """The namespace of what an id names: itself, a table, or a transaction of a table."""
+    kind = operation.path.partition("/")[0]
+    return id if kind == "namespace" else id[:-2] if kind == "transaction" else id[:-1]
 
 
 def _consider_vending(call: Call, backend: Backend, request: Any) -> None:

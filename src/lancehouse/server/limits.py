@@ -27,6 +27,8 @@ class Limits:
     """For requests to finish when the server stops."""
     requests: int = 1000
     """At once; more are told to come back."""
+    streams: int = 200
+    """Answers of many rows that are on their way at once."""
     connections: int = 4000
     threads: int = 32
     scan_threads: int = 8

@@ -123,6 +123,7 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("scan_cache_bytes", _size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"),
     Setting("max_body", _size, 16 * 2**20, "largest request", limit="body"),
     Setting("max_requests", _number(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"),
+    Setting("max_streams", _number(1, 10**6), 200, "answers of many rows that a worker sends at once", limit="streams"),
     Setting("max_connections", _number(1, 10**6), 4000, "connections that a worker holds", limit="connections"),
     Setting("threads", _number(1, 1000), 32, "threads of a worker", limit="threads"),
     Setting("scan_threads", _number(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"),

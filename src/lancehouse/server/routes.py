@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -47,8 +47,8 @@ class Route:
     pool: Kind = "requests"
     limit_s: float | None = None
     """How long it may take, where that is not what its kind may."""
-    group: Callable[[Match], str] | None = None
-    """Which other server a request waits for, by its path."""
+    group: Callable[[Match, Mapping[str, str]], str] | None = None
+    """Which other server a request waits for, by its path and query."""
     alters: bool = False
     """Whether it changes something, though it takes no idempotency key."""
     streams: bool = False
@@ -68,9 +68,9 @@ class Route:
         """Whether it takes an idempotency key."""
         return self.replay is not None
 
-    def place(self, match: Match) -> Place:
+    def place(self, match: Match, query: Mapping[str, str]) -> Place:
         """Where a request is carried out."""
-        return Place(self.pool, self.group(match) if self.group else "")
+        return Place(self.pool, self.group(match, query) if self.group else "")
 
 
 @dataclass(frozen=True, slots=True)

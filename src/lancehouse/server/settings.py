@@ -154,7 +154,7 @@ def _read_file(file: str) -> dict[str, Any]:
     import yaml
 
     try:
-        read = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        read = yaml.load(Path(file).read_text(encoding="utf-8"), _loader())  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise InvalidInputError(f"the file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -179,6 +179,22 @@ def _read_file(file: str) -> dict[str, Any]:
         if isinstance(described, dict):
             _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
     return named
+
+
+def _loader() -> Any:
+    """YAML as it is safe, and without a key that is there twice: the last one would win, and nobody be told."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(problem="a key is there twice", problem_mark=key.start_mark)
+                seen.add(str(key.value))
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _reason(*parts: str | None) -> str:

@@ -7,7 +7,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from lance_namespace.errors import ServiceUnavailableError
+
 from lancehouse.server.errors import FORESEEN
+from lancehouse.server.limits import Limits
 from lancehouse.server.pools import Place, Pools
 
 if TYPE_CHECKING:
@@ -22,10 +25,25 @@ PIECE = 256 * 1024
 class Streaming:
     """Sends bodies in parts, each made by a thread."""
 
-    def __init__(self, pools: Pools, write_s: float) -> None:
-        """Give clients so long to take more."""
+    def __init__(self, pools: Pools, limits: Limits) -> None:
+        """Give clients so long to take more, and no more of them than so many at once."""
         self._pools = pools
-        self._write_s = write_s
+        self._write_s = limits.write_s
+        self._most = limits.streams
+        self._now = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other body can be begun: each holds a few megabytes, as long as its client takes."""
+        return self._now >= self._most
+
+    def too_many(self) -> ServiceUnavailableError:
+        """What a client is told then."""
+        return ServiceUnavailableError(f"the server sends {self._most} answers of many rows already; try again")
+
+    async def drop(self, parts: Iterator[bytes], place: Place) -> None:
+        """Let go of a body that is not sent."""
+        await asyncio.wrap_future(self._pools.submit(place, _end, parts))
 
     async def send(
         self, parts: Iterator[bytes], place: Place, receive: Receive, send: Send, about: str
@@ -40,6 +58,7 @@ class Streaming:
             about: the request, for the log.
         """
         gone = asyncio.get_running_loop().create_task(_hung_up(receive))
+        self._now += 1
         try:
             while not gone.done():
                 part = await asyncio.wrap_future(self._pools.submit(place, next, parts, None))
@@ -52,8 +71,9 @@ class Streaming:
             logger.error("request %s broke off: %s", about, error)
             return type(error).__name__, str(error)
         finally:
+            self._now -= 1
             gone.cancel()
-            await asyncio.wrap_future(self._pools.submit(place, _end, parts))
+            await self.drop(parts, place)
         return "ClientClosedRequest", "the client hung up"
 
     async def _send(self, part: bytes, send: Send) -> None:

@@ -42,7 +42,7 @@ class Upload(io.RawIOBase):
         coding = headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("identity", "", "gzip", "x-gzip"):
             raise InvalidInputError(f"Content-Encoding {coding[:40]!r} is not known here; gzip is")
-        self._unpack = zlib.decompressobj(wbits=31) if "gzip" in coding else None
+        self._unpack = _unpacker() if "gzip" in coding else None
         self._receive = receive
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -67,7 +67,11 @@ class Upload(io.RawIOBase):
             TooSlowError: that took too long.
             GoneError: the client hung up.
         """
-        await self._first.wait()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._first.wait()
+        except TimeoutError:
+            raise TooSlowError(f"the body did not begin to come within {self._timeout_s:g} s") from None
         if self._is_gone:
             raise GoneError
         if self._error is not None:
@@ -143,10 +147,12 @@ class Upload(io.RawIOBase):
             return self._taken()
         if self._unpack.unconsumed_tail:
             return self._unpacked(self._unpack.unconsumed_tail)
-        part = self._taken()
+        part = self._unpack.unused_data or self._taken()
         if part is None and not self._unpack.eof:
             raise InvalidInputError("the body is gzip that ends too early")
-        return None if part is None else self._unpacked(part)
+        if part and self._unpack.eof:
+            self._unpack = _unpacker()  # gzip may be several files in a row
+        return self._unpacked(part) if part else part
 
     def _taken(self) -> bytes | None:
         with self._changed:
@@ -170,6 +176,10 @@ class Upload(io.RawIOBase):
             return self._unpack.decompress(part, BUFFER)
         except zlib.error:
             raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
+
+
+def _unpacker() -> zlib._Decompress:
+    return zlib.decompressobj(wbits=31)
 
 
 class Body(io.BufferedReader):

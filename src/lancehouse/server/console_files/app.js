@@ -42,7 +42,7 @@ function route() {
   if (page?.update?.(at)) return;
   page?.close?.();
   const makers = { ns: namespace, table: tablePage };
-  const isKnown = at.place && at.page in makers;
+  const isKnown = at.place && Object.hasOwn(makers, at.page);
   page = (isKnown ? makers[at.page] : home)(at, session);
   fill(main, page.element);
   main.scrollTop = 0;

@@ -5,6 +5,7 @@ import { copyButton, empty, fill, h, icon, problem, waiting } from "./dom.js";
 import { address, dotted, KINDS, plural } from "./format.js";
 
 const PAGE = 200;
+const SPACES = 1000;
 
 export function home(_, session) {
   const cards = session.backends.map((each) =>
@@ -102,9 +103,12 @@ class Namespace {
     const about = get("namespace", asked, this.abort.signal);
     about.catch(() => {});
     try {
-      const [spaces] = await Promise.all([get("namespaces", { ...asked, limit: 1000 }, this.abort.signal), this.more()]);
-      this.spaces = spaces.names;
+      const [spaces, tables] = await Promise.all([this.ask("namespaces", SPACES), this.ask("entries", PAGE)]);
+      this.names = [];
+      this.spaces = [];
       this.isUnlisted = spaces.listed === false;
+      this.addSpaces(spaces);
+      this.addNames(tables);
       this.draw();
       this.properties((await about).properties);
     } catch (error) {
@@ -112,11 +116,23 @@ class Namespace {
     }
   }
 
-  async more() {
-    const asked = { in: this.at.place, level: this.at.levels, limit: PAGE, token: this.next };
-    const told = await get("entries", asked, this.abort.signal);
+  ask(what, limit, token) {
+    return get(what, { in: this.at.place, level: this.at.levels, limit, token }, this.abort.signal);
+  }
+
+  addSpaces(told) {
+    this.spaces = [...this.spaces, ...told.names];
+    this.nextSpaces = told.next;
+  }
+
+  addNames(told) {
     this.names = [...this.names, ...told.names.map((name, at) => ({ name, kind: told.kinds[at] }))];
     this.next = told.next;
+  }
+
+  async more() {
+    if (this.nextSpaces) this.addSpaces(await this.ask("namespaces", SPACES, this.nextSpaces));
+    else this.addNames(await this.ask("entries", PAGE, this.next));
   }
 
   properties(told) {
@@ -148,10 +164,11 @@ class Namespace {
         h("a", { href: address(each.kind, this.at.place, [...this.at.levels, each.name]) }, icon(each.kind), h("span", { class: "name" }, each.name), h("span", { class: "muted" }, KINDS[each.kind])),
       ),
     );
-    const more = this.next
+    const more = this.next || this.nextSpaces
       ? h("button", { class: "more", onclick: (event) => this.follow(event.target) }, "Show more")
       : null;
-    const told = `${plural(this.names.length, "table")}${this.next ? " so far" : ""}${this.spaces.length ? `, ${plural(this.spaces.length, "namespace")}` : ""}`;
+    const counted = (names, next, what) => plural(names.length, what) + (next ? " so far" : "");
+    const told = [counted(this.names, this.next, "table"), ...(this.spaces.length ? [counted(this.spaces, this.nextSpaces, "namespace")] : [])].join(", ");
     fill(this.list, h("p", { class: "muted count" }, told), h("ul", { class: "names" }, rows), more);
   }
 
