@@ -192,7 +192,7 @@ def test_a_shallow_clone_is_refused(request: pytest.FixtureRequest, tmp_path: Pa
     home_dataset(here).shallow_clone(str(tmp_path / "clone"), 1)
     here.run("table", "register", f"{here.ns}.clone", str(tmp_path / "clone"))
     [planned] = Copier(side(here), side(there), with_data=True).plan([(here.ns, "clone")])
-    assert planned.action is Action.CONFLICT
+    assert planned.action is Action.FAILS
     assert "shallow clone" in planned.why
 
 

@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from tests.care.homes import ROWS, Home, kinds, made, opened
+from tests.cli.places import refused
 from tests.servers.faults import FaultProxy, canned
 from tests.servers.lancehouse import Served
 from tests.servers.polaris import Polaris
@@ -96,6 +97,33 @@ def test_an_entry_that_the_catalog_cannot_load(request: pytest.FixtureRequest, t
     assert kinds(home.here()) == [("error", "no-data")]
     aside.rename(place)  # the server is shared, and lists no namespace with a table that it cannot load
     assert home.here() == []
+
+
+def test_a_name_that_a_shell_would_take_for_something_else(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    home = opened("reference", request, tmp_path)
+    for name in ("-dash", "a b", "$(touch pwned)"):
+        home.declare(name)
+    for found in home.here():
+        words = shlex.split(found["command"])[3:]
+        names = words.index("--") if "--" in words else len(words)
+        done = home.run(*words[:names], "--yes", *words[names:])
+        assert done.exit_code == 0, done.output
+    assert home.told("table", "list", home.ns)["tables"] == []
+
+
+def test_what_is_not_there_at_all(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    home = opened("dir", request, tmp_path)
+    home.write()
+    assert "nowhere" in refused(home.run("doctor", "--namespace", "nowhere"))
+    words = refused(home.run("doctor", "--property", "root=/nowhere/at all"))
+    assert "there is no folder /nowhere/at all" in words
+
+
+def test_ids_with_too_few_levels(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    home = opened("reference", request, tmp_path)
+    home.write()
+    words = refused(home.run("doctor", home.ns))
+    assert f"Hint: `lancehouse --catalog reference doctor --namespace {home.ns}` checks a namespace" in words
 
 
 @on("dir", "polaris", "unity")
@@ -310,7 +338,8 @@ def test_a_table_inside_another_kind_of_table(home: Home, request: pytest.Fixtur
     where = f"it lies inside the {kind} table {home.ns}.facts, whose orphan clean-up would destroy it"
     assert found["what"].startswith(where)
     if home.catalog != "unity":
-        statement = f"ALTER TABLE {'.'.join(home.id('facts'))} SET TBLPROPERTIES ('gc.enabled'='false')"
+        quoted = ".".join(f"`{level}`" for level in home.id("facts"))
+        statement = f"ALTER TABLE {quoted} SET TBLPROPERTIES ('gc.enabled'='false')"
         assert shlex.split(found["command"]) == ["spark-sql", "-e", statement]
     assert home.findings(f"{home.ns}.docs") == [found]
 

@@ -48,6 +48,11 @@ class Place:
         return told(self.run("--output", "json", *words))
 
     @property
+    def typed(self) -> str:
+        """What commands begin with that are told to be typed next."""
+        return f"lancehouse --catalog {self.catalog}"
+
+    @property
     def client(self) -> LanceNamespace:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LANCEHOUSE_CONFIG", str(self.file))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import lance
@@ -30,13 +31,14 @@ def test_lists_of_all_below(request: pytest.FixtureRequest, tmp_path: Path) -> N
     everything = place.told("table", "list", "--recursive")
     assert f"{place.ns}.a" in [each["table"] for each in everything["tables"]]
     words = refused(place.run("table", "list", "nowhere"))
-    assert words.endswith("Hint: `lancehouse namespace list` shows the namespaces that are there\n")
+    assert words.endswith(f"Hint: `{place.typed} namespace list` shows the namespaces that are there\n")
     assert place.told("table", "list") == everything
     words = refused(place.run("table", "list", f"main.{place.ns}"))
     assert words.endswith(f"Hint: the catalog puts main in front of ids already: write {place.ns}\n")
     given = ["--property", f"endpoint={request.getfixturevalue('served').iceberg}"]
     words = refused(run("table", "list", "main", *given))
-    assert "Hint: `lancehouse table list --recursive main` lists those of all namespaces below it" in words
+    typed = f"lancehouse table list main --recursive {' '.join(given)}"
+    assert f"Hint: `{typed}` lists those of all namespaces below it" in words
 
 
 @pytest.mark.parametrize("catalog", ["unity", "polaris"])
@@ -99,7 +101,7 @@ def test_schema(place: Place) -> None:
     )
     missing = refused(place.run("table", "schema", table, "--version", "9"))
     assert missing.startswith(f"Error: table {table} has no version 9\n")
-    assert missing.endswith(f"Hint: `lancehouse table history {table}` shows those that there are\n")
+    assert missing.endswith(f"Hint: `{place.typed} table history {table}` shows those that there are\n")
 
 
 def test_history(place: Place) -> None:
@@ -134,7 +136,7 @@ def test_register_and_deregister(place: Place, tmp_path: Path, request: pytest.F
     gone = place.told("table", "deregister", table, "--yes")
     assert gone["deregistered"] == table
     assert Path(gone["location"].removeprefix("file://")).exists()
-    assert f"`lancehouse table list {place.ns}`" in refused(place.run("table", "describe", table))
+    assert f"`{place.typed} table list {place.ns}`" in refused(place.run("table", "describe", table))
 
 
 def test_drop(place: Place) -> None:
@@ -145,7 +147,7 @@ def test_drop(place: Place) -> None:
     assert place.told("table", "count", table)["rows"] == 4
     assert lines(place.run("table", "drop", table, "--yes"))[0] == f"dropped   {table}"
     assert not Path(where).exists()
-    assert f"`lancehouse table list {place.ns}`" in refused(place.run("table", "drop", table, "--yes"))
+    assert f"`{place.typed} table list {place.ns}`" in refused(place.run("table", "drop", table, "--yes"))
 
 
 def test_a_table_that_dir_did_not_make(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -167,8 +169,40 @@ def test_rename(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert place.told("table", "count", f"{place.ns}_two.`v1.2`")["rows"] == 4
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["table", "rename", "TABLE", ""], ["table", "rename", "", "new"], ["table", "count", ""]),
+        *(["table", "drop", "", "--yes"], ["namespace", "describe", ""], ["namespace", "drop", "", "--yes"]),
+        *(["copy", "served", "served", "--table", ""], ["ingest", "/nowhere", "--table", ""]),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_name_is_refused(words: list[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """As a script sends it whose variable is empty."""
+    place = opened("served", request, tmp_path)
+    table = place.write()
+    said = refused(place.run(*(table if word == "TABLE" else word for word in words)), 2)
+    assert "a name is missing" in " ".join(said.split())
+    assert [each["table"] for each in place.told("table", "list", place.ns)["tables"]] == [table]
+
+
+def test_hints_can_be_typed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("served", request, tmp_path)
+    lance.write_dataset(ROWS, namespace_client=place.client, table_id=[*place.levels, "we.ird [red]x"])
+    words = refused(place.run("table", "count", f"{place.ns}.`we.ird [red]x`", "--tag", "none"))
+    command = shlex.split(words.partition("Hint: `")[2].rpartition("` shows")[0])
+    assert command[:3] == ["lancehouse", "--catalog", "served"]
+    assert place.run(*command[3:]).exit_code == 0
+    given = ["--property", f"endpoint={request.getfixturevalue('served').iceberg}"]
+    words = refused(run("table", "list", "nowhere.db", *given))
+    command = shlex.split(words.partition("Hint: `")[2].rpartition("` shows")[0])
+    assert command == ["lancehouse", "namespace", "list", "nowhere", *given]
+    assert "Hint: is nowhere right? This catalog does not tell" in refused(run(*command[1:]))
+
+
 @pytest.mark.parametrize("catalog", ["dir", "unity"])
 def test_a_catalog_that_cannot_rename(catalog: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place = opened(catalog, request, tmp_path)
     words = refused(place.run("table", "rename", place.write(), "new"))
-    assert f"Hint: `lancehouse table register {place.ns}.new LOCATION`" in words
+    assert f"`{place.typed} table register {place.ns}.new LOCATION` come to the same" in words

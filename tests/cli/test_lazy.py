@@ -126,4 +126,6 @@ def test_an_error_for_programs(tmp_path: object) -> None:
     given = ["--impl", "dir", "--property", f"root={tmp_path}"]
     done = run("table", "count", *given, "nothing", "--output", "json")
     assert done.exit_code == 1
-    assert json.loads(done.stderr)["hints"] == ["`lancehouse table list` shows the tables that are there"]
+    assert json.loads(done.stderr)["hints"] == [
+        f"`lancehouse table list {' '.join(given)}` shows the tables that are there"
+    ]

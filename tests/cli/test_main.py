@@ -64,9 +64,23 @@ def test_debug_shows_the_trace() -> None:
 
 
 @pytest.mark.usefixtures("failing")
-def test_a_bug_is_not_dressed_up() -> None:
+def test_a_bug_is_called_one() -> None:
     done = CliRunner().invoke(main, ["fail", "--how", "bug"])
-    assert isinstance(done.exception, KeyError)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: this is a fault of lancehouse: KeyError: ")
+    assert "--debug shows the whole trace" in done.stderr
+    told = CliRunner().invoke(main, ["--output", "json", "fail", "--how", "bug"])
+    assert json.loads(told.stderr)["error"].startswith("this is a fault of lancehouse: KeyError: ")
+    assert isinstance(CliRunner().invoke(main, ["--debug", "fail", "--how", "bug"]).exception, KeyError)
+
+
+@pytest.mark.parametrize("words", [["nope"], ["table", "list", "--bogus"], ["table", "count"]])
+@pytest.mark.parametrize("kind", [["--output", "json"], ["--output=json"]])
+def test_a_wrong_command_is_json_where_that_is_wanted(words: list[str], kind: list[str]) -> None:
+    for typed in ([*kind, *words], [*words, *kind]):
+        done = CliRunner().invoke(main, typed)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert set(json.loads(done.stderr)) == {"error"}
 
 
 @pytest.mark.parametrize(

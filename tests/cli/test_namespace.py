@@ -35,7 +35,7 @@ def test_one_that_is_there_already(place: Place) -> None:
 def test_what_is_not_there(place: Place) -> None:
     words = refused(place.run("namespace", "describe", "nowhere"))
     assert "nowhere" in words
-    assert "Hint: `lancehouse namespace list` shows the namespaces that are there\n" in words
+    assert f"Hint: `{place.typed} namespace list` shows the namespaces that are there\n" in words
 
 
 def test_one_that_is_not_empty(place: Place) -> None:

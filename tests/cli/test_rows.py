@@ -37,7 +37,7 @@ def test_preview(place: Place) -> None:
     found = place.told(
         "table", "preview", table, "-n", "1", "--where", "id > 0", "--column", "vector", "--column", "id"
     )
-    assert found == {"table": table, "version": 1, "rows": [{"vector": [1.0, 0.0, 1.0, 2.0], "id": 1}]}
+    assert found == {"table": table, "version": 1, "count": 1, "rows": [{"vector": [1.0, 0.0, 1.0, 2.0], "id": 1}]}
     words = refused(place.run("table", "preview", table, "--column", "txt"))
     assert "has no column txt; did you mean text?" in words
 
@@ -45,7 +45,10 @@ def test_preview(place: Place) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("idd > 1", "there is no column idd; did you mean id?\nHint: `lancehouse table schema TABLE` shows those"),
+        (
+            "idd > 1",
+            "there is no column idd; did you mean id?\nHint: `lancehouse --catalog dir table schema TABLE` shows those",
+        ),
         ("nothing > 1", "there is no column nothing; the table has id, text, vector, price\n"),
         ("id >", "the filter is no condition in SQL: Expected: an expression, found: EOF\n"),
         ("id = 'x'", 'the value "x" does not fit a column of type Int64\n'),
@@ -94,6 +97,44 @@ def test_every_kind_of_value(request: pytest.FixtureRequest, tmp_path: Path) -> 
     assert row["when"].startswith("2023-11-14 22:13:20.123456789")
 
 
+def test_what_python_has_no_value_for_is_text(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    rows = pa.table(
+        {
+            "far": pa.array([10**6, 0], pa.date32()),
+            "late": pa.array([10**12, None], pa.timestamp("s")),
+            "long": pa.array([2**62, 1], pa.duration("s")),
+            "time": pa.array([1, None], pa.time64("ns")),
+            "stamps": pa.array([[10**12], None], pa.list_(pa.timestamp("s"))),
+        }
+    )
+    first, second = place.told("table", "preview", place.write(rows=rows))["rows"]
+    assert first["time"] == "00:00:00.000000001"
+    assert all(isinstance(value, str) and value for value in first.values()), first
+    assert (second["late"], second["time"], second["stamps"]) == (None, None, None)
+    assert second["far"] == "1970-01-01"
+
+
+def test_an_error_of_reading_is_not_blamed_on_a_filter(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    table = place.write()
+    for file in (tmp_path / "tables").rglob("*.lance"):
+        if file.is_file():
+            file.write_bytes(b"broken" * 1000)
+    words = refused(place.run("table", "preview", table))
+    assert "filter" not in words
+
+
+@pytest.mark.parametrize(
+    "words", [["preview", "-n"], ["preview", "--version"], ["count", "--version"], ["history", "--limit"]]
+)
+def test_numbers_that_nobody_has(words: list[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    table = place.write()
+    said = refused(place.run("table", words[0], table, words[1], "99999999999999999999"), 2)
+    assert "is not in the range" in said
+
+
 def test_blobs_are_not_read(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place = opened("dir", request, tmp_path)
     schema = pa.schema([pa.field("id", pa.int64()), blob_field("video")])
@@ -137,7 +178,7 @@ def test_a_tag(place: Place) -> None:
     assert place.told("table", "count", table, "--tag", "best")["rows"] == 4
     assert len(place.told("table", "preview", table, "--tag", "best")["rows"]) == 4
     words = refused(place.run("table", "count", table, "--tag", "worst"))
-    assert words.endswith(f"Hint: `lancehouse table tag list {table}` shows those that there are\n")
+    assert words.endswith(f"Hint: `{place.typed} table tag list {table}` shows those that there are\n")
 
 
 def test_a_managed_table(request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 
 from tests.cli.places import Place, lines, opened, refused
@@ -20,6 +21,14 @@ def test_by_a_vector(place: Place, tmp_path: Path) -> None:
     where = place.told("table", "search", table, "--vector", "0,0,1,2", "--where", "id > 1", "--column", "id")
     assert [row["id"] for row in where["rows"]] == [2, 3]
     assert lines(place.run("table", "search", table, "--like", "id = 3", "-k", "1"))[2].split()[:2] == ["0.0", "3"]
+
+
+def test_like_the_first_row_that_has_a_vector(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    vectors = pa.array([None, [1.0, 2.0]], pa.list_(pa.float32(), 2))
+    table = place.write(rows=pa.table({"k": [1, 1], "a vector": vectors}))
+    found = place.told("table", "search", table, "--like", "k = 1 OR k = 2", "--column", "k")
+    assert found["rows"] == [{"_distance": 0.0, "k": 1}]
 
 
 def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -43,6 +52,12 @@ def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         (["--vector", "1,2,3,4", "--text", "x"], 2, "give --vector NUMBERS, or --like SQL, or --text WORDS"),
         (["--text", "x", "--metric", "dot"], 2, "--metric goes with --vector and --like"),
         (["--vector", "one,two"], 2, "a vector is numbers such as 0.1,0.2,0.3"),
+        *(
+            (["--vector", f"{odd},1,2,3"], 2, "a vector is numbers")
+            for odd in ("NaN", "Infinity", "1e39", "true", '"1"')
+        ),
+        (["--vector", "[" * 100_000], 2, "a vector is numbers"),
+        (["--vector", "1,2,3,4", "-k", "99999999999999999999"], 2, "is not in the range"),
         (["--vector", "@/nowhere"], 2, "/nowhere cannot be read: No such file"),
         (["--vector", "1,2"], 1, "holds vectors of 4 numbers, the one given has 2"),
         (["--vector", "1,2", "--where", "id > 1"], 1, "holds vectors of 4 numbers, the one given has 2"),

@@ -27,9 +27,9 @@ def test_tags(place: Place) -> None:
     assert [(each["tag"], each["version"]) for each in found["tags"]] == [("best", 2)]
     for command in ("update", "delete"):
         words = refused(place.run("table", "tag", command, table, "latest"))
-        assert words.endswith(f"Hint: `lancehouse table tag list {table}` shows those that there are\n")
+        assert words.endswith(f"Hint: `{place.typed} table tag list {table}` shows those that there are\n")
     for command in ("create", "update"):
         wrong = place.run("table", "tag", command, table, "best", "--version", "0")
         assert "0 is not in the range" in refused(wrong, 2)
     missing = refused(place.run("table", "tag", "create", table, "far", "--version", "9"))
-    assert missing.endswith(f"Hint: `lancehouse table history {table}` shows those that there are\n")
+    assert missing.endswith(f"Hint: `{place.typed} table history {table}` shows those that there are\n")

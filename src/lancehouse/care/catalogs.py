@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,8 @@ from typing import Any, Protocol
 from lance_namespace import LanceNamespace
 
 from lancehouse.trees import Id, Lists
+
+OPTION = re.compile("--[a-z][a-z-]*")
 
 
 class Target(Protocol):
@@ -57,5 +60,13 @@ class Shell:
     after: str = ""
 
     def command(self, *words: str) -> str:
-        """What to type; ids and places are quoted as a shell wants it."""
-        return " ".join(filter(None, (self.before, shlex.join(words), self.after)))
+        """What to type; ids and places are quoted as a shell wants it. Options come last.
+
+        A name that begins with a dash would be taken for an option: all options go before it then, and `--`.
+        """
+        names = [place for place, word in enumerate(words) if word.startswith("-") and not OPTION.fullmatch(word)]
+        if not names:
+            return " ".join(filter(None, (self.before, shlex.join(words), self.after)))
+        options = next((place for place, word in enumerate(words) if OPTION.fullmatch(word)), len(words))
+        first = shlex.join([*words[: names[0]], *words[options:]])
+        return " ".join(filter(None, (self.before, first, self.after, "--", shlex.join(words[names[0] : options]))))

@@ -5,6 +5,7 @@ All is planned before anything is done. Done again, it goes on where it was: wha
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
+from lancehouse.care.catalogs import Shell
 from lancehouse.care.sides import Side
 from lancehouse.clients.inspection import Neighbour, Seen, manages
 from lancehouse.clients.management import ManagedTables
@@ -123,7 +125,7 @@ class Copier:
     replaces: bool = False
 
     def plan(self, tables: Sequence[Id], told: Told = lambda _done, _total: None) -> list[Step]:
-        """See what has to be done, without doing it. One table that cannot be read is a conflict by itself.
+        """See what has to be done, without doing it. One table that cannot be read does not stop the others.
 
         Raises:
             ServiceUnavailableError: the target does not answer.
@@ -136,12 +138,12 @@ class Copier:
             try:
                 steps.append(self._planned(table))
             except LanceNamespaceError as error:
-                steps.append(Step(table, Action.CONFLICT, str(error)))
+                steps.append(Step(table, Action.FAILS, str(error)))
             told(number, len(tables))
         return steps
 
     def _require_answer(self, table: Id) -> None:
-        """A target that does not answer would be a conflict for every table."""
+        """With a target that does not answer every table would fail."""
         try:
             self.target.look(table)
         except LanceNamespaceError as error:
@@ -183,9 +185,11 @@ class Copier:
                 return replace(step, action=Action.PRESENT)
             return replace(step, action=Action.CONFLICT, why=self._taken(there))
         if step.is_managed and manages(self.target.catalog.namespace):
+            shell = Shell(f"lancehouse --catalog {shlex.quote(self.source.name)}")
+            typed = shell.command("table", "manage", step.name, "--by", STORAGE)
             why = (
                 f"{self.source.name} manages its versions, and {self.target.name} would too: with --data it gets a "
-                f"copy of its own, or `lancehouse --catalog {self.source.name} table manage {step.name} --by {STORAGE}`"
+                f"copy of its own, or `{typed}`"
             )
             return replace(step, action=Action.CONFLICT, why=why)
         if self._is_dir and self._below_root(step.location) is None:

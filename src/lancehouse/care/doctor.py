@@ -6,25 +6,29 @@ import base64
 import binascii
 import json
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import unquote
 
+from lance_namespace import DescribeNamespaceRequest
 from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
     PermissionDeniedError,
     UnauthenticatedError,
+    UnsupportedOperationError,
 )
 
 from lancehouse.care.catalogs import Catalog, Shell
 from lancehouse.care.findings import Finding, Kind, Report, Severity, ordered
 from lancehouse.care.tables import SOON, Ward, age
 from lancehouse.clients.inspection import Neighbour, Seen, inspector
-from lancehouse.identifiers import write_levels
+from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.reaching import bare
 from lancehouse.lake.survey import datasets, parts, relative
 from lancehouse.properties import STORAGE_PREFIX
@@ -97,8 +101,10 @@ class Doctor:
                 "datasets without an entry are looked for in a whole catalog only, for all entries have to be known: "
                 "leave --root out, or --namespace"
             )
+        self._require_root()
         self._own_credentials()
         try:
+            self._require_namespace(id)
             self._namespaces = list(tree(self.catalog, id))
             names = [name for level in self._namespaces for name in self._listed(level, id)]
         except (UnauthenticatedError, PermissionDeniedError) as error:
@@ -109,6 +115,23 @@ class Doctor:
             self._found += self._without_entries(id)
         self._found += self._missing_features(id)
         return Report(len(self._seen), ordered(self._found))
+
+    def _require_root(self) -> None:
+        """Lance's `dir` takes a folder that is not there for an empty one."""
+        root = self.catalog.target.properties.get("root", "")
+        folder = local_folder(root) if root and self._is_dir else None
+        if folder is not None and not folder.is_dir():
+            raise InvalidInputError(f"there is no folder {root}: is the property `root` of the catalog right?")
+
+    def _require_namespace(self, id: Id) -> None:
+        """Some catalogs list what does not exist as empty."""
+        if len(id) > self._inspector.catalog_levels:
+            with suppress(UnsupportedOperationError, InvalidInputError):
+                self.catalog.ask("describe_namespace", DescribeNamespaceRequest(id=list(id)))
+
+    @property
+    def _is_dir(self) -> bool:
+        return type(bare(self.catalog.namespace)).__name__ == "DirectoryNamespace"
 
     # Every table by itself
 
@@ -219,8 +242,7 @@ class Doctor:
             if is_inside
             else f"it lies around {named}: a purge of one may destroy the other"
         )
-        guard = f"ALTER TABLE {write_levels(other.id)} SET TBLPROPERTIES ('gc.enabled'='false')"
-        command = f'spark-sql -e "{guard}"' if other.is_iceberg else self.shell.command("table", "describe", name)
+        command = _guarding(other.id) if other.is_iceberg else self.shell.command("table", "describe", name)
         where = "" if other.is_iceberg else "; never clean that up, or move one of them"
         return Finding(Kind.CLEAN_UP, Severity.ERROR, name, f"{what}{where}", command)
 
@@ -265,14 +287,14 @@ class Doctor:
         missing = [each for each in needed if each not in self._namespaces]
         if not levels:  # Lance's `dir` does not list what is registered at the top, and others have nothing there
             namespace = (*top, "NAMESPACE")
-        table = self.catalog.shown((*namespace, name.removesuffix(".lance")))
+        fitting = (*namespace, name.removesuffix(".lance"))
+        table = self.catalog.shown((*namespace, "NAME") if fitting in self._seen else fitting)
         made = [self.shell.command("namespace", "create", self.catalog.shown(each)) for each in missing]
         return " && ".join([*made, self.shell.command("table", "register", table, self._place_for(place, root))])
 
     def _place_for(self, place: str, root: str) -> str:
         """A location as the catalog takes it: Lance's `dir` wants the part below its root."""
-        is_dir = type(bare(self.catalog.namespace)).__name__ == "DirectoryNamespace"
-        return "/".join(relative(place, root) or ()) if is_dir else place
+        return "/".join(relative(place, root) or ()) if self._is_dir else place
 
     def _missing_features(self, id: Id) -> Iterator[Finding]:
         if not id or not self._inspector.catalog_levels:
@@ -310,6 +332,12 @@ class Doctor:
 
     def _of(self, id: Id, kind: Kind, severity: Severity, what: str, *words: str) -> Finding:
         return Finding(kind, severity, self.catalog.shown(id), what, self.shell.command(*words))
+
+
+def _guarding(id: Id) -> str:
+    """What lets Spark's upkeep of an Iceberg table delete nothing; names of tables are anybody's."""
+    name = ".".join(f"`{level.replace('`', '``')}`" for level in id)
+    return shlex.join(["spark-sql", "-e", f"ALTER TABLE {name} SET TBLPROPERTIES ('gc.enabled'='false')"])
 
 
 def ends_at(token: str) -> float | None:

@@ -19,6 +19,7 @@ from lancehouse.cli.lazy import CatalogOption
 if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
 
+    from lancehouse.care.catalogs import Shell
     from lancehouse.cli.main import App
     from lancehouse.conformance.target import Target
 
@@ -44,6 +45,22 @@ def placed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
     """An id in the catalog, with the levels that the catalog puts in front of it; none where nothing is written."""
     typed = levels(ctx, param, value)
     return (*chosen(ctx).parent, *typed) if typed else ()
+
+
+def needed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """An id in the catalog, which must not be empty: a variable of a script may be."""
+    return _written(ctx, param, placed(ctx, param, value))
+
+
+def name(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """A name or an id, as it is written, which must not be empty."""
+    return _written(ctx, param, levels(ctx, param, value))
+
+
+def _written(ctx: click.Context, param: click.Parameter, id: tuple[str, ...]) -> tuple[str, ...]:
+    if not id:
+        raise click.BadParameter("it is empty: a name is missing", ctx, param)
+    return id
 
 
 def shown(target: Target, id: Sequence[str]) -> str:
@@ -74,7 +91,7 @@ with_properties = click.option(
     callback=pairs,
     help="Of the client: endpoint=URL, …; repeat it for each.",
 )
-with_table = click.argument("table", metavar="ID", callback=placed)
+with_table = click.argument("table", metavar="ID", callback=needed)
 
 
 def named(ctx: click.Context) -> Target | None:
@@ -168,10 +185,30 @@ def with_client(command: Command) -> Command:
         from lancehouse.cli.client import Client
         from lancehouse.lake.reaching import reaching
 
-        client = Client(reaching(connect(target), target.properties), target)
+        reached = reaching(connect(target), target.properties)
+        client = Client(reached, target, shell(click.get_current_context(), target))
         return command(*arguments, client=client, **options)
 
     return connected
+
+
+def shell(ctx: click.Context, target: Target) -> Shell:
+    """How commands begin and end that work in the same catalog; secrets are left out."""
+    import shlex
+
+    from lancehouse.care.catalogs import Shell
+    from lancehouse.cli.words import hidden
+
+    impl: str | None = ctx.params.get("impl")
+    name = None if impl else ctx.obj.catalog or ctx.obj.config.default
+    said = hidden(ctx.params.get("properties") or {} if name else target.properties)
+    words = [*(["--impl", impl] if impl else []), *(word for pair in said.items() for word in _property(*pair))]
+    explicit = f"lancehouse --catalog {shlex.quote(ctx.obj.catalog)}" if name and ctx.obj.catalog else "lancehouse"
+    return Shell(explicit, shlex.join(words))
+
+
+def _property(key: str, value: str) -> tuple[str, str]:
+    return "--property", f"{key}={value}"
 
 
 def with_set(what: str) -> Callable[[Command], Command]:

@@ -13,6 +13,7 @@ from lancehouse.schema.shown import ELLIPSIS, Cell, Limits, cells, kind_of
 LONGEST = 40
 """Characters of a cell."""
 LIMITS = Limits(text=LONGEST * 2, items=3, depth=2)
+WHOLE = Limits(text=2**31, items=2**31, depth=100)
 
 
 def short(column: Any, field: Any) -> list[str]:
@@ -46,14 +47,16 @@ def whole(column: Any, field: Any) -> list[Any]:
     """The values of a column as JSON has them: bytes in Base64, of a blob its length."""
     if kind_of(field) == "blob":
         return [None if told is None else {"size": told.get("size")} for told in column.to_pylist()]
-    return [_json(each) for each in _python(column)]
+    return [_json(each) for each in _python(column, field)]
 
 
-def _python(column: Any) -> Sequence[Any]:
+def _python(column: Any, field: Any) -> Sequence[Any]:
+    if str(field.type) == "time64[ns]":  # of which Python would drop the nanoseconds
+        column = column.cast("string")
     try:
         found: Sequence[Any] = column.to_pylist()
-    except ValueError:  # Python has no nanoseconds
-        return [str(scalar) if scalar.is_valid else None for scalar in column]
+    except (ValueError, OverflowError):  # Python has no nanoseconds, nor the year 10,000
+        return [each["text"] if isinstance(each, dict) else each for each in cells(column, kind_of(field), WHOLE)]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse.care.catalogs import Shell
 from lancehouse.cli.catalogs import shown
 from lancehouse.conformance.target import Target
 from lancehouse.identifiers import write_levels
@@ -49,6 +50,8 @@ class Client:
 
     namespace: LanceNamespace
     target: Target
+    shell: Shell = field(default_factory=Shell)
+    """How commands begin and end that ask the same catalog."""
 
     def shown(self, id: Id) -> str:
         """An id as it is typed: without the levels that the catalog puts in front of it."""
@@ -135,11 +138,14 @@ class Client:
             return f"the catalog puts {write_levels(parent)} in front of ids already: write {typed or 'less'}"
         if isinstance(error, TableNotFoundError):
             return f"{self._command('table list', id[:-1])} shows the tables that are there"
+        if len(id) == 1 and not parent and not getattr(self.namespace, "lists_catalogs", True):
+            return f"is {write_levels(id)} right? This catalog does not tell which warehouses it has"
         above = id[:1] if len(id) > 1 and not parent else ()
         return f"{self._command('namespace list', above)} shows the namespaces that are there"
 
     def _command(self, command: str, id: Id) -> str:
-        return f"`{f'lancehouse {command} {self.shown(id)}'.rstrip()}`"
+        shown = self.shown(id)
+        return f"`{self.shell.command(*command.split(), *([shown] if shown else []))}`"
 
     def namespaces(self, id: Id) -> list[tuple[str, ...]]:
         """The namespaces directly below one, all pages of them.

@@ -7,13 +7,15 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import added, chosen, levels, named, with_catalog, with_properties
+from lancehouse.cli.catalogs import added, chosen, connect, levels, named, with_catalog, with_properties
 from lancehouse.cli.output import FAILED, INTERRUPTED, OK, Column
+from lancehouse.conformance import checks as suite
 from lancehouse.conformance.checks import AREAS
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from lancehouse.conformance.target import Target
 
 SMALL = 12
+SUITE = Path(suite.__file__).parent
 LARGE = 205
 """More than two pages of a server that never gives more than 100."""
 
@@ -31,6 +34,16 @@ COLUMNS = (
     Column("outcome", "Result", width=11),
     Column("seen", "What was seen"),
 )
+
+
+def checks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of checks, which are those of functions in the suite's files."""
+    for value in values:
+        area, _, check = value.partition("[")[0].partition(".")
+        file = SUITE / f"{area}.py"
+        if area not in AREAS or f"def check_{check}(" not in file.read_text("utf-8"):
+            raise click.BadParameter(f"there is no check called {value}", ctx, param)
+    return values
 
 
 @click.command()
@@ -51,7 +64,9 @@ COLUMNS = (
     multiple=True,
     help=f"Only this one; may be repeated: {', '.join(AREAS)}.",
 )
-@click.option("--known", metavar="CHECK", multiple=True, help="A check known to fail: reported, not counted.")
+@click.option(
+    "--known", metavar="CHECK", multiple=True, callback=checks, help="A check known to fail: reported, not counted."
+)
 @click.pass_context
 def conformance(
     ctx: click.Context,
@@ -74,6 +89,7 @@ def conformance(
     found = added(checked(ctx, impl), properties)
     target = replace(found, parent=parent or found.parent, root=root, entries=size, known=frozenset(known), areas=areas)
     with app.output.progress(f"checking {target.impl}") as progress, terminable():
+        connect(target)
         report = run(target, lambda result: progress.say(result.check))
     show(app, report)
     ctx.exit(INTERRUPTED if report.interrupted else OK if report.ok else FAILED)
@@ -88,7 +104,7 @@ def checked(ctx: click.Context, impl: str | None) -> Target:
     from lancehouse.conformance.target import Target
 
     found = Target(impl) if impl and not ctx.obj.catalog else chosen(ctx) if impl else named(ctx)
-    if found is None:
+    if found is None or not (impl or ctx.obj.catalog):  # nobody wants its `default` written to unasked
         raise click.UsageError("give --impl with its --property options, or --catalog", ctx)
     return found
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import levels
+from lancehouse.cli.catalogs import name
 from lancehouse.cli.local import session, told, with_cores
 from lancehouse.cli.output import FAILED, Column
 from lancehouse.cli.pairs import side, with_namespace, with_side
@@ -25,7 +25,7 @@ STEPS = (Column("table", "Table"), Column("action", "Action"), Column("words", "
 
 def ids(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Ids as people write them, taken apart."""
-    return tuple(levels(ctx, param, value) for value in values)
+    return tuple(name(ctx, param, value) for value in values)
 
 
 @click.command()
@@ -76,10 +76,11 @@ def copy(
     copier = Copier(side(app, source), side(app, target), data, root, replaces=on_conflict == REPLACE)
     with app.output.progress("planning") as progress:
         steps = copier.plan(chosen(copier.source, namespace, tables), progress.count)
-    conflicts = [step for step in steps if step.action == "conflict"]
-    if dry_run or (conflicts and on_conflict == FAIL):
+    fails = [step for step in steps if step.action == "fails"]
+    conflicts = [step for step in steps if step.action == "conflict"] if on_conflict == FAIL else []
+    if dry_run or (on_conflict == FAIL and (conflicts or fails)):
         show(app, steps, source, target, dry_run=True)
-        _end(ctx, app, conflicts if on_conflict == FAIL else [], dry_run=dry_run)
+        _end(ctx, app, conflicts, fails, dry_run=dry_run)
         return
     if replaced := [step.name for step in steps if step.replaces]:
         confirm(app, f"Take {some(replaced)} out of {target}? Their data stays.", yes=yes)
@@ -89,14 +90,17 @@ def copy(
         ctx.exit(FAILED)
 
 
-def _end(ctx: click.Context, app: App, conflicts: Sequence[Step], *, dry_run: bool) -> None:
-    if not conflicts:
+def _end(ctx: click.Context, app: App, conflicts: Sequence[Step], fails: Sequence[Step], *, dry_run: bool) -> None:
+    if not conflicts and not fails:
         return
     if not dry_run:
-        names = some([step.name for step in conflicts])
+        failures = f"{counted(len(fails), 'table')} that cannot be copied" if fails else ""
+        said = ", ".join(filter(None, (counted(len(conflicts), "conflict") if conflicts else "", failures)))
+        hints = ["--on-conflict skip leaves them out; --on-conflict replace takes the entries in TO away"]
+        names = some([step.name for step in (*conflicts, *fails)])
         app.output.error(
-            f"nothing was done: {counted(len(conflicts), 'conflict')}, {names}",
-            ["--on-conflict skip leaves them out; --on-conflict replace takes the entries in TO away"],
+            f"nothing was done: {said}: {names}",
+            hints if conflicts else ["--on-conflict skip copies the others; it exits with 1 then"],
         )
     ctx.exit(FAILED)
 

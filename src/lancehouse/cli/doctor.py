@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,12 @@ from lancehouse.cli.catalogs import with_client
 from lancehouse.cli.local import age
 from lancehouse.cli.namespace import below
 from lancehouse.cli.output import FAILED, Column
-from lancehouse.cli.words import counted, hidden
+from lancehouse.cli.words import counted
 
 if TYPE_CHECKING:
-    from lancehouse.care.catalogs import Shell
     from lancehouse.care.findings import Finding, Report
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import App
-    from lancehouse.conformance.target import Target
 
 FINDINGS = (
     Column("number", "#", is_number=True),
@@ -80,8 +79,9 @@ def doctor(
     if is_table and (roots or namespace != client.target.parent):
         raise click.UsageError("give the ID of a table, or --namespace NS, or neither; --root goes with the last two")
     with app.output.progress("checking") as progress:
-        visit = Doctor(client, shell(ctx, client.target), roots, older_than, progress.count)
-        report = visit.table(table) if is_table else visit.namespace(namespace)
+        visit = Doctor(client, client.shell, roots, older_than, progress.count)
+        with _explained(client, table if is_table else namespace, is_table=is_table):
+            report = visit.table(table) if is_table else visit.namespace(namespace)
     if fix and report.mendable:
         report = _mended(app, client, report, yes=yes)
     show(app, report)
@@ -89,24 +89,19 @@ def doctor(
         ctx.exit(FAILED)
 
 
-def shell(ctx: click.Context, target: Target) -> Shell:
-    """How commands begin or end that work in the same catalog; secrets are left out."""
-    from lancehouse.care.catalogs import Shell
+@contextmanager
+def _explained(client: Client, id: tuple[str, ...], *, is_table: bool) -> Iterator[None]:
+    """What to type where an id has too few levels."""
+    from lance_namespace.errors import InvalidInputError
 
-    app: App = ctx.obj
-    impl: str | None = ctx.params.get("impl")
-    name = None if impl else app.catalog or app.config.default
-    if name:
-        return Shell(f"lancehouse --catalog {name}")
-    words = [*(["--impl", impl] if impl else []), *_properties(target)]
-    return Shell(after=" ".join(words))
-
-
-def _properties(target: Target) -> list[str]:
-    import shlex
-
-    said = hidden(target.properties)
-    return [word for key, value in said.items() for word in ("--property", shlex.quote(f"{key}={value}"))]
+    try:
+        yield
+    except InvalidInputError as error:
+        if "id is [warehouse or catalog" in str(error):
+            words = ["--namespace", client.shown(id)] if is_table else ["--namespace", "WAREHOUSE"]
+            what = "a namespace with all its tables" if is_table else "one warehouse: this catalog does not list them"
+            error.add_note(f"`{client.shell.command('doctor', *words)}` checks {what}")
+        raise
 
 
 def _mended(app: App, client: Client, report: Report, *, yes: bool) -> Report:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import chosen, levels, with_client, with_set, with_table
+from lancehouse.cli.catalogs import chosen, name, with_client, with_set, with_table
 from lancehouse.cli.moments import Moment, with_moment
 from lancehouse.cli.namespace import with_below, with_recursive
 from lancehouse.cli.output import Column
+from lancehouse.cli.rows import COUNT
 from lancehouse.cli.words import counted, hidden, moment, size
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def list_tables(app: App, namespace: Levels, recursive: bool, client: Client) ->
             found = list(all_tables(client, namespace)) if recursive else client.tables(namespace)
         except InvalidInputError as error:
             if not recursive and namespace:
-                command = f"lancehouse table list --recursive {shown}".rstrip()
+                command = client.shell.command("table", "list", shown, "--recursive")
                 error.add_note(f"`{command}` lists those of all namespaces below it")
             raise
     rows = [{"table": client.shown(each), "id": list(each)} for each in found]
@@ -128,7 +129,7 @@ def schema(app: App, table: Levels, at: Moment, client: Client) -> None:
 
 @click.command()
 @with_table
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only so many, the latest.")
+@click.option("--limit", type=COUNT, metavar="N", help="Only so many, the latest.")
 @with_client
 @click.pass_obj
 def history(app: App, table: Levels, limit: int | None, client: Client) -> None:
@@ -167,8 +168,14 @@ def register(app: App, table: Levels, location: str, overwrite: bool, stored: di
 
     LOCATION is a folder or a URL (s3://, gs://, az://) that the catalog's readers can reach too. No data is moved.
     """
+    from lance_namespace.errors import TableAlreadyExistsError
+
     mode = "Overwrite" if overwrite else "Create"
-    made = client.call("register_table", table, location=location, mode=mode, properties=stored or None)
+    try:
+        made = client.call("register_table", table, location=location, mode=mode, properties=stored or None)
+    except TableAlreadyExistsError as error:
+        error.add_note("--overwrite puts this one in its place; the data of the other stays")
+        raise
     app.output.record("", {"table": client.shown(table), "location": made.location or location})
 
 
@@ -225,7 +232,7 @@ def _location(client: Client, table: Levels) -> str:
 
 @click.command()
 @with_table
-@click.argument("new", metavar="NEW", callback=levels)
+@click.argument("new", metavar="NEW", callback=name)
 @with_client
 @click.pass_context
 def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> None:
@@ -240,9 +247,9 @@ def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> No
     try:
         client.call("rename_table", table, new_table_name=target[-1], new_namespace_id=list(target[:-1]))
     except UnsupportedOperationError as error:
-        error.add_note(
-            f"`lancehouse table register {client.shown(target)} LOCATION` and `lancehouse table deregister "
-            f"{client.shown(table)}` come to the same; `lancehouse table describe` shows the location"
-        )
+        register = client.shell.command("table", "register", client.shown(target), "LOCATION")
+        deregister = client.shell.command("table", "deregister", client.shown(table))
+        where = "is the part below the catalog's root" if client.target.impl == "dir" else "is what `describe` shows"
+        error.add_note(f"`{deregister}` and `{register}` come to the same; LOCATION {where}")
         raise
     app.output.record("", {"table": client.shown(table), "renamed": client.shown(target)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lancehouse.cli.catalogs import pairs, placed
+from lancehouse.cli.catalogs import needed, pairs
 from lancehouse.cli.local import Work, with_work
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
@@ -14,7 +14,7 @@ ICEBERG = "iceberg"
 
 @click.command()
 @click.argument("sources", metavar="SOURCE…", nargs=-1, required=True)
-@click.option("--table", required=True, metavar="ID", callback=placed, help="Where to; a missing table is created.")
+@click.option("--table", required=True, metavar="ID", callback=needed, help="Where to; a missing table is created.")
 @click.option("--format", type=click.Choice(FORMATS), help="By default what the extensions say.")
 @click.option(
     "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What becomes of rows that are there."

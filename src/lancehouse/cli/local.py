@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +106,9 @@ def age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
     if match is None:
         raise click.BadParameter(f"{value!r} is no age: write 12h, 14d or 2w", ctx, param)
     try:
-        return timedelta(**{UNITS[match[2]]: int(match[1])})
+        wanted = timedelta(**{UNITS[match[2]]: int(match[1])})
+        datetime.now(UTC) - wanted
+        return wanted
     except OverflowError:
         raise click.BadParameter(f"{value!r} is more than a calendar has", ctx, param) from None
 

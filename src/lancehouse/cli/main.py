@@ -6,6 +6,7 @@ import errno
 import sys
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,8 @@ default: prod
 catalogs:
   prod: {endpoint: https://…, parent: WAREHOUSE}
 """
+TYPED = "lancehouse.typed"
+UNFORESEEN = "--debug shows the whole trace, which a report of it needs"
 COMMANDS = (
     Lazy("completion", "lancehouse.cli.completion", "Print what makes a shell complete commands."),
     Lazy(
@@ -77,6 +80,11 @@ class Group(lazy.Group):
 
     group_class = lazy.Group
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remember what was typed: how errors are to look may stand behind what is wrong."""
+        ctx.meta[TYPED] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
@@ -89,9 +97,9 @@ class Group(lazy.Group):
             ctx.obj.output.error(str(error), hints(error))
             ctx.exit(FAILED)
         except click.ClickException as error:
-            if ctx.obj is None or ctx.obj.kind == KINDS[0]:
+            if not _wants_json(ctx):
                 raise
-            ctx.obj.output.error(error.format_message(), [])
+            OUTPUTS["json"]().error(error.format_message(), [])
             ctx.exit(error.exit_code)
         except OSError as error:
             if ctx.obj is None or ctx.obj.debug or error.errno == errno.EPIPE:  # click ends quietly where nobody reads
@@ -101,6 +109,21 @@ class Group(lazy.Group):
             ctx.exit(FAILED)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if ctx.obj is None or ctx.obj.debug:
+                raise
+            ctx.obj.output.error(f"this is a fault of lancehouse: {type(error).__name__}: {error}", [UNFORESEEN])
+            ctx.exit(FAILED)
+
+
+def _wants_json(ctx: click.Context) -> bool:
+    """Whether errors are for programs; where the options were not read to their end, by what was typed."""
+    typed: list[str] = ctx.meta.get(TYPED, [])
+    if ctx.obj is not None and ctx.obj.kind == "json":
+        return True
+    return "--output=json" in typed or ("--output", "json") in pairwise(typed)
 
 
 def of_catalogs() -> tuple[type[Exception], ...]:

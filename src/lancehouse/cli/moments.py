@@ -10,6 +10,8 @@ import click
 
 from lancehouse.cli.catalogs import Command
 
+VERSION = click.IntRange(1, 2**63 - 1)
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -27,7 +29,7 @@ class Moment:
 def with_moment(command: Command) -> Command:
     """The options that name a version. The command gets what they say, as `at`."""
 
-    @click.option("--version", type=click.IntRange(1), metavar="N", help="Of this version; default: the latest.")
+    @click.option("--version", type=VERSION, metavar="N", help="Of this version; default: the latest.")
     @click.option("--tag", metavar="NAME", help="Of the version that has this tag.")
     @wraps(command)
     def placed(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:

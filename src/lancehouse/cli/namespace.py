@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import chosen, placed, with_client, with_set
+from lancehouse.cli.catalogs import chosen, needed, placed, with_client, with_set
 from lancehouse.cli.lazy import Group
 from lancehouse.cli.output import Column
 from lancehouse.cli.words import counted, hidden
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAMESPACES = (Column("namespace", "Namespace"),)
 
-with_namespace_id = click.argument("namespace", metavar="ID", callback=placed)
+with_namespace_id = click.argument("namespace", metavar="ID", callback=needed)
 
 
 def below(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:

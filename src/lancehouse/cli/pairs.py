@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -33,6 +34,7 @@ def side(app: App, name: str) -> Side:
     """
     from lance_namespace.errors import InvalidInputError
 
+    from lancehouse.care.catalogs import Shell
     from lancehouse.care.sides import Side
     from lancehouse.cli.client import Client
     from lancehouse.lake.reaching import reaching
@@ -40,7 +42,8 @@ def side(app: App, name: str) -> Side:
     os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
     target = app.config.catalog(name)
     try:
-        return Side(name, Client(reaching(target.connect(), target.properties), target))
+        shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
+        return Side(name, Client(reaching(target.connect(), target.properties), target, shell))
     except InvalidInputError as error:
         from lancehouse.lake.errors import readable
 

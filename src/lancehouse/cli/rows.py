@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Levels = tuple[str, ...]
 
 FEW = 10
+COUNT = click.IntRange(1, 2**31 - 1)
 RIGID = ("number", "time", "bool")
 BLOBS = "blobs_descriptions"
 """How blobs are read: not at all."""
@@ -46,14 +47,14 @@ def with_columns(command: Command) -> Command:
 @click.pass_obj
 def count(app: App, table: Levels, where: str | None, at: Moment, client: Client) -> None:
     """Count the rows of the table ID."""
-    with client.opened(table, **at.arguments) as (_, dataset), filtered():
+    with client.opened(table, **at.arguments) as (_, dataset), filtered(where):
         rows, version = dataset.count_rows(where), dataset.version
     app.output.record("", {"table": client.shown(table), "version": version, "rows": rows})
 
 
 @click.command()
 @with_table
-@click.option("--limit", "-n", type=click.IntRange(1), default=FEW, show_default=True, metavar="N", help="How many.")
+@click.option("--limit", "-n", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many.")
 @with_columns
 @with_where
 @with_moment
@@ -69,18 +70,21 @@ def preview(
     """
     with client.opened(table, **at.arguments) as (ref, dataset):
         names = chosen(ref, dataset.schema, columns)
-        with filtered():
+        with filtered(where):
             found = dataset.scanner(
                 columns=names, filter=where, limit=limit, scan_in_order=True, blob_handling=BLOBS
             ).to_table()
         fields, version = [dataset.schema.field(name) for name in names], dataset.version
-    told = {"table": client.shown(table), "version": version, "rows": found.num_rows}
+    told = {"table": client.shown(table), "version": version, "count": found.num_rows}
     show(app, found, fields, told, f"{client.shown(table)}, version {version}: {counted(found.num_rows, 'row')}")
 
 
 @contextmanager
-def filtered() -> Iterator[None]:
-    """Say what is wrong with a filter in words for whoever typed it; other errors pass."""
+def filtered(where: str | None) -> Iterator[None]:
+    """Say what is wrong with a filter, if there is one, in words for whoever typed it; other errors pass."""
+    if where is None:
+        yield
+        return
     from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
     from lancehouse.lake.errors import translated

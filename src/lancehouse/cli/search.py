@@ -14,7 +14,7 @@ import click
 
 from lancehouse.cli.catalogs import Command, with_client, with_table
 from lancehouse.cli.moments import Moment, with_moment
-from lancehouse.cli.rows import FEW, Levels, chosen, filtered, show, with_columns, with_where
+from lancehouse.cli.rows import COUNT, FEW, Levels, chosen, filtered, show, with_columns, with_where
 from lancehouse.cli.words import counted
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 METRICS = ("l2", "cosine", "dot")
 DISTANCE, SCORE = "_distance", "_score"
+LARGEST = 3.4e38
+"""What a float of 32 bits can hold, in which vectors are compared."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,9 @@ class Question:
     def _of_a_row(self, table: TableRef, dataset: LanceDataset, column: str) -> tuple[float, ...]:
         from lance_namespace.errors import InvalidInputError
 
-        found = dataset.scanner(columns=[column], filter=self.like, limit=1, scan_in_order=True).to_table()
-        if not found.num_rows or not found.column(0)[0].is_valid:
+        like = f"({self.like}) AND {_quoted(column)} IS NOT NULL"
+        found = dataset.scanner(columns=[column], filter=like, limit=1, scan_in_order=True).to_table()
+        if not found.num_rows:
             raise InvalidInputError(f"{table}: no row with a vector in {column} is like that: {self.like}")
         return tuple(map(float, found.column(0)[0].as_py()))
 
@@ -100,11 +103,18 @@ def vector(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
         return None
     try:
         text = sys.stdin.read() if value == "-" else Path(value[1:]).read_text("utf-8") if value[:1] == "@" else value
-        return tuple(map(float, json.loads(f"[{text.strip().removeprefix('[').removesuffix(']')}]")))
+        numbers = json.loads(f"[{text.strip().removeprefix('[').removesuffix(']')}]")
+        if not all(type(each) in (int, float) and abs(each) <= LARGEST for each in numbers):  # NaN is not, either
+            raise ValueError
+        return tuple(map(float, numbers))
     except OSError as error:
         raise click.BadParameter(f"{value[1:]} cannot be read: {error.strerror}", ctx, param) from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise click.BadParameter("a vector is numbers such as 0.1,0.2,0.3", ctx, param) from None
+
+
+def _quoted(column: str) -> str:
+    return ".".join(f"`{level}`" for level in column.split("."))
 
 
 def with_question(command: Command) -> Command:
@@ -116,7 +126,7 @@ def with_question(command: Command) -> Command:
     @click.option("--like", metavar="SQL", help="Like the vector of the first row for which this holds: 'id = 7'.")
     @click.option("--text", "words", metavar="WORDS", help="With these words, by a full-text index.")
     @click.option("--on", metavar="COLUMN", help="What to search; leave it out where only one column will do.")
-    @click.option("-k", type=click.IntRange(1), default=FEW, show_default=True, metavar="N", help="How many rows.")
+    @click.option("-k", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many rows.")
     @click.option("--metric", type=click.Choice(METRICS), help="What near means; default: as the index has it, or l2.")
     @with_where
     @wraps(command)
@@ -146,8 +156,8 @@ def search(app: App, table: Levels, question: Question, columns: tuple[str, ...]
         names = chosen(ref, dataset.schema, columns)
         if not columns:
             names = [name for name in names if kind_of(dataset.schema.field(name)) != "blob"]
-        with filtered():
+        with filtered(question.where or question.like):
             found, version = question.answer(ref, dataset, names), dataset.version
-    told = {"table": client.shown(table), "version": version, "rows": found.num_rows}
+    told = {"table": client.shown(table), "version": version, "count": found.num_rows}
     words = f"{client.shown(table)}, version {version}: {counted(found.num_rows, 'row')}"
     show(app, found, list(found.schema), told, words)

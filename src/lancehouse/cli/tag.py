@@ -8,6 +8,7 @@ import click
 
 from lancehouse.cli.catalogs import with_client, with_table
 from lancehouse.cli.lazy import Group
+from lancehouse.cli.moments import VERSION
 from lancehouse.cli.output import Column
 from lancehouse.cli.words import counted
 
@@ -45,7 +46,7 @@ def list_all(app: App, table: Levels, client: Client) -> None:
 @tag.command()
 @with_table
 @with_name
-@click.option("--version", type=click.IntRange(1), metavar="N", help="Which one; default: the latest.")
+@click.option("--version", type=VERSION, metavar="N", help="Which one; default: the latest.")
 @with_client
 @click.pass_obj
 def create(app: App, table: Levels, name: str, version: int | None, client: Client) -> None:
@@ -58,7 +59,7 @@ def create(app: App, table: Levels, name: str, version: int | None, client: Clie
 @tag.command()
 @with_table
 @with_name
-@click.option("--version", type=click.IntRange(1), metavar="N", help="Which one; default: the latest.")
+@click.option("--version", type=VERSION, metavar="N", help="Which one; default: the latest.")
 @with_client
 @click.pass_obj
 def update(app: App, table: Levels, name: str, version: int | None, client: Client) -> None:

@@ -185,6 +185,10 @@ def cleanup(where: Where, older_than: timedelta, dry_run: bool, work: Work) -> N
 @with_work
 def remove_orphans(where: Where, older_than: timedelta, no_writers: bool, dry_run: bool, work: Work) -> None:
     """Remove files of killed jobs, which no version names."""
+    from lancehouse.lake.orphans import LEAST_AGE
+
+    if older_than < LEAST_AGE and not no_writers:
+        raise click.UsageError("a writer may need an hour to commit: give --older-than 1h or more, or --no-writers")
     where.look(work)
     with work.begin(f"looking for orphans of {where}") as catalog:
         found = catalog.remove_orphans(**where.arguments, older_than=older_than, dry_run=dry_run, no_writers=no_writers)

@@ -162,7 +162,7 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
         if operation.body is Body.ARROW:
             made = getattr(pair.tables, operation.call)(asked, data)
             return made.model_copy(update={"storage_options": None}) if isinstance(made, CreateTableResponse) else made
-        if backend.is_warehouse and not request.id and operation.call in OF_ROOT:
+        if operation.call in OF_ROOT and backend.is_warehouse and not request.id:
             pair.inner.list_namespaces(ListNamespacesRequest(id=asked.id, limit=1))  # whether the caller may see it
             return OF_ROOT[operation.call]
         told = _with_first(pair, asked, lambda: _carried_out(pair, operation.call, asked))
