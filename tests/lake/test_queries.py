@@ -199,6 +199,8 @@ def test_a_branch(ours: FolderNamespace, table: list[str]) -> None:
         (nearest(vector_column="id"), InvalidInputError),
         (nearest(vector={"single_vector": [1.0]}), InvalidInputError),
         (nearest(vector={"multi_vector": [VECTOR, [1.0]]}), InvalidInputError),
+        (nearest(vector={"multi_vector": [[]]}), InvalidInputError),
+        (nearest(vector={"multi_vector": [VECTOR, []]}), InvalidInputError),
         (nearest(distance_type="zz"), InvalidInputError),
         (nearest(minimum_nprobes=3, maximum_nprobes=2), InvalidInputError),
         (text(match("a", operator="xor")), InvalidInputError),

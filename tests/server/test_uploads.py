@@ -86,7 +86,7 @@ def test_who_drips_takes_no_place_for_long() -> None:
 
         upload = Upload(receive, LENGTH, 0.2)
         with pytest.raises(TooSlowError, match=r"did not begin to come within 0\.2 s"):
-            await upload.begin()
+            await asyncio.wait_for(upload.begin(), 10)
         upload.end()
 
     asyncio.run(run())

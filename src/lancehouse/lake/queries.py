@@ -167,6 +167,8 @@ def _nearest(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None
     vector = query.vector.single_vector or query.vector.multi_vector
     if not vector:
         return None
+    if any(isinstance(each, list) and not each for each in vector):
+        raise InvalidInputError("one of the query vectors is empty")
     bounds = (query.lower_bound, query.upper_bound)
     ranged = query.minimum_nprobes is not None or query.maximum_nprobes is not None
     options = {
