@@ -25,6 +25,7 @@ class Asked:
 
     namespace: Any = None
     target: Any = None
+    shell = Shell()
 
     def shown(self, id: Sequence[str]) -> str:
         return ".".join(id)
@@ -51,7 +52,7 @@ class Looks(Inspector):
 
 
 def ward(*seen: Seen) -> Ward:
-    return Ward(Asked(), Looks(*seen), Shell(), ("db", "docs"), timedelta(days=7))
+    return Ward(Asked(), Looks(*seen), ("db", "docs"), timedelta(days=7))
 
 
 @pytest.fixture

@@ -224,8 +224,8 @@ def test_another_backend_needs_a_role_on_it(guest: Console, question: str) -> No
 
 @pytest.mark.parametrize("question", ["namespaces", "entries"])
 def test_a_page_is_never_empty_while_there_is_more(ada: Console, question: str) -> None:
-    for place in (("main", "library"), ("laptop",)):
-        assert len(ada.told(question, *place, limit=0)["names"]) <= 1
+    assert len(ada.told(question, "main", "library", limit=0)["names"]) == 1
+    assert ada.ask(question, "laptop", limit=0).status == 200
 
 
 def test_nothing_is_changed_through_the_console(ada: Console) -> None:

@@ -42,6 +42,10 @@ class Catalog(Lists, Protocol):
     def target(self) -> Target:
         """What it was made of."""
 
+    @property
+    def shell(self) -> Shell:
+        """How commands that reach it begin and end."""
+
     def shown(self, id: Sequence[str]) -> str:
         """An id as it is typed."""
 

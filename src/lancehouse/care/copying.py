@@ -5,7 +5,6 @@ All is planned before anything is done. Done again, it goes on where it was: wha
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,6 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.care.catalogs import Shell
 from lancehouse.care.sides import Side
 from lancehouse.clients.inspection import Neighbour, Seen, manages
 from lancehouse.clients.management import ManagedTables
@@ -185,8 +183,7 @@ class Copier:
                 return replace(step, action=Action.PRESENT)
             return replace(step, action=Action.CONFLICT, why=self._taken(there))
         if step.is_managed and manages(self.target.catalog.namespace):
-            shell = Shell(f"lancehouse --catalog {shlex.quote(self.source.name)}")
-            typed = shell.command("table", "manage", step.name, "--by", STORAGE)
+            typed = self.source.catalog.shell.command("table", "manage", step.name, "--by", STORAGE)
             why = (
                 f"{self.source.name} manages its versions, and {self.target.name} would too: with --data it gets a "
                 f"copy of its own, or `{typed}`"

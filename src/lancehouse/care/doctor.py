@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import unquote
 
@@ -24,7 +24,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.care.catalogs import Catalog, Shell
+from lancehouse.care.catalogs import Catalog
 from lancehouse.care.findings import Finding, Kind, Report, Severity, ordered
 from lancehouse.care.tables import SOON, Ward, age
 from lancehouse.clients.inspection import Neighbour, Seen, inspector
@@ -50,14 +50,12 @@ class Doctor:
 
     Args:
         catalog: which.
-        shell: how commands that reach it begin.
         roots: more places below which every dataset should have an entry.
         older_than: how old a staged manifest is that its writer has surely given up.
         told: is called as the work goes on.
     """
 
     catalog: Catalog
-    shell: Shell = field(default_factory=Shell)
     roots: Sequence[str] = ()
     older_than: timedelta = WEEK
     told: Told = lambda _done, _total: None
@@ -150,7 +148,7 @@ class Doctor:
                     Severity.ERROR,
                     self.catalog.shown(level),
                     f"its tables cannot be listed: {error}",
-                    self.shell.command("table", "list", self.catalog.shown(level)),
+                    self.catalog.shell.command("table", "list", self.catalog.shown(level)),
                 )
             )
             return []
@@ -166,7 +164,7 @@ class Doctor:
 
     def _examine(self, ids: Sequence[Id]) -> None:
         """Look at tables, several at once; one that fails does not stop the others."""
-        wards = [Ward(self.catalog, self._inspector, self.shell, each, self.older_than) for each in ids]
+        wards = [Ward(self.catalog, self._inspector, each, self.older_than) for each in ids]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             futures = {pool.submit(ward.examined): ward.id for ward in wards}
             try:
@@ -242,7 +240,7 @@ class Doctor:
             if is_inside
             else f"it lies around {named}: a purge of one may destroy the other"
         )
-        command = _guarding(other.id) if other.is_iceberg else self.shell.command("table", "describe", name)
+        command = _guarding(other.id) if other.is_iceberg else self.catalog.shell.command("table", "describe", name)
         where = "" if other.is_iceberg else "; never clean that up, or move one of them"
         return Finding(Kind.CLEAN_UP, Severity.ERROR, name, f"{what}{where}", command)
 
@@ -289,8 +287,10 @@ class Doctor:
             namespace = (*top, "NAMESPACE")
         fitting = (*namespace, name.removesuffix(".lance"))
         table = self.catalog.shown((*namespace, "NAME") if fitting in self._seen else fitting)
-        made = [self.shell.command("namespace", "create", self.catalog.shown(each)) for each in missing]
-        return " && ".join([*made, self.shell.command("table", "register", table, self._place_for(place, root))])
+        made = [self.catalog.shell.command("namespace", "create", self.catalog.shown(each)) for each in missing]
+        return " && ".join(
+            [*made, self.catalog.shell.command("table", "register", table, self._place_for(place, root))]
+        )
 
     def _place_for(self, place: str, root: str) -> str:
         """A location as the catalog takes it: Lance's `dir` wants the part below its root."""
@@ -306,7 +306,7 @@ class Doctor:
             is_needed = bool(managed) and use.startswith("versions")
             what = f"the server has no `{call}`, which {use} need"
             severity = Severity.ERROR if is_needed else Severity.NOTE
-            command = self.shell.command("table", "manage", managed[0], "--by", "storage") if is_needed else ""
+            command = self.catalog.shell.command("table", "manage", managed[0], "--by", "storage") if is_needed else ""
             yield Finding(Kind.FEATURES, severity, "", what, command)
 
     # Who we are
@@ -317,7 +317,7 @@ class Doctor:
         if ends is None:
             return
         left = timedelta(seconds=ends - time.time())
-        told = self.shell.command("doctor")
+        told = self.catalog.shell.command("doctor")
         words = f"get a new one, set {TOKEN} of the catalog to it, and look again"
         if left < timedelta(0):
             what = f"the token of this catalog ended {age(-left)} ago: {words}"
@@ -328,10 +328,10 @@ class Doctor:
 
     def _refused(self, error: LanceNamespaceError) -> Finding:
         what = f"the catalog refuses access: {error}; set `credential` or `{TOKEN}` of the catalog, and look again"
-        return Finding(Kind.CREDENTIALS, Severity.ERROR, "", what, self.shell.command("doctor"))
+        return Finding(Kind.CREDENTIALS, Severity.ERROR, "", what, self.catalog.shell.command("doctor"))
 
     def _of(self, id: Id, kind: Kind, severity: Severity, what: str, *words: str) -> Finding:
-        return Finding(kind, severity, self.catalog.shown(id), what, self.shell.command(*words))
+        return Finding(kind, severity, self.catalog.shown(id), what, self.catalog.shell.command(*words))
 
 
 def _guarding(id: Id) -> str:

@@ -17,7 +17,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.care.catalogs import Catalog, Shell
+from lancehouse.care.catalogs import Catalog
 from lancehouse.care.findings import Finding, Kind, Severity
 from lancehouse.clients.inspection import Inspector, Neighbour, Seen
 from lancehouse.credentials import EXPIRES
@@ -40,7 +40,6 @@ class Ward:
 
     catalog: Catalog
     inspector: Inspector
-    shell: Shell
     id: Id
     older_than: timedelta
 
@@ -51,7 +50,7 @@ class Ward:
 
     def finding(self, kind: Kind, severity: Severity, what: str, *words: str) -> Finding:
         """Something that is wrong with it; the words are what to type next."""
-        return Finding(kind, severity, self.name, what, self.shell.command(*words) if words else "")
+        return Finding(kind, severity, self.name, what, self.catalog.shell.command(*words) if words else "")
 
     def examined(self) -> tuple[Seen | Neighbour | None, list[Finding]]:
         """What the catalog has of it, if that can be seen, and what is wrong."""

@@ -79,7 +79,7 @@ def doctor(
     if is_table and (roots or namespace != client.target.parent):
         raise click.UsageError("give the ID of a table, or --namespace NS, or neither; --root goes with the last two")
     with app.output.progress("checking") as progress:
-        visit = Doctor(client, client.shell, roots, older_than, progress.count)
+        visit = Doctor(client, roots, older_than, progress.count)
         with _explained(client, table if is_table else namespace, is_table=is_table):
             report = visit.table(table) if is_table else visit.namespace(namespace)
     if fix and report.mendable:

@@ -13,6 +13,7 @@ from lancehouse.catalog.callers import Role
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.requests import parse_query
 from lancehouse.gateway.tables import Table
+from lancehouse.server.lance import token_of
 
 if TYPE_CHECKING:
     from lancehouse.catalog.warehouses import Warehouse
@@ -73,9 +74,7 @@ class Asked:
     @property
     def token(self) -> str | None:
         """What says who calls: the catalog is asked in their name."""
-        headers = self.call.headers
-        scheme, _, token = headers.get("authorization", "").strip().partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+        return token_of(self.call.headers)
 
     @property
     def table(self) -> Table:

@@ -75,7 +75,7 @@ def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
     if operation.name == "ListAllTables":
         more = {"delimiter": requests.delimiter_of(query)}
         request = request.model_copy(update={"context": {**(request.context or {}), **more}})
-    return _answer(operation, ask(backend, operation, request, _token(call.headers), call.upload))
+    return _answer(operation, ask(backend, operation, request, token_of(call.headers), call.upload))
 
 
 def _require(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:
@@ -107,7 +107,7 @@ def _consider_vending(call: Call, backend: Backend, request: Any) -> None:
         call.caller.identity.require(Role.WRITER, backend.name, tuple(request.id[:-1]))
 
 
-def _token(headers: Mapping[str, str]) -> str | None:
+def token_of(headers: Mapping[str, str]) -> str | None:
     """What says who calls: the catalog is asked in their name."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
