@@ -722,6 +722,31 @@ def test_a_server_that_does_half_a_transaction(three: list[Table], proxy: FaultP
     assert [violations(history) for history in found.values()] == [[]] * 3
 
 
+@on("sqlite", "reference")
+def test_a_server_that_says_yes_to_a_transaction_that_was_overtaken(three: list[Table], proxy: FaultProxy) -> None:
+    """What Iceberg's own server does when somebody commits to all the tables just then."""
+
+    def overtaken(request: Request, forward: Forward) -> Answer:
+        assert run(writers.transact, work_on(three, 2)) == [0]
+        return canned(204)(request, forward)
+
+    proxy.add(overtaken, method="POST", path="/transactions/commit$")
+    assert run(writers.transact, work_on(three, 1, through=proxy.uri)) == [0]
+    outcomes = {each.outcome: each.error for each in read_notes(three[0].notes.parent)}
+    assert set(outcomes) == {ACKNOWLEDGED, REFUSED}
+    assert outcomes[REFUSED].startswith("ConcurrentModificationError: ")
+    assert {len(history.versions) for history in check_whole(three).values()} == {2}
+    assert [table.staged() for table in three] == [set()] * 3
+
+
+def test_a_server_that_says_yes_to_a_transaction_and_does_nothing(three: list[Table], proxy: FaultProxy) -> None:
+    proxy.add(canned(204), method="POST", path="/transactions/commit$")
+    assert run(writers.transact, work_on(three, 1, through=proxy.uri)) == [0]
+    [unknown] = read_notes(three[0].notes.parent)
+    assert (unknown.outcome, unknown.error[:25]) == (UNKNOWN, "CommitStateUnknownError: ")
+    assert {len(history.versions) for history in check_whole(three).values()} == {1}
+
+
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_storage_fails_after_the_catalogs_yes(three: list[Table], monkeypatch: pytest.MonkeyPatch, good: int) -> None:
     """The transaction is made, whatever becomes of the manifests; the next reader puts them in their place."""

@@ -250,7 +250,8 @@ class ManagedCommits(ManagedVersions):
         """Some servers commit table after table: see that a transaction was made for all, where that can be seen.
 
         Raises:
-            CommitStateUnknownError: it was not.
+            ConcurrentModificationError: somebody else was faster with all of them, and the server did not notice.
+            CommitStateUnknownError: it was made for some of them, or for none though nobody else was there.
         """
         try:
             landed = self._landed(versions)
@@ -259,8 +260,13 @@ class ManagedCommits(ManagedVersions):
         except LanceNamespaceError as error:
             logger.warning("the server said yes to a transaction, and cannot be asked again: %s", error)
             return
-        if not landed:
+        if landed is None:
             raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
+        if not landed:
+            tables = ", ".join(dict.fromkeys(str(each.table) for each in versions))
+            raise ConcurrentModificationError(
+                f"{tables}: the server said yes to a transaction, but other versions were accepted before"
+            )
 
     def _commit(
         self, tables: Sequence[TableId], changes: Sequence[TableChange], landed: Callable[[], bool | None]
