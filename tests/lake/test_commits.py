@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from unittest.mock import patch
 
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace.errors import ConcurrentModificationError, InternalError
+from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError
 
 from lancehouse.lake import commits
 from lancehouse.lake.commits import RUN, OvertakenError, create_with, version_of_run
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Layout, Piece, discard, metadata, place, write
+from lancehouse.lake.fragments import Layout, Piece, discard, lost, metadata, place, write
+from lancehouse.lake.manifests import made_by
 from tests.schema.storable import STORABLE, label
 
 
@@ -212,3 +217,91 @@ def test_how_many_rows_a_version_has_written(table: TableRef) -> None:
     table.open().merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(5, 6))
     table.open().delete("id = 3")
     assert [commits.rows_added(table, version) for version in (1, 2, 3, 4)] == [2, 3, 2, None]
+
+
+def test_a_run_that_is_done_twice_at_once_is_done_once(table: TableRef) -> None:
+    monday, same, other = (written(table, rows(number)) for number in (3, 4, 5))
+    assert commits.append(table, place(table), other, 1, {RUN: "other"}) == 2
+    assert commits.append(table, place(table), monday, 1, {RUN: "monday"}) == 3
+    with pytest.raises(commits.RunMadeError, match="has just made version 3") as refused:
+        commits.append(table, place(table), same, 1, {RUN: "monday"})
+    assert (refused.value.version, commits.is_refusal(refused.value)) == (3, True)
+    assert ids(table) == [1, 2, 3, 5]
+
+
+def test_a_run_that_is_done_twice_at_the_very_same_time(table: TableRef) -> None:
+    """The second has looked before the first was there: it takes its rows out again."""
+    monday, same, other = (written(table, rows(number)) for number in (3, 4, 5))
+    commit, late = commits.commit, [monday]
+
+    def overtaken(*arguments: Any, **options: Any) -> int:
+        if late:
+            commits.append(table, place(table), late.pop(), 1, {RUN: "monday"})
+            commits.append(table, place(table), other, 1)
+        return commit(*arguments, **options)
+
+    with patch.object(commits, "commit", overtaken):
+        assert commits.append(table, place(table), same, 1, {RUN: "monday"}) == 2
+    assert ids(table) == [1, 2, 3, 5]
+    assert sorted(table.open().checkout_version(4).to_table()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+
+
+def test_many_runs_append_at_once(table: TableRef) -> None:
+    def add(number: int) -> None:
+        mine = TableRef(table.location)
+        with suppress(commits.RunMadeError):
+            commits.append(mine, place(mine), written(mine, rows(number // 2)), 1, {RUN: str(number // 2)})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(200, 224)))
+    assert ids(table) == [1, 2, *range(100, 112)]
+
+
+def test_what_was_undone_and_put_back_is_there(table: TableRef) -> None:
+    made = commits.append(table, place(table), written(table, rows(3)), 1)
+    for version, undone in ((1, True), (made, False), (1, True), (4, False)):
+        dataset = table.open()
+        commits.restore(table, place(table), version, dataset.version)
+        assert commits.is_undone(table, made) is undone
+        assert (3 in ids(table)) is not undone
+
+
+def test_a_table_that_was_made_anew_is_another_one(table: TableRef) -> None:
+    known = made_by(table.open())
+    lance.write_dataset(rows(3), table.location, mode="append")
+    commits.require_same(table, 1, known)
+    table.open().cleanup_old_versions(timedelta(0))
+    commits.require_same(table, 1, known)
+    rmtree(str(table.location))
+    lance.write_dataset(rows(1, 2), table.location)
+    with pytest.raises(ConcurrentModificationError, match="made anew"):
+        commits.require_same(table, 1, known)
+
+
+def test_of_two_creators_the_second_appends_if_it_may(tmp_path: Path) -> None:
+    table = TableRef(str(tmp_path / "new"))
+    first, second = written(table, rows(1), "overwrite"), written(table, rows(2), "overwrite")
+    assert commits.create_or_append(table, place(table), rows().schema, first) == 1
+    assert commits.create_or_append(table, place(table), rows().schema, second) == 2
+    assert ids(table) == [1, 2]
+    other = pa.table({"id": ["x"]})
+    with pytest.raises(OvertakenError):
+        commits.create_or_append(table, place(table), other.schema, written(table, other, "overwrite"))
+    assert ids(table) == [1, 2]
+
+
+def test_pieces_whose_files_are_gone(table: TableRef) -> None:
+    kept, gone = written(table, rows(3)), written(table, rows(4))
+    [each] = metadata(gone)
+    Path(table.location or "", "data", each.files[0].path).unlink()
+    assert lost([*kept, *gone], place(table)) == set(gone)
+    assert lost([], place(table)) == set()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"max_rows_per_file": 0}, {"max_bytes_per_file": -1}, {"max_rows_per_file": "9"}, {"data_storage_version": "9.9"}],
+)
+def test_a_layout_that_cannot_be(layout: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(layout))):
+        Layout(**layout)

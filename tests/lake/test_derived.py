@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from types import FunctionType
 from typing import Any
 
 import lance
@@ -152,3 +155,102 @@ def test_the_digest_knows_functions_by_what_they_do(table: TableRef) -> None:
 
     assert digest(doubled) == digest(doubled)
     assert digest(lambda batch: pc.add(batch.column("id"), 1)) != digest(lambda batch: pc.add(batch.column("id"), 2))
+
+
+class Times:
+    """A function with something to remember."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        return pc.multiply(batch.column("id"), self.number)
+
+    def method(self, batch: pa.RecordBatch) -> Any:
+        return self(batch)
+
+
+def times(batch: pa.RecordBatch, number: int = 1) -> Any:
+    return pc.multiply(batch.column("id"), number)
+
+
+def closed_over(number: Any) -> Function:
+    return lambda batch: times(batch, number)
+
+
+def deeply(number: int) -> Function:
+    if number == 1:
+        return lambda batch: times(batch, (lambda: 1)())
+    return lambda batch: times(batch, (lambda: 2)())
+
+
+SCALE = 1
+
+
+def scaled(batch: pa.RecordBatch) -> Any:
+    return pc.multiply(batch.column("id"), SCALE)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Times,
+        lambda number: Times(number).method,
+        lambda number: partial(times, number=number),
+        closed_over,
+        lambda number: closed_over(pa.scalar(number)),
+        deeply,
+        lambda number: FunctionType(times.__code__, globals(), argdefs=(number,)),
+        lambda number: FunctionType(scaled.__code__, {"pc": pc, "SCALE": number}),
+    ],
+    ids=["object", "method", "partial", "closure", "closure of a value", "nested", "default", "global"],
+)
+def test_the_digest_knows_what_functions_were_given(table: TableRef, make: Any) -> None:
+    dataset = table.open()
+    one, again, other = (Derivation.of(table, dataset, {"a": make(number)}).digest for number in (1, 1, 2))
+    assert one == again != other
+
+
+def test_functions_that_cannot_be_told_apart_are_others(table: TableRef) -> None:
+    """No work of before is better than that of another."""
+    dataset = table.open()
+
+    def make() -> Function:
+        lock = Lock()
+        return lambda batch: doubled(batch) if lock else None
+
+    one, other = (Derivation.of(table, dataset, {"a": make()}).digest for _ in range(2))
+    assert one != other
+
+
+def test_columns_of_others_that_came_meanwhile_stay(tmp_path: Path) -> None:
+    """Also when the fragment that told the schema is gone."""
+    table = TableRef(str(tmp_path / "t"))
+    lance.write_dataset(pa.table({"id": list(range(10))}), tmp_path / "t", max_rows_per_file=5)
+    dataset = table.open()
+    derivation = Derivation.of(table, dataset, {"twice": "id * 2"})
+    done = [execute(table, dataset, each, derivation) for each in missing(dataset, [])]
+    table.open().optimize.compact_files()
+    table.open().add_columns({"other": "id + 100"})
+    with pytest.raises(ConcurrentModificationError):
+        finish(table, place(table), dataset, derivation, done)
+    dataset = table.open()
+    done += [execute(table, dataset, each, derivation) for each in missing(dataset, done)]
+    finish(table, place(table), dataset, derivation, done)
+    assert table.open().to_table(filter="id = 7").to_pylist() == [{"id": 7, "other": 107, "twice": 14}]
+
+
+def test_a_function_of_an_empty_table_gets_its_columns(tmp_path: Path) -> None:
+    table = TableRef(str(tmp_path / "t"))
+    lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "t")
+    added(table, {"twice": doubled})
+    assert table.open().schema == pa.schema([("id", pa.int64()), ("twice", pa.int64())])
+
+
+def test_a_function_that_changes_its_type(table: TableRef) -> None:
+    def odd(batch: pa.RecordBatch) -> Any:
+        ids: Any = batch.column("id")
+        return ids if ids[0].as_py() < 30 else batch.column("word")
+
+    with pytest.raises(InvalidInputError, match="column odd: its function gave string, but int64 of the first 16 rows"):
+        added(table, {"odd": odd})

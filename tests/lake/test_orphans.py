@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import time
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -125,6 +126,24 @@ def test_cleaning_up_a_branch(worn: Worn) -> None:
     cleanup(worn.ref, NOW)
     assert (side.open().count_rows(), worn.open().count_rows()) == (33, 60)
     assert sorted(side.open().to_table()["id"].to_pylist()) == [*range(30), 100, 101, 102]
+
+
+def test_a_table_among_the_data_of_another_is_not_cleaned_away(plain: Worn) -> None:
+    """Lance takes all below `data` for its own."""
+    inner = plain.folder / "data" / "inner.lance"
+    lance.write_dataset(rows(3), inner)
+    age(plain)
+    with pytest.raises(InvalidTableStateError, match=r"another table lies at data/inner\.lance"):
+        cleanup(plain.ref, NOW)
+    assert lance.dataset(inner).to_table().num_rows == 3
+
+
+@pytest.mark.parametrize("older_than", ["14d", 14, None, timedelta(days=-1), timedelta(days=900_000)])
+def test_what_is_no_age(plain: Worn, older_than: Any) -> None:
+    with pytest.raises(InvalidInputError, match="older_than is an age"):
+        cleanup(plain.ref, older_than)
+    with pytest.raises(InvalidInputError, match="older_than is an age"):
+        plan(plain.ref, older_than, no_writers=True)
 
 
 def test_what_cannot_be_cleaned_up(plain: Worn, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from unittest.mock import patch
 
@@ -15,8 +17,9 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
 )
 
+from lancehouse.lake import commits
 from lancehouse.lake.progress import Progress
-from lancehouse.spark import LanceCatalog
+from lancehouse.spark import LanceCatalog, ingesting
 from lancehouse.spark.sources import units
 
 
@@ -140,3 +143,146 @@ def test_what_is_wrong_is_said_at_once(
     with pytest.raises(error, match=says):
         ask(catalog, folder)
     assert not (tmp_path / "tables" / "t.lance").exists()
+
+
+def interrupted(catalog: LanceCatalog, *arguments: Any, **options: Any) -> None:
+    """An ingest that dies when all is written, before its commit."""
+    with patch.object(commits, "commit", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        catalog.ingest(*arguments, **options)
+
+
+def test_what_was_cleaned_away_meanwhile_is_written_again(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    catalog.ingest(folder / "0.parquet", "t")
+    interrupted(catalog, folder, "t")
+    place = tmp_path / "tables" / "t.lance"
+    for file in place.rglob("*.lance"):
+        os.utime(file, (0, 0))
+    catalog.cleanup("t")
+    assert len(list((place / "data").iterdir())) == 1
+    catalog.ingest(folder, "t")
+    assert ids(tmp_path) == sorted([*range(100), *range(400)])
+
+
+def test_what_is_cleaned_away_before_the_commit_is_not_committed(
+    catalog: LanceCatalog, folder: Path, tmp_path: Path
+) -> None:
+    catalog.ingest(folder / "0.parquet", "t")
+    interrupted(catalog, folder / "1.parquet", "t")
+    place = tmp_path / "tables" / "t.lance"
+    written = ingesting._written
+
+    def and_then_cleaned(*arguments: Any) -> Any:
+        done = written(*arguments)
+        for file in (place / "data").iterdir():
+            if file.name not in {each.path for each in lance.dataset(place).get_fragments()[0].data_files()}:
+                file.unlink()
+        return done
+
+    with (
+        patch.object(ingesting, "_written", and_then_cleaned),
+        pytest.raises(LanceNamespaceError, match="run it again") as refused,
+    ):
+        catalog.ingest(folder / "1.parquet", "t")
+    assert refused.value.code.value == 14
+    catalog.ingest(folder / "1.parquet", "t")
+    assert ids(tmp_path) == list(range(200))
+
+
+@pytest.mark.parametrize("mode", ["create", "overwrite"])
+def test_of_two_at_once_the_second_harms_nobody(catalog: LanceCatalog, folder: Path, tmp_path: Path, mode: str) -> None:
+    """The second finds what the first has noted, and is refused; what it took over is the first one's by then."""
+    if mode == "overwrite":
+        catalog.ingest(folder / "0.parquet", "t")
+    commit, others = commits.commit, [1]
+
+    def second_comes_first(*arguments: Any, **options: Any) -> int:
+        if others:
+            others.pop()
+            catalog.ingest(folder, "t", mode=mode)
+        return commit(*arguments, **options)
+
+    with patch.object(commits, "commit", second_comes_first), pytest.raises(LanceNamespaceError):
+        catalog.ingest(folder, "t", mode=mode)
+    assert ids(tmp_path) == list(range(400))
+    assert left_over(tmp_path) == []
+
+
+def test_the_same_run_twice_at_once(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    catalog.ingest(folder / "0.parquet", "t")
+    commit, others = commits.commit, [1]
+
+    def other_is_faster(*arguments: Any, **options: Any) -> int:
+        if others:
+            others.pop()
+            assert catalog.ingest(folder / "1.parquet", "t", run="monday") == 2
+        return commit(*arguments, **options)
+
+    with patch.object(commits, "commit", other_is_faster):
+        assert catalog.ingest(folder / "1.parquet", "t", run="monday") == 2
+    assert ids(tmp_path) == list(range(200))
+    assert len(list((tmp_path / "tables" / "t.lance" / "data").iterdir())) == 2
+
+
+def test_a_column_that_was_dropped_and_added_again(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    """It is another one, also if it is called the same."""
+    catalog.ingest(folder / "0.parquet", "t")
+    interrupted(catalog, folder / "1.parquet", "t")
+    dataset = lance.dataset(tmp_path / "tables" / "t.lance")
+    dataset.drop_columns(["price"])
+    dataset.add_columns(pa.schema([("price", pa.decimal128(21, 2))]))
+    catalog.ingest(folder / "1.parquet", "t")
+    assert dataset.checkout_version(dataset.latest_version).count_rows("price is not null") == 100
+
+
+def test_only_the_columns_that_are_asked_for(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    catalog.ingest(folder / "0.parquet", "t")
+    interrupted(catalog, folder / "1.parquet", "t")
+    catalog.ingest(folder / "1.parquet", "t", columns=["id"])
+    assert ids(tmp_path) == list(range(200))
+    assert lance.dataset(tmp_path / "tables" / "t.lance").count_rows("price is not null") == 100
+
+
+def test_another_run_with_the_same_files_is_another_run(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    """Also after one that died between its commit and its end."""
+    file = folder / "0.parquet"
+    with patch.object(Progress, "clear", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        catalog.ingest(file, "t", run="monday")
+    assert catalog.ingest(file, "t", run="tuesday") == 2
+    assert len(ids(tmp_path)) == 200
+
+
+def test_a_table_that_was_made_anew_meanwhile(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    catalog.ingest(folder / "0.parquet", "t")
+    place, written = tmp_path / "tables" / "t.lance", ingesting._written
+
+    def and_then_made_anew(*arguments: Any) -> Any:
+        done = written(*arguments)
+        rows = lance.dataset(place).to_table(limit=5)
+        rmtree(place)
+        lance.write_dataset(rows, place)
+        return done
+
+    with (
+        patch.object(ingesting, "_written", and_then_made_anew),
+        pytest.raises(LanceNamespaceError, match="made anew") as refused,
+    ):
+        catalog.ingest(folder / "1.parquet", "t")
+    assert refused.value.code.value == 14
+    assert ids(tmp_path) == list(range(5))
+
+
+@pytest.mark.parametrize(("text", "says"), [(",y\n0,2\n", "column 1 has no name"), ("a.b,y\n0,2\n", r"a\.b")])
+def test_names_that_lance_does_not_take(catalog: LanceCatalog, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(TableSchemaValidationError, match=says):
+        catalog.ingest(tmp_path / "x.csv", "t")
+    assert not (tmp_path / "tables" / "t.lance").exists()
+    assert catalog.ingest(tmp_path / "x.csv", "t", columns=["y"]) == 1
+
+
+def test_a_column_that_must_be_there(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("kind", pa.string(), nullable=False)]
+    schema = pa.schema(fields)
+    lance.write_dataset(schema.empty_table(), tmp_path / "tables" / "t.lance")
+    with pytest.raises(TableSchemaValidationError, match="kind must not be null"):
+        catalog.ingest(folder / "0.parquet", "t", columns=["id"])

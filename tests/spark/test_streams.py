@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
@@ -13,7 +14,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import CreateNamespaceRequest, connect
+from lance_namespace import CreateNamespaceRequest, DropTableRequest, connect
 from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
@@ -27,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from lancehouse.spark.options import Options, Use
 from lancehouse.spark.source import LanceSource
-from lancehouse.spark.streams import BATCH, QUERY
+from lancehouse.spark.streams import BATCH, CHECKPOINT, QUERY
 from tests.servers.lancehouse import Served
 
 IDS = StructType().add("id", "long", nullable=False)
@@ -68,6 +69,11 @@ class Stream:
         self.reader = sent(source).streamReader(IDS)
         self.at = start
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where it is, without the commit that made the version."""
+        return {name: value for name, value in self.at.items() if name != "made"}
+
     def next(self, limit: Any = None) -> list[Any]:
         """The ids of the next batch."""
         end = self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
@@ -98,11 +104,11 @@ class Stream:
 def test_where_a_stream_begins(table: str, options: dict[str, Any], first: list[int], end: dict[str, int]) -> None:
     stream = Stream(table, **options)
     assert stream.next() == first
-    assert stream.at == end
+    assert stream.place == end
     put(table, 7)
     assert stream.next() == [7]
     assert stream.next() == []
-    assert stream.at == {"version": 4}
+    assert stream.place == {"version": 4}
 
 
 def test_the_whole_is_as_of_the_start_and_increments_as_of_their_version(table: str) -> None:
@@ -141,7 +147,7 @@ def test_admission_control(table: str, options: dict[str, Any], batches: list[li
         found.append(batch)
         stream = Stream(table, sent(stream.at), **options)
     assert found == batches
-    assert stream.at == {"version": 3}
+    assert stream.place == {"version": 3}
     assert Stream(table, **options).next(ALL) == sorted(chain.from_iterable(batches))
 
 
@@ -161,7 +167,7 @@ def test_versions_without_rows_are_passed(table: str) -> None:
     dataset.optimize.compact_files()
     dataset.delete("id = 0")
     assert stream.next() == []
-    assert stream.at == {"version": lance.dataset(table).version}
+    assert stream.place == {"version": lance.dataset(table).version}
 
 
 def test_columns_and_filter_hold_for_streams(table: str) -> None:
@@ -202,6 +208,23 @@ def test_versions_that_are_gone(table: str) -> None:
     assert lossy.next() == [3, 4, 5, 6]
 
 
+def test_a_snapshot_that_is_gone_while_it_is_read(table: str) -> None:
+    stream = Stream(table, maxRowsPerTrigger=2)
+    assert stream.next() == [0, 1]
+    begin = stream.at
+    assert stream.next() == [2]
+    put(table, 7)
+    lance.dataset(table).optimize.compact_files()
+    lance.dataset(table).cleanup_old_versions(timedelta(0))
+    put(table, 8)
+    with pytest.raises(TableVersionNotFoundError, match=r"version 3 .* cleaned up; start again .* failOnDataLoss"):
+        Stream(table, begin, maxRowsPerTrigger=2).next()
+    lossy = Stream(table, stream.at, maxRowsPerTrigger=2, failOnDataLoss="false")
+    assert lossy.between(begin, stream.at) == []
+    assert lossy.next() == [8]
+    assert lossy.place == {"version": lance.dataset(table).version}
+
+
 def test_a_restored_version(table: str) -> None:
     stream = Stream(table)
     stream.next()
@@ -216,6 +239,37 @@ def test_a_table_made_anew(table: str, tmp_path: Path) -> None:
         Stream(str(tmp_path / "other"), {"version": 3}).next()
     with pytest.raises(TableVersionNotFoundError, match="startingVersion is 9"):
         Stream(table, startingVersion=9).next()
+
+
+def made_anew(table: str, versions: int) -> None:
+    shutil.rmtree(table)
+    for number in range(versions):
+        put(table, 100 + number, mode="append" if number else "create")
+
+
+@pytest.mark.parametrize("versions", [3, 5], ids=["as-many", "more"])
+def test_a_table_made_anew_with_no_fewer_versions(table: str, versions: int) -> None:
+    stream = Stream(table, startingVersion="latest")
+    stream.next()
+    begin = stream.at
+    made_anew(table, versions)
+    sentence = "another version 3 than the one that was read: it was made anew; start again with a new checkpoint"
+    for at in (stream, Stream(table, begin), Stream(table, begin, failOnDataLoss="false")):
+        with pytest.raises(InvalidTableStateError, match=sentence):
+            at.next()
+    with pytest.raises(InvalidTableStateError, match=sentence):
+        Stream(table).between(NONE, begin)
+    # A checkpoint from before offsets knew the commit.
+    assert Stream(table, stream.place).next() == [100 + number for number in range(3, versions)]
+
+
+def test_a_version_that_was_read_may_go(table: str) -> None:
+    stream = Stream(table)
+    stream.next()
+    put(table, 7)
+    lance.dataset(table).cleanup_old_versions(timedelta(0))
+    assert Stream(table, stream.at).next() == stream.next() == [7]
+    assert stream.next() == []
 
 
 def test_the_limit_that_spark_keeps(table: str) -> None:
@@ -260,6 +314,27 @@ def test_a_new_checkpoint_needs_a_new_id(tmp_path: Path) -> None:
     for number in (1, 0):
         batch(table, number, 7, queryId="", checkpointLocation=str(tmp_path))
     assert stored(table) == [2, 7]
+
+
+def test_an_id_is_of_one_checkpoint(tmp_path: Path) -> None:
+    table, places = str(tmp_path / "t"), [tmp_path / "first", tmp_path / "second"]
+    for place in places:
+        place.mkdir()
+        (place / "metadata").write_text(f'{{"id": "of-{place.name}"}}')
+    first, second = map(str, places)
+    batch(table, 0, 1)
+    batch(table, 0, 1, checkpointLocation=first)
+    batch(table, 1, 2, checkpointLocation=first)
+    batch(table, 1, 2, checkpointLocation=first)
+    batch(table, 1, 2)
+    assert stored(table) == [1, 2]
+    made = lance.dataset(table).read_transaction(2).transaction_properties
+    assert made == {QUERY: "q", BATCH: "1", CHECKPOINT: "of-first"}
+    for number in (0, 1, 2):
+        with pytest.raises(InvalidInputError, match=f"batch {number} of another checkpoint: .* needs another queryId"):
+            batch(table, number, 777, checkpointLocation=second)
+    batch(table, 0, 777, queryId="other", checkpointLocation=second)
+    assert stored(table) == [1, 2, 777]
 
 
 def test_a_batch_is_known_after_other_versions(tmp_path: Path) -> None:
@@ -370,6 +445,65 @@ def test_from_table_to_table(spark: Any, places: tuple[dict[str, str], dict[str,
     assert found(sink) == [*range(15), *range(20, 25)]
 
 
+def test_a_source_that_is_dropped_and_made_anew(
+    spark: Any, places: tuple[dict[str, str], dict[str, str]], tmp_path: Path
+) -> None:
+    source, sink = places
+
+    def add(*ids: int) -> None:
+        for each in ids:
+            spark.range(each, each + 1, 1, 1).write.format("lance").options(**source).mode("append").save()
+
+    add(0, 1)
+    run(spark.readStream.format("lance").options(**source).load(), sink, tmp_path / "checkpoint")
+    table = Options(source, *Use).address().ref()
+    assert table.namespace is not None
+    table.namespace.drop_table(DropTableRequest(id=list(table.id)))
+    add(10, 11, 12)
+    with pytest.raises(Exception, match="it was made anew; start again with a new checkpoint"):
+        run(spark.readStream.format("lance").options(**source).load(), sink, tmp_path / "checkpoint")
+    assert found(sink) == [0, 1]
+
+
+def forget(checkpoint: Path, batch: int) -> None:
+    """As if the query had been stopped in a batch."""
+    for file in chain((checkpoint / "offsets").iterdir(), (checkpoint / "commits").iterdir()):
+        number = int("".join(filter(str.isdecimal, file.name)))
+        if number > batch or (number == batch and file.parent.name == "commits"):
+            file.unlink()
+
+
+def test_a_first_snapshot_that_is_gone(spark: Any, table: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    stream = spark.readStream.format("lance").option("maxRowsPerTrigger", "2")
+    assert run(stream.load(table), {"path": str(tmp_path / "first")}, checkpoint) == [(0, 2), (1, 1), (2, 2), (3, 2)]
+    forget(checkpoint, 1)
+    put(table, 7)
+    lance.dataset(table).optimize.compact_files()
+    lance.dataset(table).cleanup_old_versions(timedelta(0))
+    put(table, 8)
+    sink = {"path": str(tmp_path / "second")}
+    with pytest.raises(Exception, match="set failOnDataLoss to false"):
+        run(stream.load(table), sink, checkpoint)
+    run(stream.option("failOnDataLoss", "false").load(table), sink, checkpoint)
+    assert stored(sink["path"]) == [8]
+
+
+def test_a_query_id_with_a_new_checkpoint(spark: Any, table: str, tmp_path: Path) -> None:
+    sink = {"path": str(tmp_path / "sink"), "queryId": "Q"}
+    stream = spark.readStream.format("lance").load(table)
+    run(stream, sink, tmp_path / "first")
+    forget(tmp_path / "first", 0)
+    assert run(stream, sink, tmp_path / "first") == [(0, 7)]
+    put(table, 777)
+    with pytest.raises(Exception, match="batch 0 of another checkpoint: a new checkpoint needs another queryId"):
+        run(stream, sink, tmp_path / "second")
+    assert stored(sink["path"]) == list(range(7))
+    assert len(list(Path(sink["path"], "data").iterdir())) == len(lance.dataset(sink["path"]).get_fragments())
+    run(stream, sink, tmp_path / "first")
+    assert stored(sink["path"]) == [*range(7), 777]
+
+
 def test_a_commit_that_is_refused(spark: Any, table: str, tmp_path: Path) -> None:
     """Somebody overwrites the table while the tasks write; the query fails, and goes on when it is started again."""
     sink, flag = str(tmp_path / "sink"), tmp_path / "flag"
@@ -411,3 +545,6 @@ def test_a_query_without_an_id_does_not_start(spark: Any, table: str, tmp_path: 
     assert not (tmp_path / "sink").exists()
     writer.option("queryId", "mine").start(str(tmp_path / "sink")).awaitTermination()
     assert stored(str(tmp_path / "sink")) == list(range(7))
+    # Each start has a checkpoint of its own here, which Spark tells to tasks alone.
+    with pytest.raises(Exception, match="of another checkpoint: a new checkpoint needs another queryId"):
+        writer.option("queryId", "mine").start(str(tmp_path / "sink")).awaitTermination()

@@ -53,6 +53,7 @@ def run(app: App, file: str, variables: dict[str, str], run: str | None, dry_run
     anything is done. It exits with 1 if a step fails or an expectation does not hold.
     """
     pipeline = _load(file, variables)
+    _require_folder(report)
     with ExitStack() as stack:
         progress = stack.enter_context(app.output.progress(f"pipeline {pipeline.shape.name}"))
         started = _Started(app, pipeline, stack, progress)
@@ -124,11 +125,23 @@ def _carried_out(app: App, plan: Plan, start: Callable[[], Any], progress: Any, 
     return report
 
 
+def _require_folder(report: str | None) -> None:
+    """See that a report can be written, before there is one."""
+    if report is not None and not Path(report).absolute().parent.is_dir():
+        from lance_namespace.errors import InvalidInputError
+
+        raise InvalidInputError(f"the report cannot be written to {report}: there is no such folder")
+
+
 @contextmanager
 def _kept(report: Report, file: str | None) -> Iterator[None]:
     """Write the report, whatever becomes of the run."""
     try:
         yield
+    except BaseException as error:
+        if report.error is None:
+            report.fail(error)
+        raise
     finally:
         if file is not None:
             try:

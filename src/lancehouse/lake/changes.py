@@ -26,6 +26,7 @@ from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import Piece, Place, metadata
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.lake.windows import has_blobs
+from lancehouse.schema.arrays import narrow_floats
 
 Write = Callable[[pa.RecordBatchReader], list[Piece]]
 """Writes rows that no version names yet."""
@@ -231,6 +232,8 @@ def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _cast(array: Any, field: Any) -> Any:
     dtype: Any = field.type
+    if pa.types.is_floating(array.type) and pa.types.is_floating(dtype) and dtype.bit_width < array.type.bit_width:
+        return narrow_floats(dtype)(array)
     if not has_blobs(field) or array.type == dtype:
         return array.cast(dtype)
     if isinstance(dtype, pa.StructType):

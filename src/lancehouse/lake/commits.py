@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import lance
 import pyarrow as pa
@@ -13,6 +14,7 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
+    TableVersionNotFoundError,
     ThrottlingError,
 )
 
@@ -20,6 +22,8 @@ from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.dataset import TableRef, committing
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import Piece, Place, discard, metadata, write
+from lancehouse.lake.manifests import made_by
+from lancehouse.lake.scans import like
 from lancehouse.lake.streams import Given
 from lancehouse.lake.versions import transaction_of
 
@@ -38,9 +42,45 @@ class OvertakenError(TableAlreadyExistsError):
     """Another writer made the first version of the table while this one was about to."""
 
 
+class RunMadeError(ConcurrentModificationError):
+    """The same run has made its version in the meantime, so that this one must not."""
+
+    def __init__(self, table: TableRef, run: str, version: int) -> None:
+        super().__init__(f"{table}: run {run} has just made version {version}")
+        self.version = version
+
+
 def append(table: TableRef, at: Place, pieces: Sequence[Piece], base: int, properties: Properties = None) -> int:
-    """Add rows to whatever the table holds by now; the version that this made."""
-    return commit(table, at, lance.LanceOperation.Append(metadata(pieces)), base, properties)
+    """Add rows to whatever the table holds by now; the version that this made.
+
+    Of two that add the rows of one run at the same time, one does; the other is told the version of the first.
+
+    Raises:
+        RunMadeError: the properties name a run that has made its version since `base`.
+    """
+    operation = lance.LanceOperation.Append(metadata(pieces))
+    run = (properties or {}).get(RUN)
+    if run is None:
+        return commit(table, at, operation, base, properties)
+    if (first := version_of_run(table, run, after=base)) is not None:
+        raise RunMadeError(table, run, first)
+    made = commit(table, at, operation, base, properties)
+    if (first := version_of_run(table, run, after=base, before=made)) is None:
+        return made
+    _take_out(table, at, made)
+    return first
+
+
+def _take_out(table: TableRef, at: Place, version: int) -> None:
+    """Have a table hold again what it held before a version added to it."""
+    before, after = (_fragments(table, each) for each in (version - 1, version))
+    operation = lance.LanceOperation.Delete([], sorted(after - before), "its run was done twice at once")
+    commit(table, at, operation, version)
+
+
+def _fragments(table: TableRef, version: int) -> set[int]:
+    with replace(table, version=version).opened() as dataset:
+        return {each.fragment_id for each in dataset.get_fragments()}
 
 
 def overwrite(
@@ -95,6 +135,23 @@ def create(
         if is_refusal(error) and table.exists():
             raise OvertakenError(f"{table}: another writer created it just now") from error
         raise
+
+
+def create_or_append(
+    table: TableRef, at: Place, schema: pa.Schema, pieces: Sequence[Piece], properties: Properties = None
+) -> int:
+    """Make the first version of a table, or add to one that somebody else has just made with the same columns.
+
+    Raises:
+        OvertakenError: they made it with others.
+    """
+    try:
+        return create(table, at, schema, pieces, properties)
+    except OvertakenError:
+        dataset = table.open()
+        if str(dataset.lance_schema) != str(like(schema).lance_schema):
+            raise
+        return append(table, at, pieces, dataset.version, properties)
 
 
 def create_with(table: TableRef, at: Place, rows: Given) -> int:
@@ -158,27 +215,51 @@ def commit(
     return int(made.version)
 
 
+def require_same(table: TableRef, base: int, known: str) -> None:
+    """See that a table is still the one that something was written for.
+
+    Args:
+        table: what is about to be changed.
+        base: a version of it.
+        known: what `manifests.made_by` said of that version.
+
+    Raises:
+        ConcurrentModificationError: the table was dropped and made anew meanwhile, and what was written is gone.
+    """
+    try:
+        with replace(table, version=base).opened() as dataset:
+            now = made_by(dataset)
+    except TableVersionNotFoundError:  # it was cleaned up
+        return
+    if now != known:
+        raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run it again")
+
+
 def is_refusal(error: LanceNamespaceError) -> bool:
     """Whether a commit that failed so was surely not made."""
     return not isinstance(error, CommitStateUnknownError | InternalError | ServiceUnavailableError | ThrottlingError)
 
 
-def find(table: TableRef, is_wanted: Callable[[lance.Transaction], bool], after: int = 0) -> int | None:
+def find(
+    table: TableRef, is_wanted: Callable[[lance.Transaction], bool], after: int = 0, before: int | None = None
+) -> int | None:
     """The latest version that was made by a certain transaction, of those that are still there."""
     if not table.exists():
         return None
     with table.opened() as dataset:
         versions = sorted((each["version"] for each in dataset.version_refs()), reverse=True)
         for version in itertools.takewhile(lambda each: each > after, versions):
+            if before is not None and version >= before:
+                continue
             made = transaction_of(dataset, version)
             if made is not None and is_wanted(made):
                 return int(version)
     return None
 
 
-def version_of_run(table: TableRef, run: str) -> int | None:
+def version_of_run(table: TableRef, run: str, after: int = 0, before: int | None = None) -> int | None:
     """The version that a run has made, if it did and that version is still there."""
-    return find(table, lambda made: (made.transaction_properties or {}).get(RUN) == run)
+    return find(table, lambda made: (made.transaction_properties or {}).get(RUN) == run, after, before)
 
 
 def run_of(table: TableRef, version: int) -> str | None:
@@ -202,12 +283,14 @@ def only_upkeep_since(table: TableRef, version: int) -> int | None:
 
 
 def is_undone(table: TableRef, version: int) -> bool:
-    """Whether a version from before was put back after this one."""
-
-    def undoes(made: lance.Transaction) -> bool:
-        return isinstance(made.operation, lance.LanceOperation.Restore) and made.operation.version < version
-
-    return find(table, undoes, after=version) is not None
+    """Whether the table is not what became of a version: one from before was put back, and that was not undone."""
+    with table.opened() as dataset:
+        now = dataset.version
+        for each in sorted((ref["version"] for ref in dataset.version_refs()), reverse=True):
+            made = transaction_of(dataset, each) if version < each <= now else None
+            if made is not None and isinstance(made.operation, lance.LanceOperation.Restore):
+                now = made.operation.version
+    return bool(now < version)
 
 
 def rows_added(table: TableRef, version: int) -> int | None:

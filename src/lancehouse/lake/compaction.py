@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     UnsupportedOperationError,
 )
+from pydantic import TypeAdapter, ValidationError
 
 from lancehouse.lake import orphans
 from lancehouse.lake.dataset import TableRef
@@ -150,6 +151,12 @@ def check_options(options: dict[str, Any]) -> None:
     known = CompactionOptions.__annotations__
     if unknown := sorted(options.keys() - known.keys()):
         raise InvalidInputError(f"compaction has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    kinds = get_type_hints(CompactionOptions)
+    for name, value in options.items():
+        try:
+            TypeAdapter(kinds[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise InvalidInputError(f"{name} of a compaction, {value!r}: {error.errors()[0]['msg']}") from error
     if options.get("target_rows_per_fragment", 1) in (None, 0):
         raise InvalidInputError("target_rows_per_fragment must be 1 or more")
 

@@ -7,8 +7,11 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
+from types import CodeType, FunctionType, MethodType, NoneType
 from typing import Any, Self
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -27,6 +30,8 @@ Function = Callable[[pa.RecordBatch], Any]
 
 SAMPLE = 16
 """Rows that tell which type a function gives."""
+
+_PLAIN = (int, float, str, bytes, bool, NoneType)
 
 ROW_BYTES = 1024
 """What a row takes besides its blobs, by a guess."""
@@ -72,7 +77,7 @@ class Derivation:
     @property
     def digest(self) -> str:
         """The same for the same columns, in another process too."""
-        codes = {name: _code(function) for name, function in self.functions.items()}
+        codes = {name: _told(function) for name, function in self.functions.items()}
         return _hash([dict(self.expressions), codes, list(self.reads), str(self.schema)])
 
     def values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -110,7 +115,8 @@ def execute(table: TableRef, dataset: lance.LanceDataset, fragment: int, derivat
         elif any(has_blobs(dataset.schema.field(name)) for name in derivation.reads):
             metadata, schema = found.merge_columns(_values_of_blobs(dataset, fragment, derivation))
         else:
-            metadata, schema = found.merge_columns(derivation.values, columns=list(derivation.reads))
+            values = lance.udf.BatchUDF(derivation.values, output_schema=derivation.schema)
+            metadata, schema = found.merge_columns(values, columns=list(derivation.reads))
     pickled = base64.b64encode(pickle.dumps(schema)).decode()
     return Added(fragment, _state(dataset, found.metadata), json.dumps(metadata.to_json()), pickled)
 
@@ -148,14 +154,15 @@ def finish(
     Raises:
         ConcurrentModificationError: the table has changed; what is done holds, for the fragments that have not.
     """
-    by_id = {each.fragment: each for each in done}
+    known = {(each.fragment, each.digest): each for each in done}
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if not fragments:
         with committing(table.namespace, table.id), translated(table, at.storage_options):
             dataset.add_columns(derivation.schema)
         return int(dataset.version)
-    merged = [_merged(each, by_id[each.id]) for each in fragments]
-    told = next(each.schema for each in by_id.values() if each.schema)
+    added = [known[each.id, _state(dataset, each)] for each in fragments]
+    merged = [_merged(*each) for each in zip(fragments, added, strict=True)]
+    told = next(each.schema for each in added if each.schema)
     schema = pickle.loads(base64.b64decode(told))  # noqa: S301 - it came from a task of this job, not from storage
     return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, properties, retries=0)
 
@@ -179,7 +186,7 @@ def _schema(
             found: pa.Schema = dataset.scanner(columns=dict(expressions)).projected_schema
             return found
         sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
-    [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_arrays([], schema=pa.schema([]))]
+    [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], sample.schema)]
     return _called(functions, batch).schema
 
 
@@ -190,8 +197,18 @@ def _called(
     for name, array in _arrays(functions, batch):
         if len(array) != batch.num_rows:
             raise InvalidInputError(f"column {name}: of {batch.num_rows} rows its function made {len(array)} values")
-        made[name] = array if schema is None else array.cast(schema.field(name).type)
+        made[name] = array if schema is None else _as_before(name, array, schema.field(name).type)
     return pa.record_batch(made)
+
+
+def _as_before(name: str, array: Any, dtype: pa.DataType) -> Any:
+    try:
+        return array.cast(dtype)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(
+            f"column {name}: its function gave {array.type}, but {dtype} of the first {SAMPLE} rows; have it give one "
+            f"type always ({error})"
+        ) from error
 
 
 def _arrays(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
@@ -206,13 +223,54 @@ def _state(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
     return _hash([str(dataset.lance_schema), [file.path for file in fragment.files]])
 
 
-def _code(function: Function) -> list[str]:
+def _told(function: Function) -> list[Any]:
+    """What a function does, with all that it was given; where that cannot be told, it is like no other."""
+    try:
+        return _code(function)
+    except (RecursionError, ValueError):  # functions that know each other, or a cell without a value
+        return [uuid4().hex]
+
+
+def _code(function: Any) -> list[Any]:
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return [name]
-    constants = [repr(each) for each in code.co_consts if not hasattr(each, "co_code")]  # nested code has an address
-    return [name, code.co_code.hex(), *code.co_names, *constants]
+    if isinstance(function, FunctionType):
+        cells = [cell.cell_contents for cell in function.__closure__ or () if cell.cell_contents is not function]
+        seen = {each: function.__globals__[each] for each in _names(function.__code__) if each in function.__globals__}
+        plain = {each: value for each, value in seen.items() if isinstance(value, _PLAIN)}
+        given = [cells, function.__defaults__, function.__kwdefaults__, plain]
+        return [name, _bytes_of(function.__code__), _value(given)]
+    if isinstance(function, partial):
+        return [name, _code(function.func), _value([function.args, function.keywords])]
+    if isinstance(function, MethodType):
+        return [name, _code(function.__func__), _value(function.__self__)]
+    call = vars(type(function)).get("__call__")
+    return [name, *([_code(call)] if isinstance(call, FunctionType) else []), _value(function)]
+
+
+def _bytes_of(code: CodeType) -> list[Any]:
+    constants = [_bytes_of(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]
+
+
+def _names(code: CodeType) -> set[str]:
+    nested = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*nested)
+
+
+def _value(value: Any) -> Any:
+    match value:
+        case FunctionType() | MethodType() | partial():
+            return _code(value)
+        case list() | tuple():
+            return [_value(each) for each in value]
+        case dict():
+            return [[repr(key), _value(each)] for key, each in sorted(value.items(), key=repr)]
+        case _ if isinstance(value, _PLAIN):
+            return repr(value)
+    try:
+        return sha256(pickle.dumps(value)).hexdigest()
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
+        return uuid4().hex
 
 
 def _hash(value: Any) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
+import lance
 import pyarrow as pa
 from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, FragmentWriteProgress, write_fragments
 from lance_namespace import DescribeTableRequest
-from lance_namespace.errors import InternalError
+from lance_namespace.errors import InternalError, InvalidInputError
 
 from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file
 from lancehouse.lake.errors import translated
@@ -57,10 +59,31 @@ class Layout:
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("max_rows_per_file", "max_bytes_per_file"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidInputError(f"{name} must be 1 or more, not {value!r}")
+        if self.data_storage_version is not None:
+            require_storage_version(self.data_storage_version)
+
     def arguments(self) -> dict[str, Any]:
         """As pylance takes them."""
         chosen = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in chosen.items() if value is not None}
+
+
+@cache
+def require_storage_version(version: str) -> None:
+    """See that Lance can write files of a version.
+
+    Raises:
+        InvalidInputError: it cannot.
+    """
+    try:
+        lance.write_dataset(pa.table({"id": [0]}), "memory://", data_storage_version=version)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"data_storage_version {version!r} is none that Lance can write") from error
 
 
 def write(
@@ -148,6 +171,20 @@ class _Begun(FragmentWriteProgress):  # type: ignore[misc]
 def metadata(pieces: Iterable[Piece]) -> list[FragmentMetadata]:
     """Pieces as pylance has them."""
     return [FragmentMetadata.from_json(piece) for piece in pieces]
+
+
+def lost(pieces: Collection[Piece], at: Place) -> set[Piece]:
+    """The pieces of which a file is gone: one that was kept for long may have been cleaned away."""
+    if not pieces:
+        return set()
+    with translated(at.location, at.storage_options):
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        there = set(session.list("data"))
+
+    def is_whole(piece: Piece) -> bool:
+        return all(f"data/{file.path}" in there for each in metadata([piece]) for file in each.files)
+
+    return {piece for piece in pieces if not is_whole(piece)}
 
 
 def discard(pieces: Iterable[Piece], at: Place) -> None:

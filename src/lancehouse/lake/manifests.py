@@ -122,7 +122,7 @@ class Manifest:
     @property
     def transaction(self) -> str:
         """The uuid of the commit; the same when Lance tries again after a conflict."""
-        return PurePosixPath(self.transaction_file).stem.partition("-")[2]
+        return _uuid_in(self.transaction_file)
 
     def made_by(self, transaction: bytes) -> Manifest:
         """The same, told by the file of its transaction, where an older Lance keeps no copy in the manifest."""
@@ -347,6 +347,17 @@ def _operation(transaction: bytes) -> str | None:
 def _message(data: bytes, start: int) -> bytes:
     (length,) = _LENGTH.unpack_from(data, start)
     return data[start + _LENGTH.size : start + _LENGTH.size + length]
+
+
+def made_by(dataset: lance.LanceDataset) -> str:
+    """The uuid of the commit that made a version, of what pylance holds of it: nothing is read. Empty if untold."""
+    message = bytes(dataset._ds.serialized_manifest())
+    names = (value for number, value in _fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
+    return _uuid_in(bytes(next(names, b"")).decode())
+
+
+def _uuid_in(transaction_file: str) -> str:
+    return PurePosixPath(transaction_file).stem.partition("-")[2]
 
 
 def _fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:

@@ -34,6 +34,7 @@ from lancehouse.lake.versions import manifests, version_of
 logger = logging.getLogger(__name__)
 
 DAY = timedelta(days=1)
+OLDEST = 365_000 * DAY
 LEAST_AGE = timedelta(hours=1)
 """Younger files may belong to somebody who is about to commit them."""
 FILES_AT_ONCE = 1000
@@ -86,12 +87,17 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
         dry_run: whether to remove nothing and only tell.
 
     Raises:
-        InvalidTableStateError: storage has versions that the catalog which manages them never accepted.
+        InvalidTableStateError: storage has versions that the catalog which manages them never accepted, or another
+            table lies among the data of this one.
     """
     require_latest(table)
-    if older_than < timedelta(0):
-        raise InvalidInputError(f"older_than is an age, not {older_than}")
+    require_age(older_than)
     at = place(table)
+    if nested := next((file for file in _listed(at, "data") if "/_versions/" in file), None):
+        raise InvalidTableStateError(
+            f"{table}: another table lies at {nested.partition('/_versions/')[0]} below it, where Lance would take its "
+            "data for old files of this one; move one of them"
+        )
     before = _stored(table, at)
     with table.opened() as dataset:
         if at.is_managed and before and max(before) > dataset.version:
@@ -142,7 +148,8 @@ def plan(table: TableRef, older_than: timedelta = 7 * DAY, *, no_writers: bool =
         InvalidInputError: an age at which a file may still belong to a writer.
     """
     require_latest(table)
-    if older_than < timedelta(0) or (older_than < LEAST_AGE and not no_writers):
+    require_age(older_than)
+    if older_than < LEAST_AGE and not no_writers:
         raise InvalidInputError(
             f"{table}: files that are younger than an hour may belong to somebody who is about to commit them, so "
             f"older_than={older_than} is refused; wait, or stop all writers and say so with no_writers"
@@ -215,6 +222,16 @@ def require_latest(table: TableRef) -> None:
     """
     if table.version is not None or table.tag is not None:
         raise InvalidInputError(f"{table}: only a table or a branch can be maintained, not one of its versions")
+
+
+def require_age(older_than: timedelta) -> None:
+    """See that something is an age.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    if not isinstance(older_than, timedelta) or not timedelta(0) <= older_than <= OLDEST:
+        raise InvalidInputError(f"older_than is an age, such as timedelta(days=14), not {older_than!r}")
 
 
 def _planned(table: TableRef, until: datetime) -> Iterator[str]:

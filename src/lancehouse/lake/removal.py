@@ -20,6 +20,7 @@ _TABLE = re.compile(
 )
 """Files of a version, on the main branch or below the folder of another."""
 
+_DATA = re.compile("data/|_versions/")
 _REFS = re.compile(r"(_refs|_mem_wal)/.+|\.lance-(reserved|deregistered)")
 _BRANCH = re.compile(r"_refs/branches/(.+)\.json")
 _METADATA = re.compile(
@@ -51,6 +52,13 @@ def drop(location: str, storage_options: StorageOptions | None = None, *, metada
                 list(pool.map(lambda file: delete_file(location, options, file), files))
         if ours and (folder := local_folder(location)):
             _remove_empty(folder, ours)
+
+
+def is_bare(location: str, storage_options: StorageOptions | None = None) -> bool:
+    """Whether no data of a table lies at a place, not even what somebody is about to commit."""
+    options = dict(storage_options or {})
+    with translated(location, options):
+        return not any(map(_DATA.match, LanceFileSession(location, storage_options=options or None).list()))
 
 
 def is_ours(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:

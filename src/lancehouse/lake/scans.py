@@ -10,7 +10,12 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableVersionNotFoundError
+from lance_namespace.errors import (
+    InvalidInputError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+    TableVersionNotFoundError,
+)
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translated
@@ -22,6 +27,7 @@ BATCH_BYTES = 4 << 20
 BLOB_ROWS = 64
 """Rows in a batch where one may hold many megabytes."""
 
+LAST_VERSION = (1 << 63) - 1
 SMALL = 1 << 16
 """Rows that are not worth a second task."""
 
@@ -94,8 +100,9 @@ class Scan:
             return int(scanner.count_rows())
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
-        columns = dataset.schema.names if self.columns is None else list(self.columns)
-        fields = [dataset.schema.field(name.partition(".")[0]) for name in columns if name[:1] != "_"]
+        columns = None if self.columns is None else list(self.columns)
+        names = dataset.schema.names if columns is None else [name.partition(".")[0] for name in columns]
+        fields = [dataset.schema.field(name) for name in names if name in dataset.schema.names]
         return dataset.scanner(
             columns=columns,
             filter=self.filter,
@@ -139,6 +146,8 @@ class Moment:
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
             raise InvalidInputError("a table is read at a version, at a tag or as of a time: give one of them")
+        if self.version is not None and (not isinstance(self.version, int) or not 0 <= self.version <= LAST_VERSION):
+            raise InvalidInputError(f"a version is a number, not {self.version!r}")
 
     def open(self, table: TableRef) -> tuple[TableRef, lance.LanceDataset]:
         """That version, and its address.
@@ -177,6 +186,12 @@ def like(schema: pa.Schema) -> lance.LanceDataset:
     Raises:
         LanceNamespaceError: Lance does not keep such columns.
     """
+    if "" in schema.names:
+        raise TableSchemaValidationError(
+            f"column {schema.names.index('') + 1} has no name (as pandas writes its index, unless told not to)"
+        )
+    if dotted := [name for name in schema.names if "." in name]:
+        raise TableSchemaValidationError(f"Lance takes no column with a dot in its name, such as {dotted[0]}")
     with translated("a table"):
         return lance.write_dataset(schema.empty_table(), "memory://")
 

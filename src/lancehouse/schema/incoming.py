@@ -52,10 +52,12 @@ class Incoming:
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows with the columns of the table; those that Spark does not have are null.
 
+        They come in the order of the StructType, whatever the batch calls them.
+
         Raises:
             InvalidInputError: a value that its column cannot hold.
         """
-        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        given = dict(zip((field["name"] for field in self.struct["fields"]), batch.columns, strict=True))
         absent = pa.nulls(batch.num_rows)
         made = [column.of(given.get(column.field.name, absent)) for column in self._columns]
         return pa.RecordBatch.from_arrays(made, schema=self.schema)

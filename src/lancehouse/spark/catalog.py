@@ -66,7 +66,7 @@ class LanceCatalog:
     def read(
         self,
         table: Table,
-        columns: Sequence[str] | None = None,
+        columns: Names | None = None,
         filter: str | None = None,
         version: int | None = None,
         tag: str | None = None,
@@ -86,7 +86,7 @@ class LanceCatalog:
             with_row_id: whether to add the column `_rowid`.
             limit: how many rows at most.
         """
-        chosen = None if columns is None else tuple(columns)
+        chosen = None if columns is None else _names(columns)
         scan = Scan(chosen, filter, limit, with_row_id)
         return reading.read(self.spark, self._catalog.table(table), scan, Moment(version, tag, as_of))
 
@@ -334,12 +334,13 @@ class LanceCatalog:
         table: Table | None = None,
         *,
         namespace: Table | None = None,
-        names: Sequence[str] | None = None,
+        names: Names | None = None,
         retrain: bool = False,
     ) -> Any:
         """Take rows into indices that came after them; the version that has them. See `compact` for namespaces."""
+        chosen = None if names is None else _names(names)
         return self._each(
-            table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, names, retrain)
+            table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, chosen, retrain)
         )
 
     def cleanup(

@@ -8,7 +8,7 @@ from lance_namespace.errors import ConcurrentModificationError
 from pyspark.sql import SparkSession
 
 from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
-from lancehouse.lake.fragments import place
+from lancehouse.lake.fragments import lost, place
 from lancehouse.lake.progress import Progress
 from lancehouse.lake.scans import Moment
 from lancehouse.spark.address import Address
@@ -39,7 +39,9 @@ def add_columns(
     derivation = Derivation.of(table, table.open(), columns, reads)
     at = place(table)
     progress = Progress(at.location, at.storage_options, f"add-columns-{derivation.digest}")
-    done = [Added.from_json(value) for value in progress.done().values()]
+    recorded = [Added.from_json(value) for value in progress.done().values()]
+    gone = lost([each.piece for each in recorded], at)
+    done = [each for each in recorded if each.piece not in gone]
     for attempt in range(ATTEMPTS):
         pinned = Pinned.at(address, Moment())
         _, dataset = pinned.open()

@@ -11,13 +11,21 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
-from lance_namespace.errors import LanceNamespaceError, TableAlreadyExistsError, TableSchemaValidationError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableSchemaValidationError,
+)
 from pyspark.sql import SparkSession
 
-from lancehouse.lake import commits
+from lancehouse.lake import commits, orphans
 from lancehouse.lake.commits import RUN, version_of_run
-from lancehouse.lake.fragments import Piece, discard, place, write
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.fragments import Piece, Place, discard, lost, metadata, place, write
+from lancehouse.lake.manifests import made_by
 from lancehouse.lake.progress import Progress
+from lancehouse.lake.scans import like
 from lancehouse.modes import one_of
 from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
@@ -120,25 +128,35 @@ def bring(
     schema = dataset.schema if dataset is not None and adds else target or given
     if unknown := [name for name in given.names if name not in schema.names]:
         raise TableSchemaValidationError(f"{address} has no column {', '.join(unknown)}; leave it out with columns=")
+    if absent := [field.name for field in schema if not field.nullable and field.name not in given.names]:
+        raise TableSchemaValidationError(f"{address}: {', '.join(absent)} must not be null, and the source has none")
+    if not adds:
+        like(schema)
     if dataset is None:
         declare(table)
     at = place(table)
-    job = f"ingest-{_digest(mode, str(schema), *name, *([transform.key] if transform is not None else []))}"
-    progress = Progress(at.location, at.storage_options, job)
+    columns = str(dataset.lance_schema if dataset is not None and adds else schema)
+    key = _digest(mode, columns, str(given), *name, *([transform.key] if transform is not None else []))
+    progress = Progress(at.location, at.storage_options, f"ingest-{key}")
     units = _digest(*(unit.key for unit in found.units))
-    done = progress.done()
-    begun = done.pop(RUN, {})
+    recorded = progress.done()
+    begun = recorded.pop(RUN, {})
     if begun and (made := version_of_run(table, begun["run"])) is not None:  # it died after its commit
         progress.clear()
-        if begun["units"] == units:
+        if begun["units"] == units and how.run in (None, begun["run"]):
             return Brought(made, None)
-        begun, done = {}, {}
+        begun, recorded = {}, {}
     run = how.run or begun.get("run") or uuid4().hex
     progress.put(RUN, {"run": run, "units": units})
-    work = _Work(address, found.schema, transform, schema, job, "append" if adds else "overwrite", how)
-    all_done = _written(spark, found.units, work, {key: _Done(**each) for key, each in done.items()})
+    done = _still_there({key: _Done(**each) for key, each in recorded.items()}, at)
+    work = _Work(address, found.schema, transform, schema, progress.job, "append" if adds else "overwrite", how)
+    all_done = _written(spark, found.units, work, done)
     written = [piece for each in all_done for piece in each.pieces]
     at, properties = place(table), {RUN: run}
+    if dataset is not None:
+        commits.require_same(table, dataset.version, made_by(dataset))
+    if _still_there(done, at) != done:
+        raise ConcurrentModificationError(f"{address}: somebody removed files of this ingest meanwhile; run it again")
     try:
         if dataset is None:
             version = commits.create(table, at, schema, written, properties)
@@ -146,15 +164,27 @@ def bring(
             version = commits.append(table, at, written, dataset.version, properties)
         else:
             version = commits.overwrite(table, at, schema, written, dataset.version, properties)
+    except commits.RunMadeError as error:
+        _take_back(table, progress, written)
+        return Brought(error.version, None)
     except LanceNamespaceError as error:
         if commits.is_refusal(error):
-            discard(written, at)
-            progress.clear()
+            _take_back(table, progress, written)
         raise
     current = {unit.key for unit in found.units}
-    discard([piece for key, each in done.items() if key not in current for piece in each["pieces"]], at)
+    discard([piece for key, each in done.items() if key not in current for piece in each.pieces], at)
     progress.clear()
     return Brought(version, sum(each.rows for each in all_done))
+
+
+def _take_back(table: TableRef, progress: Progress, written: Sequence[Piece]) -> None:
+    """Remove what was written for nothing, but for what the same ingest has committed elsewhere at the same time."""
+    progress.clear()
+    if table.exists():
+        owners = {orphans.owner(f"data/{file.path}") for each in metadata(written) for file in each.files}
+        orphans.discard(table, owners, since=1)
+    else:
+        discard(written, place(table))
 
 
 def _digest(*texts: str) -> str:
@@ -168,6 +198,12 @@ class _Done:
     rows: int
     """That were read."""
     pieces: list[Piece]
+
+
+def _still_there(done: Mapping[str, _Done], at: Place) -> dict[str, _Done]:
+    """What was done before, without what was cleaned away since."""
+    gone = lost([piece for each in done.values() for piece in each.pieces], at)
+    return {key: each for key, each in done.items() if gone.isdisjoint(each.pieces)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +225,9 @@ class _Work:
         table, at = self.address.ref(), self.address.place(self.call)
         counted = _Counted()
         if self.transform is None:
-            batches = counted.of(unit.batches(self.target))
+            chosen = pa.schema([field for field in self.target if field.name in self.source.names])
+            read = counted.of(unit.batches(chosen))
+            batches = (conformed(batch, self.target, (), "the rows") for batch in read)
         else:
             made = self.transform.batches(counted.of(unit.batches(self.source)))
             batches = (conformed(batch, self.target, (), "the rows after the steps") for batch in made)

@@ -117,7 +117,8 @@ def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout
         TableSchemaValidationError: the columns do not fit; nothing is written.
     """
     incoming = from_rows(frame.schema.jsonValue(), target)
+    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # mapInArrow does not quote names
     with translated():
         return collect(
-            frame.mapInArrow(lambda batches: texts(job.write_rows(batches, incoming, mode, layout)), RESULT_STRUCT)
+            plain.mapInArrow(lambda batches: texts(job.write_rows(batches, incoming, mode, layout)), RESULT_STRUCT)
         )

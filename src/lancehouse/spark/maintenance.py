@@ -88,6 +88,7 @@ def optimize_indices(spark: SparkSession, address: Address, names: Sequence[str]
 
 def cleanup(spark: SparkSession, address: Address, older_than: timedelta, dry_run: bool) -> Cleaned:
     """Remove old versions; one task, next to the storage."""
+    orphans.require_age(older_than)
     with translated():
         [done] = results(
             spark, [0], lambda _: [json.dumps(asdict(orphans.cleanup(address.ref(), older_than, dry_run=dry_run)))]

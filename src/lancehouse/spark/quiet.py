@@ -13,6 +13,7 @@ from types import FrameType
 from typing import IO, TextIO
 
 from lance_namespace.errors import InvalidInputError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -49,6 +50,8 @@ def quiet(
             raise InvalidInputError(str(error)) from error
         except PySparkException as error:
             raise InvalidInputError(f"Spark does not start: {_last_words(log) or error}") from error
+        except Py4JJavaError as error:
+            raise InvalidInputError(f"Spark does not start: {error.java_exception.getMessage()}") from error
         try:
             if interrupts:
                 raise KeyboardInterrupt

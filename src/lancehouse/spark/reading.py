@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
 
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.manifests import made_by
 from lancehouse.lake.scans import Moment, Part, Scan, groups
 from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.address import Address
@@ -17,6 +19,8 @@ from lancehouse.spark.tasks import Batches, results, spread
 
 OPENED = 8
 """Versions that a worker keeps open, for the tasks that follow."""
+MOST_ROWS = (1 << 31) - 1
+"""The largest limit that Spark knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Pinned:
     branch: str | None
     job: str
     """Tells jobs apart: a table may have been dropped and made again under the same name."""
+    made_by: str
+    """Tells versions of such tables apart."""
 
     @classmethod
     def at(cls, address: Address, moment: Moment) -> Self:
@@ -38,15 +44,22 @@ class Pinned:
         """
         table, dataset = moment.open(address.ref())
         assert table.version is not None
-        pinned = cls(address, table.version, table.branch, uuid4().hex)
+        pinned = cls(address, table.version, table.branch, uuid4().hex, made_by(dataset))
         _keep(pinned, (table, dataset))
         return pinned
 
     def open(self) -> tuple[TableRef, Any]:
-        """The table in this process, opened once for all tasks of the job here."""
+        """The table in this process, opened once for all tasks of the job here.
+
+        Raises:
+            ConcurrentModificationError: it is another one by now.
+        """
         if (found := _opened.pop(self, None)) is None:
             table = self.address.ref(version=self.version, branch=self.branch)
-            found = table, table.open()
+            dataset = table.open()
+            if made_by(dataset) != self.made_by:
+                raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; read it again")
+            found = table, dataset
         _keep(self, found)
         return found
 
@@ -66,6 +79,8 @@ def read(spark: SparkSession, address: Address, scan: Scan, moment: Moment) -> D
     Raises:
         LanceNamespaceError: there is no such table, version, or column, or the filter cannot be understood.
     """
+    if (scan.limit or 0) > MOST_ROWS:
+        raise InvalidInputError(f"limit is {scan.limit:,}, and Spark counts to {MOST_ROWS:,}: read without it")
     pinned = Pinned.at(address, moment)
     table, dataset = pinned.open()
     rows = to_rows(scan.schema(table, dataset))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
+from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake.scans import Moment, Part, groups
@@ -37,7 +39,7 @@ def search(
     pinned = Pinned.at(address, moment)
     table, dataset = pinned.open()
     wanted = Search(
-        tuple(float(number) for number in vector),
+        _numbers(vector),
         k,
         vector_column(table, dataset.schema, column),
         filter,
@@ -54,6 +56,16 @@ def search(
         return map(rows.batch, found.combine_chunks().to_batches())  # one batch, so that Spark keeps the order
 
     return spread(spark, [0], work, struct(rows.struct))
+
+
+def _numbers(vector: Iterable[float]) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(number) for number in vector)
+    except (TypeError, ValueError):
+        raise InvalidInputError("a vector is a list of numbers") from None
+    if not all(map(isfinite, numbers)):
+        raise InvalidInputError("a vector that is looked for has finite numbers only: nothing is near one with NaN")
+    return numbers
 
 
 def _compared(spark: SparkSession, pinned: Pinned, wanted: Search) -> list[Hit]:

@@ -14,11 +14,12 @@ from lance_namespace.errors import TableNotFoundError
 
 from lancehouse.lake import commits
 from lancehouse.lake.fragments import Piece, place
+from lancehouse.lake.manifests import made_by
 from lancehouse.lake.progress import Progress
 from lancehouse.schema.incoming import from_rows
 from lancehouse.spark.address import Address
 from lancehouse.spark.jobs import Job
-from lancehouse.spark.writing import Write, declare, schema_for, take_back
+from lancehouse.spark.writing import Write, declare, overtaken, schema_for, take_back
 
 ATTEMPTED = "commit"
 """A record of a job: it has come to its commit."""
@@ -35,6 +36,8 @@ class Sink:
     """Of the table, before or after."""
     base: int
     """The version that was the latest when the job began; 0: there was none."""
+    known: str
+    """Which commit made it."""
     replaces: bool
     """Whether the rows take the place of all others."""
     declared: bool
@@ -53,10 +56,11 @@ class Sink:
             dataset = table.open()
         except TableNotFoundError:
             schema = schema_for(struct, how)
-            return cls(Job(address, is_watched=False), struct, schema, 0, replaces, declare(table), how)
+            return cls(Job(address, is_watched=False), struct, schema, 0, "", replaces, declare(table), how)
         schema = schema_for(struct, how, dataset.schema) if replaces else dataset.schema
         from_rows(struct, schema)
-        return cls(Job(address, is_watched=False), struct, schema, dataset.version, replaces, False, how)
+        job, base = Job(address, is_watched=False), dataset.version
+        return cls(job, struct, schema, base, made_by(dataset), replaces, False, how)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
         """Write the rows of a task."""
@@ -67,17 +71,24 @@ class Sink:
         """Make one version of what the tasks wrote.
 
         Raises:
-            ConcurrentModificationError: somebody changed the table, and their rows would be gone.
+            ConcurrentModificationError: somebody changed the table or made it, and their rows would be gone.
         """
         table, used = self.job.address.ref(), list(pieces)
         at = place(table)
         self._notes().put(ATTEMPTED, [])
-        with self.job.cleaned(used):
-            if not self.base:
-                return commits.create(table, at, self.schema, used, properties)
-            if self.replaces:
-                return commits.overwrite(table, at, self.schema, used, self.base, properties)
-            return commits.append(table, at, used, self.base, properties)
+        try:
+            with self.job.cleaned(used):
+                if not self.base:
+                    make = commits.create if self.replaces else commits.create_or_append
+                    return make(table, at, self.schema, used, properties)
+                commits.require_same(table, self.base, self.known)
+                if self.replaces:
+                    return commits.overwrite(table, at, self.schema, used, self.base, properties)
+                return commits.append(table, at, used, self.base, properties)
+        except commits.RunMadeError as error:
+            return error.version
+        except commits.OvertakenError as error:
+            raise overtaken(table) from error
 
     def abort(self) -> None:
         """Remove what the tasks wrote. Spark calls it also after a commit that failed.

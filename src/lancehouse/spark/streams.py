@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self
@@ -20,6 +21,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 from pyarrow import fs
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
@@ -33,16 +35,22 @@ from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.errors import redacted
 from lancehouse.lake.fragments import Piece
 from lancehouse.lake.increments import Fragment, Increment, between, latest, oldest, whole
+from lancehouse.lake.manifests import made_by
 from lancehouse.lake.scans import SMALL, Part
 from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.options import LATEST, Options, Query
-from lancehouse.spark.reading import Pinned
+from lancehouse.spark.reading import OPENED, Pinned
 from lancehouse.spark.sink import Sink
 from lancehouse.spark.tasks import Batches
 
 QUERY = "lancehouse.query"
 BATCH = "lancehouse.batch"
-"""Keys of a transaction's properties: the streaming query and the batch of it that made a version."""
+CHECKPOINT = "lancehouse.checkpoint"
+"""Keys of a transaction's properties: the streaming query, the batch of it that made a version, and the id that Spark
+keeps in the checkpoint, where the query was given another."""
+
+RUNNING = "sql.streaming.queryId"
+"""What Spark calls the id of the checkpoint, in the tasks of a query."""
 
 UNLIMITED = (1 << 63) - 1
 
@@ -66,6 +74,8 @@ class Offset:
     """The version whose rows came first, all of them; said while they are being read, and where a first batch ends."""
     after: int | None = None
     """The version after which the stream began, said where a first batch ends."""
+    made: str | None = None
+    """The uuid of the commit that made the version, by which it is known again; None: it does not tell."""
 
     @classmethod
     def of(cls, said: Json) -> Self:
@@ -115,6 +125,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._tasks, self._follow = options.tasks(), options.follow()
         self._target: int | None = None
         self._known: dict[int, Increment] = {}
+        self._planned: Json | None = None
 
     # What there is
 
@@ -124,13 +135,19 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """How far the next batch goes; it has at least a fragment, if there is one."""
-        begin = Offset.of(start)
-        origin = self._origin() if begin.begins else begin
+        begin, dataset = Offset.of(start), self._table().open()
+        self._require_same(begin, dataset)
+        now = self._target or int(dataset.version)
+        origin = self._origin(now) if begin.begins else begin
         is_free = isinstance(limit, ReadAllAvailable)
         max_rows = UNLIMITED if is_free else limit.max_rows
         max_versions = UNLIMITED if is_free else self._follow.max_versions or UNLIMITED
-        end = self._reached(origin, max_rows, max_versions)
-        return (end.ending(origin) if begin.begins else end).json()
+        end = self._reached(origin, now, max_rows, max_versions)
+        if end != begin:
+            known = begin.made if end.version == begin.version else None
+            end = replace(end, made=known or self._maker(dataset, end.version))
+        self._planned = (end.ending(origin) if begin.begins else end).json()
+        return self._planned
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options say. Spark has no limit of versions, but passes on that there is one."""
@@ -146,18 +163,18 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Leave alone what comes later."""
         self._target = self._latest()
 
-    def _origin(self) -> Offset:
+    def _origin(self, now: int) -> Offset:
         """Where a new query begins."""
-        start, now = self._follow.start, self._target or self._latest()
+        start = self._follow.start
         if isinstance(start, int):
             if start > now + 1:
                 raise TableVersionNotFoundError(f"startingVersion is {start}: {self._table()} is at version {now}")
             return Offset(start - 1)
         return {None: _all_of(now), LATEST: Offset(now)}.get(start) or _all_of(oldest(self._table()))
 
-    def _reached(self, origin: Offset, max_rows: int, max_versions: int) -> Offset:
+    def _reached(self, origin: Offset, upto: int, max_rows: int, max_versions: int) -> Offset:
         end, rows, rows_before, grown = origin, 0, 0, 0
-        for position, fragment in self._walk(origin, self._target or self._latest()):
+        for position, fragment in self._walk(origin, upto):
             if fragment is None:
                 grown += rows > rows_before
                 rows_before = rows
@@ -178,12 +195,21 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                     f"{self._pinned.address} is at version {upto}, and {origin.version} was read: it was made anew"
                 )
             if origin.fragments is not None and origin.snapshot == origin.version:
-                yield from _positions(whole(self._table(), origin.version), origin)
+                yield from _positions(self._snapshot(origin.version), origin)
             elif origin.fragments is not None:
                 for increment in self._added(origin.version - 1, origin.version):
                     yield from _positions(increment, origin)
             for increment in self._added(origin.version, upto):
                 yield from _positions(increment, Offset(increment.version, 0))
+
+    def _snapshot(self, version: int) -> Increment:
+        """All rows of a version; none if it is gone and the stream goes on without them."""
+        try:
+            return whole(self._table(), version)
+        except TableVersionNotFoundError:
+            if self._follow.is_lossless:
+                raise
+            return Increment(version)
 
     def _added(self, after: int, upto: int) -> Iterator[Increment]:
         """What each version added. Spark asks for it twice, so it is kept until a batch is done."""
@@ -193,6 +219,22 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         for increment in between(self._table(), after, upto, lossless=self._follow.is_lossless):
             self._known[increment.version] = increment
             yield increment
+
+    def _require_same(self, read: Offset, dataset: Any) -> None:
+        """Refuse a table that was made anew, as far as it can be told: by the version that was read."""
+        if read.made is not None and self._maker(dataset, read.version) not in (read.made, None):
+            raise InvalidTableStateError(
+                f"{self._pinned.address} has another version {read.version} than the one that was read: "
+                "it was made anew; start again with a new checkpoint"
+            )
+
+    def _maker(self, dataset: Any, version: int) -> str | None:
+        """The uuid of the commit that made a version; None if it was cleaned up, or does not tell."""
+        try:
+            at = dataset if version == dataset.version else replace(self._table(), version=version).open()
+        except TableVersionNotFoundError:
+            return None
+        return made_by(at) or None
 
     def _latest(self) -> int:
         return latest(self._table())
@@ -207,6 +249,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         begin, stop = Offset.of(start), Offset.of(end)
         if begin == stop:
             return []
+        if end != self._planned:
+            self._require_same(stop, self._table().open())
         found: list[tuple[int, Fragment]] = []
         for position, fragment in self._walk(stop.origin if begin.begins else begin, stop.version):
             if fragment is not None:
@@ -219,7 +263,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """The rows of some parts, with the columns that the stream began with."""
         rows = to_rows(self._schema)
         for version, parts in _by_version(partition.value):
-            table, dataset = replace(self._pinned, version=version).open()
+            table, dataset = _opened(replace(self._pinned, version=version))
             wanted = self._scan.columns or tuple(name for name in self._schema.names if name != ROW_ID)
             there = {*dataset.schema.names, ROW_ID}
             scan = replace(self._scan, columns=tuple(name for name in wanted if name.partition(".")[0] in there))
@@ -246,6 +290,13 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Forget what is read."""
         done = Offset.of(end).version
         self._known = {version: known for version, known in self._known.items() if version >= done}
+
+
+@lru_cache(OPENED)
+def _opened(at: Pinned) -> tuple[TableRef, Any]:
+    """Another version than the one that was pinned, opened once for all tasks of the stream in this process."""
+    table = at.address.ref(version=at.version, branch=at.branch)
+    return table, table.open()
 
 
 def _positions(increment: Increment, at: Offset) -> Iterator[tuple[Offset, Fragment | None]]:
@@ -294,6 +345,8 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
     sink: Sink
     pieces: Sequence[Piece]
+    checkpoint: str | None
+    """The id that Spark keeps in the checkpoint, if the task was told."""
 
 
 class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -309,12 +362,14 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """
 
     def __init__(self, options: Options, struct: Mapping[str, Any], *, replaces: bool) -> None:
-        self._query, self._is_given = _query_id(options.query()), bool(options.query().id)
+        query = options.query()
+        self._query, self._is_given, self._checkpoint = _query_id(query), bool(query.id), query.checkpoint
         self._sink = Sink.begin(options.address(), struct, options.write(), replaces=replaces)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task."""
-        return Written(self._sink, self._sink.write(iterator))
+        task = TaskContext.get()
+        return Written(self._sink, self._sink.write(iterator), task and task.getLocalProperty(RUNNING))
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
         """Make a version of the batch, unless there is one. A batch without rows makes none."""
@@ -322,18 +377,23 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if not written:
             return
         sink, pieces = written[0].sink, [piece for message in written for piece in message.pieces]
-        if (pieces or sink.replaces) and not self._is_done(sink.job.address.ref(), batchId):
-            sink.commit(pieces, {QUERY: self._query, BATCH: str(batchId)})
+        properties = {QUERY: self._query, BATCH: str(batchId)}
+        if self._is_given and (checkpoint := written[0].checkpoint or _kept_id(self._checkpoint)):
+            properties[CHECKPOINT] = checkpoint
+        if (pieces or sink.replaces) and not self._is_done(sink.job.address.ref(), batchId, properties):
+            sink.commit(pieces, properties)
         else:
             sink.discard()
 
-    def _is_done(self, table: TableRef, batch: int) -> bool:
-        last = _last_batch(table, self._query)
-        if last > batch and self._is_given:
+    def _is_done(self, table: TableRef, batch: int, properties: Mapping[str, str]) -> bool:
+        made = _last_made(table, self._query)
+        last = int(made.get(BATCH, -1))
+        known = {each[CHECKPOINT] for each in (made, properties) if CHECKPOINT in each}
+        if self._is_given and (last > batch or len(known) > 1):
             # Spark counts from 0 with a new checkpoint. To take its batches for the old ones would lose their rows.
             raise InvalidInputError(
-                f"{table} has batch {last} of the query {self._query!r}, and this is batch {batch}: "
-                "a new checkpoint needs another queryId"
+                f"{table} has batch {last} of the query {self._query!r}, and this is batch {batch}"
+                f"{' of another checkpoint' if len(known) > 1 else ''}: a new checkpoint needs another queryId"
             )
         return last >= batch
 
@@ -344,19 +404,19 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             written[0].sink.abort()
 
 
-def _last_batch(table: TableRef, query: str) -> int:
-    """The last batch of a query that made a version, -1 if none did. Only versions after that one are looked at."""
-    last = -1
+def _last_made(table: TableRef, query: str) -> Mapping[str, str]:
+    """The properties of the last version that a query made, if one is there. Only versions after it are looked at."""
+    found: Mapping[str, str] = {}
 
     def is_ours(made: Any) -> bool:
-        nonlocal last
+        nonlocal found
         properties: Mapping[str, str] = made.transaction_properties or {}
         if properties.get(QUERY) == query:
-            last = int(properties[BATCH])
-        return last >= 0
+            found = properties
+        return bool(found)
 
     find(table, is_ours)
-    return last
+    return found
 
 
 def _query_id(query: Query) -> str:
@@ -378,6 +438,13 @@ def _query_id(query: Query) -> str:
         raise InvalidInputError(
             f"the id of the query cannot be read from {place}/metadata; give it as the option queryId: {reason}"
         ) from None
+
+
+def _kept_id(checkpoint: str | None) -> str | None:
+    """The id in the file of a checkpoint, as far as it can be read."""
+    with suppress(InvalidInputError):
+        return _query_id(Query(checkpoint=checkpoint))
+    return None
 
 
 def _metadata(checkpoint: str) -> bytes:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from lance_namespace import DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest
-from lance_namespace.errors import LanceNamespaceError, TableAlreadyExistsError, TableNotFoundError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
 from pyspark.sql import DataFrame
 
 from lancehouse.lake import commits
 from lancehouse.lake.commits import RUN, version_of_run
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import Layout, Piece, place
-from lancehouse.lake.removal import drop
+from lancehouse.lake.manifests import made_by
+from lancehouse.lake.removal import drop, is_bare
+from lancehouse.lake.scans import like
 from lancehouse.schema.spark import table_schema
 from lancehouse.spark.address import Address
 from lancehouse.spark.jobs import Job, write_frame
+
+_NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +75,17 @@ def append(frame: DataFrame, address: Address, how: Write) -> int:
         return done
     if not table.exists():
         place(table)  # raises unless it is at least declared
-        return _first(frame, address, how)
+        return _first(frame, address, how, commits.create_or_append)
     dataset = table.open()
-    base, schema = dataset.version, dataset.schema
+    base, schema, known = dataset.version, dataset.schema, made_by(dataset)
     job, used = Job(address), list[Piece]()
-    with job.cleaned(used):
-        used += write_frame(frame, job, schema, "append", how.layout)
-        return commits.append(table, place(table), used, base, how.properties)
+    try:
+        with job.cleaned(used):
+            used += write_frame(frame, job, schema, "append", how.layout)
+            commits.require_same(table, base, known)
+            return commits.append(table, place(table), used, base, how.properties)
+    except commits.RunMadeError as error:
+        return error.version
 
 
 def overwrite(frame: DataFrame, address: Address, how: Write) -> int:
@@ -84,12 +98,17 @@ def overwrite(frame: DataFrame, address: Address, how: Write) -> int:
     if (done := made_before(table, how)) is not None:
         return done
     if not table.exists():
-        return _first(frame, address, how)
+        try:
+            return _first(frame, address, how)
+        except commits.OvertakenError as error:
+            raise overtaken(table) from error
     dataset = table.open()
-    base, schema = dataset.version, schema_for(frame.schema.jsonValue(), how, dataset.schema)
+    base, known = dataset.version, made_by(dataset)
+    schema = schema_for(frame.schema.jsonValue(), how, dataset.schema)
     job, used = Job(address), list[Piece]()
     with job.cleaned(used):
         used += write_frame(frame, job, schema, "overwrite", how.layout)
+        commits.require_same(table, base, known)
         return commits.overwrite(table, place(table), schema, used, base, how.properties)
 
 
@@ -98,15 +117,21 @@ def made_before(table: TableRef, how: Write) -> int | None:
     return None if how.run is None or how.is_new else version_of_run(table, how.run)
 
 
-def _first(frame: DataFrame, address: Address, how: Write) -> int:
+def overtaken(table: TableRef) -> ConcurrentModificationError:
+    """What an overwrite says when another writer made the table just now."""
+    return ConcurrentModificationError(f"{table}: another writer created it just now; run it again")
+
+
+def _first(frame: DataFrame, address: Address, how: Write, commit: Callable[..., int] = commits.create) -> int:
     """Make the first version; the entry in the catalog that this made is taken back if it fails."""
     table, schema = address.ref(), schema_for(frame.schema.jsonValue(), how)
+    like(schema)
     declared = declare(table)
     job, used = Job(address), list[Piece]()
     try:
         with job.cleaned(used):
             used += write_frame(frame, job, schema, "overwrite", how.layout)
-            return commits.create(table, place(table), schema, used, how.properties)
+            return commit(table, place(table), schema, used, how.properties)
     except BaseException as error:
         if declared and (not used or (isinstance(error, LanceNamespaceError) and commits.is_refusal(error))):
             try:
@@ -123,17 +148,22 @@ def declare(table: TableRef) -> bool:
     try:
         table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
     except TableNotFoundError:
-        table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
-        return True
+        with suppress(TableAlreadyExistsError):  # somebody was faster
+            table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
+            return True
     return False
 
 
 def take_back(table: TableRef) -> None:
-    """Have the catalog forget a table that was declared for a job that failed; one that has a version by now stays."""
+    """Have the catalog forget a table that was declared for a job that failed, and has removed its files.
+
+    One that has a version by now stays, and so does one that somebody else is about to make a version of.
+    """
     if table.namespace is not None and not table.exists():
         at = place(table)
-        table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
-        drop(at.location, at.storage_options)
+        if is_bare(at.location, at.storage_options):
+            table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
+            drop(at.location, at.storage_options)
 
 
 def schema_for(struct: Mapping[str, Any], how: Write, before: pa.Schema | None = None) -> pa.Schema:
@@ -144,10 +174,17 @@ def schema_for(struct: Mapping[str, Any], how: Write, before: pa.Schema | None =
         how: says which arrays are vectors.
         before: the columns of the table that is written over.
     """
-    names = {field["name"] for field in struct["fields"]}
-    known = {
-        field.name: field.type.list_size
-        for field in before or ()
-        if isinstance(field.type, pa.FixedSizeListType) and field.name in names
-    }
+    known = {} if before is None else dict(_vectors(struct, before))
     return table_schema(struct, {**known, **how.vector_columns})
+
+
+def _vectors(struct: Mapping[str, Any], before: Iterable[pa.Field[Any]], above: str = "") -> Iterator[tuple[str, int]]:
+    """The columns that were vectors and still can be, with their lengths."""
+    given = {column["name"]: column["type"] for column in struct["fields"]}
+    for column in before:
+        dtype = column.type
+        match given.get(column.name), dtype:
+            case {"type": "array", "elementType": str(element)}, pa.FixedSizeListType() if element in _NUMBERS:
+                yield f"{above}{column.name}", dtype.list_size
+            case {"type": "struct", "fields": inner}, pa.StructType():
+                yield from _vectors({"fields": inner}, dtype, f"{above}{column.name}.")

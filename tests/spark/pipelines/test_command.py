@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from click.testing import CliRunner, Result
+from lance_namespace.errors import InvalidInputError
 
 from lancehouse.cli.main import main
+from lancehouse.spark import ingesting
 from tests.spark.pipelines.conftest import Place
 
 
@@ -55,3 +59,31 @@ def test_a_step_that_fails_tells_how_to_go_on(spark: Any, place: Place) -> None:
     )
     assert json.loads(file.read_text())["error"] == "late:f failed: ZeroDivisionError: division by zero"
     assert not (place.folder / "tables" / "t.lance" / "_versions").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(KeyboardInterrupt(), "interrupted"), (RuntimeError("odd"), "odd"), (RuntimeError(), "RuntimeError")],
+    ids=["interrupted", "odd", "silent"],
+)
+def test_what_ends_a_run_is_in_the_report(spark: Any, place: Place, error: BaseException, says: str) -> None:
+    file = place.folder / "report.json"
+    with patch.object(ingesting, "bring", side_effect=error):
+        assert run(place, "--report", str(file)).exit_code != 0
+    report = json.loads(file.read_text())
+    assert (report["state"], report["error"], report["steps"][0]["state"]) == ("failed", says, "failed")
+
+
+def test_a_spark_that_does_not_start_is_no_run_that_is_done(spark: Any, place: Place) -> None:
+    file = place.folder / "report.json"
+    with patch("lancehouse.spark.pipelines.sessions.session", side_effect=InvalidInputError("Spark does not start")):
+        failed = run(place, "--report", str(file))
+    assert (failed.exit_code, failed.stderr[:27]) == (1, "Error: Spark does not start")
+    assert json.loads(file.read_text())["state"] == "failed"
+
+
+def test_where_no_report_can_be_written_nothing_is_done(spark: Any, place: Place) -> None:
+    failed = run(place, "--report", str(place.folder / "nope" / "report.json"))
+    assert failed.exit_code == 1
+    assert "there is no such folder" in failed.stderr
+    assert list((place.folder / "tables").iterdir()) == []

@@ -34,6 +34,20 @@ def complaints(place: Place, text: str, start: Callable[[], Any]) -> list[str]:
     return [f"{each.line}: {each.text}".replace(str(place.folder), "HERE") for each in caught.value.problems]
 
 
+ODD = """
+class Odd(Exception):
+    pass
+
+
+def f(batch):
+    raise Odd("no")
+
+
+def leave(batch):
+    raise SystemExit(3)
+"""
+
+
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
@@ -45,6 +59,12 @@ def complaints(place: Place, text: str, start: Callable[[], Any]) -> list[str]:
         ("- arrow: steps:CALLS", "5: steps:CALLS is no function, but list"),
         ("- arrow: bad:f", "5: bad cannot be imported: ZeroDivisionError: division by zero"),
         ("- arrow: worse:f", "5: HERE/worse.py:1: '(' was never closed"),
+        ("- arrow: odd:f", "5: odd:f failed: Odd: no (it is asked for its columns with a batch without rows)"),
+        (
+            "- arrow: odd:leave",
+            "5: odd:leave failed: SystemExit: 3 (it is asked for its columns with a batch without rows)",
+        ),
+        ("- arrow: leaving:f", "5: leaving cannot be imported: SystemExit: 3"),
         (
             "- arrow: steps:broken",
             "5: steps:broken failed: ZeroDivisionError: no (it is asked for its columns with a batch without rows)",
@@ -71,6 +91,8 @@ def complaints(place: Place, text: str, start: Callable[[], Any]) -> list[str]:
 def test_steps(place: Place, no_spark: Callable[[], Any], steps: str, says: str) -> None:
     (place.folder / "bad.py").write_text("1 / 0")
     (place.folder / "worse.py").write_text("print(")
+    (place.folder / "leaving.py").write_text("raise SystemExit(3)")
+    (place.folder / "odd.py").write_text(ODD)
     text = f"{HEAD}steps:\n  {steps.replace(chr(10), chr(10) + '  ')}\n{SINK}"
     assert complaints(place, text, no_spark) == [says]
 
@@ -109,6 +131,15 @@ def test_steps(place: Place, no_spark: Callable[[], Any], steps: str, says: str)
         (SINK + "expect:\n  unique:\n    - id\n    - [id, idd]", "8: table t has no column idd; it has id, text, lang"),
         (SINK + "expect: {where: ['idd > 1']}", "5: table t: Invalid user input: Schema error: No field named idd."),
         (SINK + "compact: {target_rows: 1}", "5: compaction has no option target_rows; it has "),
+        (
+            SINK + "compact: {num_threads: lots}",
+            "5: num_threads of a compaction, 'lots': Input should be a valid integer",
+        ),
+        (
+            SINK + "compact: {compaction_mode: fast}",
+            "5: compaction_mode of a compaction, 'fast': Input should be 'reenc",
+        ),
+        ("sink: {table: t, data_storage_version: '9.9'}", "4: data_storage_version '9.9' is none that Lance can write"),
     ],
 )
 def test_the_table(place: Place, no_spark: Callable[[], Any], rest: str, says: str) -> None:

@@ -340,6 +340,31 @@ def test_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         rows(tmp_path)
 
 
+def test_lines_longer_than_pyarrow_likes(tmp_path: Path) -> None:
+    lines = [{"a": chr(0xE9) * length} for length in (3_000_000, 1, 5_000_000)]
+    (tmp_path / "a.json").write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+    assert rows(tmp_path) == lines
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.csv": "x,y\n1,2\n", "b.csv": "x,y\n"}, [{"x": 1, "y": 2}]),
+        ({"a.csv": "x,y\n,2\n", "b.csv": "x,y\n1.5,\n"}, [{"x": None, "y": 2}, {"x": 1.5, "y": None}]),
+        ({"a.csv": 'x\n""\n', "b.csv": "x,y\n"}, [{"x": "", "y": None}]),
+        (
+            {"a.json": '{"x": null, "s": {"y": null}}', "b.json": '{"x": 1, "s": {"y": "z"}}'},
+            [{"x": None, "s": {"y": None}}, {"x": 1, "s": {"y": "z"}}],
+        ),
+        ({"a.json": '{"x": null}'}, [{"x": None}]),
+    ],
+)
+def test_files_that_tell_no_type(tmp_path: Path, files: dict[str, str], expected: list[Any]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert rows(tmp_path) == expected
+
+
 # Text of every size
 
 

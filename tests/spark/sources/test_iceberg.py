@@ -163,6 +163,8 @@ def test_what_cannot_be_read(table: Table, catalog: SqlCatalog) -> None:
         open_source(["a"], "iceberg")
     with pytest.raises(ServiceUnavailableError, match=r"^c\.db\.t: "):
         open_source("c.db.t", "iceberg", options={"type": "rest", "uri": "http://127.0.0.1:9"})
+    with pytest.raises(ServiceUnavailableError, match=r"^c\.db\.t: .*unable to open database") as caught:
+        open_source("c.db.t", "iceberg", options={"type": "sql", "uri": "sqlite:////nowhere/s3cret/x.db"})
 
 
 def test_a_file_that_is_gone(table: Table) -> None:

@@ -78,6 +78,15 @@ def test_odd_names(tmp_path: Path, name: str) -> None:
     assert names(tmp_path / name) == names((tmp_path / name).as_uri()) == [name]
 
 
+def test_links_that_lead_back(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "x/b.csv")
+    put(tmp_path.parent / f"{tmp_path.name} other", "c.csv")
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "x" / "up").symlink_to("..")
+    (tmp_path / "linked").symlink_to(tmp_path.parent / f"{tmp_path.name} other")
+    assert names(tmp_path) == names(f"{tmp_path}/**") == ["a.csv", "c.csv", "x/b.csv"]
+
+
 def test_odd_names_of_folders(tmp_path: Path) -> None:
     folder = tmp_path / "100 % [of] *?"
     put(folder, *ODD)
@@ -102,6 +111,9 @@ def test_odd_names_of_folders(tmp_path: Path) -> None:
         ("array.json", None, "{}/array.json is an array of JSON"),
         ("bad.csv.gz", None, "{}/bad.csv.gz cannot be read"),
         ([], None, "empty list"),
+        (123, None, "a source is a file, a folder or a glob, not 123"),
+        (None, None, "a source is a file, a folder or a glob, not None"),
+        ([""], None, "a source is a file, a folder or a glob, not ''"),
         ("ftp://host/x.csv", None, "no place that can be read"),
         ("s3://", None, "no place that can be read"),
     ],

@@ -138,6 +138,40 @@ def test_no_field_of_a_struct_is_lost(have: pa.DataType, want: pa.DataType, lost
         conformed(batch(untyped.nulls(1, have)), pa.schema([("a", want)]), (), "f")
 
 
+@pytest.mark.parametrize(
+    ("values", "want", "says"),
+    [
+        (pa.array([5]), pa.bool_(), "it has numbers, of which booleans would be made"),
+        (pa.array([1.5]), pa.bool_(), "it has numbers, of which booleans"),
+        (pa.array([1700]), pa.timestamp("us"), "it has numbers, of which timestamps"),
+        (pa.array([1700], pa.int32()), pa.date32(), "it has numbers, of which dates"),
+        (pa.array([1], pa.timestamp("us")), pa.date32(), "it has timestamps, of which dates"),
+        (pa.array([1], pa.timestamp("us")), pa.int64(), "it has timestamps, of which numbers"),
+        (pa.array([[5]]), pa.list_(pa.bool_()), "it has numbers, of which booleans"),
+        (pa.array([{"x": 5}]), pa.struct([("x", pa.bool_())]), "x has numbers, of which booleans"),
+    ],
+)
+def test_no_value_comes_to_mean_something_else(values: Any, want: pa.DataType, says: str) -> None:
+    with pytest.raises(TableSchemaValidationError, match=f"f: column a does not fit .*: {says}"):
+        conformed(batch(values), pa.schema([("a", want)]), (), "f")
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        (pa.array([5]), pa.float64()),
+        (pa.array([5]), pa.decimal128(21, 2)),
+        (pa.array([True]), pa.int8()),
+        (pa.array([1], pa.date32()), pa.timestamp("us")),
+        (pa.array(["true"]), pa.bool_()),
+        (pa.nulls(1), pa.timestamp("us")),
+    ],
+)
+def test_what_means_the_same(values: Any, want: pa.DataType) -> None:
+    [made] = conformed(batch(values), pa.schema([("a", want)]), (), "f").columns
+    assert made.type == want
+
+
 @pytest.mark.parametrize("values", [pa.array([b"x", None, b""]), pa.array(["x", None, ""], pa.large_string())])
 def test_binaries_for_a_blob_column(values: Any) -> None:
     """Of a new table, and of one that Lance shows."""

@@ -68,10 +68,10 @@ def read(path: Path, shown: str, given: Mapping[str, str]) -> Document:
     except UnicodeDecodeError:
         raise InvalidInputError(f"{shown} is no YAML: it is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line if mark else 0
+        mark, there = error.problem_mark or error.context_mark, text.splitlines() or [""]
+        line = min(mark.line if mark else 0, len(there) - 1)  # what never ends is found out after the last line
         said = ", ".join(filter(None, (error.context, error.problem)))
-        if _BARE.search(text.splitlines()[line] if text else ""):
+        if _BARE.search(there[line]):
             said = 'inside {…} and […], what holds ${…} stands in quotes: "${name}"'
         raise PipelineError([Problem(shown, line + 1, f"this is no YAML: {said}")]) from None
     except yaml.reader.ReaderError as error:

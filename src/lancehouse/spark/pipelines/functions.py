@@ -24,20 +24,8 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 from pyspark import cloudpickle
 
-FOREIGN = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-"""What code of others raises."""
+FOREIGN = (Exception, SystemExit)
+"""What code of others raises: anything."""
 
 _MARK = "__lancehouse_pipeline__"
 _LOCK = RLock()

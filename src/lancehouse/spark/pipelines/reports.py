@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 DONE, BEFORE, IDLE, FAILED, SKIPPED = "done", "done before", "nothing to do", "failed", "skipped"
+UNFINISHED = "not finished"
 """What became of a step, or of a run."""
 
 
@@ -31,7 +32,7 @@ class Report:
     pipeline: str
     run: str
     table: str
-    state: str = DONE
+    state: str = UNFINISHED
     rows_in: int | None = None
     """Read from the source; None where nothing tells."""
     rows_out: int | None = None
@@ -56,6 +57,11 @@ class Report:
     def has_changed(self) -> bool:
         """Whether it did anything that others see."""
         return any(step.state == DONE and step.step != "expect" for step in self.steps)
+
+    def fail(self, error: BaseException) -> None:
+        """Say what ended it."""
+        self.state = FAILED
+        self.error = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
 
     def to_json(self) -> dict[str, Any]:
         """All of it, for programs."""

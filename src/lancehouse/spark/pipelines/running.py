@@ -20,7 +20,7 @@ from lancehouse.spark.pipelines import expectations
 from lancehouse.spark.pipelines.blobs import Opening
 from lancehouse.spark.pipelines.lines import ARROW, DRIVER, SPARK
 from lancehouse.spark.pipelines.planning import Plan
-from lancehouse.spark.pipelines.reports import BEFORE, DONE, FAILED, IDLE, SKIPPED, Report, Step
+from lancehouse.spark.pipelines.reports import BEFORE, DONE, FAILED, IDLE, SKIPPED, UNFINISHED, Report, Step
 from lancehouse.spark.pipelines.shape import IndexPart
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.watching import Done, watch
@@ -60,10 +60,10 @@ class _Running:
                 if self._expect(made):
                     self._publish()
             report.rows = int(self.plan.address.ref(version=self.version).open().count_rows())
-            if report.has_passed and not report.has_changed:
-                report.state = BEFORE
-        except LanceNamespaceError as error:
-            report.state, report.error = FAILED, str(error)
+            if report.state == UNFINISHED:
+                report.state = DONE if report.has_changed else BEFORE
+        except BaseException as error:
+            report.fail(error)
             raise
         finally:
             report.seconds = round(monotonic() - begun, 3)
@@ -79,7 +79,7 @@ class _Running:
         try:
             with watch(self.spark, None if said is None else lambda done: said(name, done)):
                 yield step
-        except LanceNamespaceError as error:
+        except BaseException as error:
             step.state, step.says = FAILED, str(error)
             raise
         finally:
@@ -256,4 +256,4 @@ class _Running:
 
 def begun(plan: Plan) -> Report:
     """The report of a run that has not done anything yet."""
-    return Report(plan.shape.name, plan.run, write_levels(plan.address.id), DONE, version_before=plan.state.version)
+    return Report(plan.shape.name, plan.run, write_levels(plan.address.id), version_before=plan.state.version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -62,10 +63,21 @@ def _table(value: str) -> str:
     return value
 
 
+_TAG = re.compile(r"[\w.-]+", re.ASCII)
+"""Lance's own rule, with what follows it."""
+
+
+def _tag(value: str) -> str:
+    if not _TAG.fullmatch(value) or ".." in value or value.startswith(".") or value.endswith((".", ".lock")):
+        raise PydanticCustomError("wrong", "must be letters, digits, '.', '-' and '_'")
+    return value
+
+
 Word = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Names = Annotated[tuple[Word, ...], BeforeValidator(_as_list)]
 Function = Annotated[Word, AfterValidator(_function)]
 Table = Annotated[Word, AfterValidator(_table)]
+Tag = Annotated[Word, AfterValidator(_tag)]
 Texts = dict[str, str]
 
 
@@ -238,7 +250,7 @@ class ExpectPart(Part):
 class PublishPart(Part):
     """How readers find what passed."""
 
-    tag: Word
+    tag: Tag
 
 
 class Shape(Part):

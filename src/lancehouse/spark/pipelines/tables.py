@@ -22,6 +22,7 @@ from lancehouse.identifiers import write_levels
 from lancehouse.lake import indexing
 from lancehouse.lake.builds import check_possible
 from lancehouse.lake.commits import is_undone, version_of_run
+from lancehouse.lake.fragments import require_storage_version
 from lancehouse.lake.merging import check_keys
 from lancehouse.lake.scans import like
 from lancehouse.schema.incoming import from_rows
@@ -131,6 +132,9 @@ def fitted(
         struct: the same, if they are a DataFrame's, as JSON.
     """
     made: pa.Schema | None = None
+    with problems.of("sink", "data_storage_version"):
+        if sink.data_storage_version is not None:
+            require_storage_version(sink.data_storage_version)
     with problems.of("sink", "vector_columns"):
         made = _new(schema, sink, state.schema)
     if made is None:

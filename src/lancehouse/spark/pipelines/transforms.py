@@ -138,7 +138,7 @@ class Transform:
             return batch
         try:
             return batch.cast(self.schema)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise InvalidInputError(f"the steps gave other types than of a batch without rows: {error}") from error
 
 

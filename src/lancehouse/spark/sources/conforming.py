@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,17 @@ BLOB_TYPE = pa.struct(
     [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
 )
 """How Lance takes the values of a blob column."""
+
+_MEANINGS: Sequence[tuple[Callable[[Any], bool], str]] = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda dtype: pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype), "number"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (pa.types.is_duration, "duration"),
+)
+"""Between these pyarrow casts without a word, as if the bits meant the same."""
+_SAME = {("date", "timestamp"), ("boolean", "number")}
 
 _untyped: Any = pa
 """pyarrow, of whose arguments its stubs know too few."""
@@ -82,7 +94,7 @@ def _cast(array: Any, field: pa.Field[Any]) -> Any:
     if _is_blob(field) and not isinstance(array.type, pa.StructType):
         return _wrapped(blobs(array).cast(dtype), wanted)
     if lost := _lost(array.type, dtype):
-        raise pa.ArrowTypeError(f"it has {lost} besides, which would be lost")
+        raise pa.ArrowTypeError(lost)
     return _wrapped(array.cast(dtype), wanted)
 
 
@@ -102,27 +114,27 @@ def _is_blob(field: pa.Field[Any]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _lost(have: Any, want: Any) -> str:
-    """A field of a struct that a cast would leave out without a word; empty if there is none."""
+def _lost(have: Any, want: Any, name: str = "") -> str:
+    """What a cast would lose without a word: a field of a struct, or what a value means; empty if it is nothing."""
     match have, want:
         case pa.StructType(), pa.StructType():
-            names = {child.name: child.type for child in want}
-            return next(
-                (lost for child in have if (lost := _below(child.name, child.type, names.get(child.name)))),
-                "",
-            )
+            wanted = {child.name: child.type for child in want}
+            above = f"{name}." if name else ""
+            found = (_lost(child.type, wanted.get(child.name), above + child.name) for child in have)
+            return next(filter(None, found), "")
+        case _, None:
+            return f"it has {name} besides, which would be lost"
         case pa.MapType(), pa.MapType():
-            return _lost(have.key_type, want.key_type) or _lost(have.item_type, want.item_type)
+            return _lost(have.key_type, want.key_type, name) or _lost(have.item_type, want.item_type, name)
         case (
             (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
             (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
         ):
-            return _lost(have.value_type, want.value_type)
-    return ""
+            return _lost(have.value_type, want.value_type, name)
+    one, other = _meaning(have), _meaning(want)
+    is_same = one == other or None in (one, other) or (one, other) in _SAME
+    return "" if is_same else f"{name or 'it'} has {one}s, of which {other}s would be made"
 
 
-def _below(name: str, have: Any, want: Any) -> str:
-    if want is None:
-        return name
-    lost = _lost(have, want)
-    return f"{name}.{lost}" if lost else ""
+def _meaning(dtype: Any) -> str | None:
+    return next((word for is_one, word in _MEANINGS if is_one(dtype)), None)

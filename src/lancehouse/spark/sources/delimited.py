@@ -11,13 +11,13 @@ from pyarrow import csv
 from lancehouse.spark.sources.conforming import storage
 from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, Wanted
 from lancehouse.spark.sources.listing import File
-from lancehouse.spark.sources.schemas import without_nulls
 from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred
 
 
 class Delimited(Tabular):
     """CSV with a header; `.tsv` has tabs. A field with nothing in it is null, one with empty quotes is empty text."""
 
+    is_text = True
     extensions = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in COMPRESSIONS)
 
     def survey(self, file: File) -> Survey:
@@ -59,6 +59,4 @@ def _reader(file: File, stream: Any, types: Mapping[str, Any] | None = None, *, 
 
 def _lasting(dtype: Any) -> Any:
     """The type that a block tells, made to hold what later blocks may bring."""
-    if isinstance(dtype, pa.TimestampType) and dtype.unit == "s":
-        return pa.timestamp("us", dtype.tz)
-    return without_nulls(dtype)
+    return pa.timestamp("us", dtype.tz) if isinstance(dtype, pa.TimestampType) and dtype.unit == "s" else dtype

@@ -18,7 +18,7 @@ from lancehouse.spark.sources.ipc import Ipc
 from lancehouse.spark.sources.jsonlines import JsonLines
 from lancehouse.spark.sources.listing import File, Path, find
 from lancehouse.spark.sources.parquet import Parquet
-from lancehouse.spark.sources.schemas import partition_fields, unified
+from lancehouse.spark.sources.schemas import partition_fields, unified, without_nulls
 from lancehouse.spark.sources.units import Source, Unit, gathered, joint_key, runs, target_bytes
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -63,6 +63,8 @@ def open_files(
             raise InvalidInputError(f"{file.name} is empty: remove it, or name the files to read")
     surveys = _surveys(FORMATS[chosen], files)
     schema = unified((file.name, survey.schema) for file, survey in surveys.items())
+    if FORMATS[chosen].is_text:
+        schema = pa.schema([field.with_type(without_nulls(field.type)) for field in schema])
     everything = [*schema, *partition_fields((file.partition for file in files), schema)]
     names = [column.name for column in everything]
     if not names:

@@ -75,6 +75,9 @@ class Wanted:
 class Format(Protocol):
     """How files of one format are read."""
 
+    is_text: bool
+    """Whether types are what the values look like: a column without a value in any file is text then."""
+
     @property
     def extensions(self) -> tuple[str, ...]:
         """The endings of names, in lower case."""

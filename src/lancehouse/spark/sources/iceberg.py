@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -142,6 +143,12 @@ def _unit(scan: Scan, tasks: Sequence[FileScanTask]) -> IcebergUnit:
     )
 
 
+def _of_databases() -> tuple[type[Exception], ...]:
+    """What pyiceberg's SQL catalog raises, once it is in use."""
+    errors = sys.modules.get("sqlalchemy.exc")
+    return () if errors is None else (errors.SQLAlchemyError,)
+
+
 @contextmanager
 def _translated(about: str, options: Mapping[str, str]) -> Iterator[None]:
     """Turn what pyiceberg raises inside into a Lance error; it has no root of its own for them."""
@@ -149,8 +156,8 @@ def _translated(about: str, options: Mapping[str, str]) -> Iterator[None]:
         yield
     except LanceNamespaceError:
         raise
-    except tuple(_KINDS) as error:
-        kind: Any = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
+    except (*_KINDS, *_of_databases()) as error:
+        kind: Any = next((_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS), ServiceUnavailableError)
         text = str(error)
         said = redacted(text, options)
         raise kind(f"{about}: {said}") from (error if said == text else None)

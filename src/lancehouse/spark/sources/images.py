@@ -48,6 +48,7 @@ SCHEMA = pa.schema(_COLUMNS)
 class Images:
     """Images. Nothing is decoded: the bytes of each file are a blob, its kind comes from its extension."""
 
+    is_text = False
     extensions = tuple(MEDIA_TYPES)
 
     def survey(self, file: File) -> Survey:

@@ -21,13 +21,13 @@ LONGEST_LINE = 1 << 30
 class JsonLines(Tabular):
     """JSON lines. Text stays text, even where it looks like a time, unless another type is asked for."""
 
+    is_text = True
     extensions = tuple(f"{kind}{packed}" for kind in (".json", ".jsonl", ".ndjson") for packed in COMPRESSIONS)
 
     def survey(self, file: File) -> Survey:
         """Infer the types from the first block."""
         first = next(_blocks(file), b"")
-        fields = [field.with_type(without_nulls(field.type)) for field in _schema(file, first)]
-        return Survey(pa.schema(fields), (Piece(file.size),))
+        return Survey(_schema(file, first), (Piece(file.size),))
 
     def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows, parsed as the types that are wanted where JSON has a value for them."""
@@ -69,7 +69,7 @@ def _parsed(file: File, block: bytes, schema: pa.Schema | None, *, use_threads: 
     source: Any = pa.BufferReader(block)  # the stubs of read_json know files only
     return json.read_json(
         source,
-        json.ReadOptions(use_threads=use_threads),
+        json.ReadOptions(use_threads=use_threads, block_size=max(len(block), BLOCK_BYTES)),  # no line is cut
         json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 from lance_namespace.errors import InvalidInputError
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from lancehouse.spark.sources.errors import reading
 from lancehouse.spark.sources.stores import Store, locate
@@ -53,7 +54,7 @@ def find(source: Path | Iterable[Path], options: Mapping[str, str]) -> list[File
     Raises:
         InvalidInputError: there is nothing.
     """
-    places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    places = [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Iterable) else list(source)
     files: dict[str, File] = {}
     for place in places:
         store, path = locate(place, options)
@@ -95,9 +96,23 @@ def _split(system: FileSystem, path: str) -> tuple[str, list[str]]:
 
 
 def _below(store: Store, system: FileSystem, folder: str, *, root: str) -> Iterator[File]:
-    for info in system.get_file_info(FileSelector(folder, recursive=True)):
+    for info in _walked(system, folder):
         if info.type == FileType.File and not any(map(_is_hidden, _relative(info.path, folder))):
             yield _file(store, info, root=root)
+
+
+def _walked(system: FileSystem, folder: str) -> Iterator[FileInfo]:
+    is_local = isinstance(system, LocalFileSystem)
+    for info in system.get_file_info(FileSelector(folder, recursive=not is_local)):
+        yield info
+        if is_local and info.type == FileType.Directory and not _leads_back(system, info.path):
+            yield from _walked(system, info.path)
+
+
+def _leads_back(system: FileSystem, folder: str) -> bool:
+    """Whether a folder is a link to one that it lies in: what is there was found before."""
+    way = pathlib.Path(folder)
+    return isinstance(system, LocalFileSystem) and way.resolve() in {above.resolve() for above in way.parents}
 
 
 def _matches(system: FileSystem, folder: str, segments: Sequence[str]) -> Iterator[FileInfo]:
@@ -108,6 +123,8 @@ def _matches(system: FileSystem, folder: str, segments: Sequence[str]) -> Iterat
     for info in system.get_file_info(FileSelector(folder, allow_not_found=True)):
         name = info.path.rstrip("/").rpartition("/")[2]
         is_folder = info.type == FileType.Directory
+        if is_folder and _leads_back(system, info.path):
+            continue
         if pattern == "**":
             if is_folder and not _is_hidden(name):
                 yield from _matches(system, info.path, segments)

@@ -61,9 +61,11 @@ def locate(source: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[
     """The store of an address and the path in it. A bucket's address is taken literally, `file://` is decoded.
 
     Raises:
-        InvalidInputError: a scheme that is not known.
+        InvalidInputError: a scheme that is not known, or nothing.
     """
-    text = os.fspath(source)
+    text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
+    if not text:
+        raise InvalidInputError(f"a source is a file, a folder or a glob, not {source!r}")
     if text.startswith("file:/"):
         return Store(), str(Path(unquote(urlsplit(text.replace("?", "%3F").replace("#", "%23")).path)))
     match = _ADDRESS.fullmatch(text)

@@ -21,6 +21,8 @@ BLOCK_BYTES = 4 << 20
 class Tabular(ABC):
     """A format whose files hold rows and columns."""
 
+    is_text = False
+
     def read(self, parts: Sequence[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows, in the schema that is wanted."""
         for part in parts:
