@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance_namespace.errors import (
+    ConcurrentModificationError,
     InvalidInputError,
     LanceNamespaceError,
     TableAlreadyExistsError,
@@ -21,10 +23,11 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
     TableVersionNotFoundError,
 )
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
-from lancehouse.lake import scans
-from lancehouse.spark import LanceCatalog, maintenance
+from lancehouse.lake import commits, scans
+from lancehouse.spark import LanceCatalog, jobs, maintenance, writing
 from lancehouse.spark.tasks import results
 from tests.spark.conftest import failing
 
@@ -177,6 +180,18 @@ def test_views(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
         (lambda it: it.history("nope"), TableNotFoundError, "nope"),
         (lambda it: it.compact(), InvalidInputError, "name a table, or a namespace"),
         (lambda it: it.read(""), InvalidInputError, "at least one level"),
+        (lambda it: it.read("t", columns="nope"), TableColumnNotFoundError, "has no column nope;"),
+        (lambda it: it.read("t", version=-1), InvalidInputError, "a version is a number, not -1"),
+        (lambda it: it.read("t", version=2**70), InvalidInputError, "a version is a number, not 118"),
+        (lambda it: it.read("t", version="1"), InvalidInputError, "a version is a number, not '1'"),
+        (lambda it: it.read("t", limit=2**40), InvalidInputError, "Spark counts to 2,147,483,647"),
+        (lambda it: it.search("t", [math.nan] * 4), InvalidInputError, "finite numbers only"),
+        (lambda it: it.search("t", "text"), InvalidInputError, "a vector is a list of numbers"),
+        (lambda it: it.search("t", None), InvalidInputError, "a vector is a list of numbers"),
+        (lambda it: it.cleanup("t", older_than=14), InvalidInputError, "older_than is an age"),
+        (lambda it: it.remove_orphans("t", older_than="7d"), InvalidInputError, "older_than is an age"),
+        (lambda it: it.optimize_indices("t", names="a_idx"), LanceNamespaceError, "no index a_idx"),
+        (lambda it: it.compact("t", num_threads="lots"), InvalidInputError, "num_threads of a compaction, 'lots'"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(
@@ -241,6 +256,98 @@ def test_the_same_run_adds_nothing_twice(catalog: LanceCatalog) -> None:
     assert catalog.count("new") == 10
 
 
+def test_the_same_run_at_the_same_time_adds_once(catalog: LanceCatalog) -> None:
+    frame, append = catalog.spark.range(5), commits.append
+    catalog.create(frame, "new")
+    others = [1]
+
+    def other_is_faster(*arguments: Any) -> int:
+        if others:
+            others.pop()
+            assert catalog.append(frame, "new", run="monday") == 2
+        return append(*arguments)
+
+    with patch.object(commits, "append", other_is_faster):
+        assert catalog.append(frame, "new", run="monday") == 2
+    assert catalog.count("new") == 10
+
+
+def test_names_of_every_kind(spark: Any, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.caseSensitive", "true")
+    catalog = LanceCatalog(session, "dir", {"root": str(tmp_path)})
+    names = ["a b", "x", "X", "\u00fc", "'q'"]
+    frame = session.range(3).select(*("id" for _ in names)).toDF(*names)
+    catalog.create(frame, "new")
+    catalog.append(frame, "new")
+    assert catalog.read("new").columns == names
+    assert sorted(catalog.read("new").collect()) == sorted([(number,) * len(names) for number in (0, 1, 2)] * 2)
+
+
+def test_a_vector_becomes_something_else(catalog: LanceCatalog, tmp_path: Path) -> None:
+    spark = catalog.spark
+    first = spark.sql("select array(1f, 2f) emb, named_struct('e', array(1f, 2f), 'n', 1) s, array(1f) v")
+    catalog.create(first, "new", vector_columns={"emb": 2, "s.e": 2, "v": 1})
+    second = spark.sql("select 'x' emb, named_struct('e', array(3f, 4f), 'n', 1) s, array('x') v")
+    catalog.overwrite(second, "new")
+    schema = lance.dataset(tmp_path / "new.lance").schema
+    assert schema.field("emb").type == pa.string()
+    assert schema.field("s").type.field("e").type == pa.list_(pa.float32(), 2)
+    assert isinstance(schema.field("v").type, pa.ListType)
+
+
+def test_a_value_that_its_column_cannot_hold(catalog: LanceCatalog, tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1], "x": pa.array([1.5], pa.float32())}), tmp_path / "f.lance")
+    with pytest.raises(InvalidInputError, match="column x: a value does not fit float"):
+        catalog.update("f", {"x": "1e300"})
+    catalog.update("f", {"x": "2.5"})
+    assert catalog.read("f").collect()[0].x == 2.5
+
+
+def test_a_table_that_was_made_anew(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    frame = catalog.read("t")
+    rows = table.to_table(limit=5)
+    rmtree(tmp_path / "t.lance")
+    lance.write_dataset(rows, tmp_path / "t.lance").delete("id = 1")
+    with pytest.raises(PySparkException, match="made anew meanwhile; read it again"):
+        frame.collect()
+
+
+@pytest.mark.parametrize("how", ["append", "overwrite"])
+def test_rows_for_a_table_that_was_made_anew(catalog: LanceCatalog, tmp_path: Path, how: str) -> None:
+    frame, write = catalog.spark.range(5), jobs.write_frame
+    catalog.create(frame, "new")
+
+    def and_then_made_anew(*arguments: Any) -> Any:
+        done = write(*arguments)
+        rmtree(tmp_path / "new.lance")
+        lance.write_dataset(pa.table({"id": [7]}), tmp_path / "new.lance")
+        return done
+
+    with (
+        patch.object(writing, "write_frame", and_then_made_anew),
+        pytest.raises(ConcurrentModificationError, match="made anew"),
+    ):
+        getattr(catalog, how)(frame, "new")
+    assert ids(catalog.read("new")) == [7]
+
+
+def test_who_fails_takes_nothing_of_others_along(catalog: LanceCatalog, tmp_path: Path) -> None:
+    """Two make the same table; the first, which declared it, fails when the second has written and not committed."""
+    create, failed = commits.create, list[str]()
+    (tmp_path / "x.csv").write_text("id\n1\n")
+
+    def while_the_other_fails(*arguments: Any) -> int:
+        writing.take_back(catalog._catalog.table("new").ref())
+        failed.append("the other")
+        return create(*arguments)
+
+    with patch.object(commits, "create", while_the_other_fails):
+        catalog.ingest(tmp_path / "x.csv", "new")
+    assert failed == ["the other"]
+    assert ids(catalog.read("new")) == [1]
+
+
 @pytest.mark.parametrize(
     ("write", "error", "says"),
     [
@@ -248,6 +355,13 @@ def test_the_same_run_adds_nothing_twice(catalog: LanceCatalog) -> None:
         (lambda it, df: it.append(df, "nope"), TableNotFoundError, "nope"),
         (lambda it, df: it.append(df.selectExpr("id", "1 AS nope"), "t"), TableSchemaValidationError, "nope"),
         (lambda it, df: it.create(df, "new", vector_columns={"id": 3}), LanceNamespaceError, "id"),
+        (
+            lambda it, df: it.create(df.toDF("a.b"), "new"),
+            TableSchemaValidationError,
+            r"with a dot or a backquote.* a\.b",
+        ),
+        (lambda it, df: it.create(df, "new", max_rows_per_file=0), InvalidInputError, "max_rows_per_file must be 1"),
+        (lambda it, df: it.create(df, "new", data_storage_version="9.9"), InvalidInputError, "data_storage_version"),
     ],
 )
 def test_what_cannot_be_written_is_said_at_once(

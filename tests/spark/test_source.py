@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
@@ -25,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake import commits, scans
+from lancehouse.spark import reading
 from lancehouse.spark.address import Address
 from lancehouse.spark.options import Options, Use
 from lancehouse.spark.source import LanceSource
@@ -250,6 +252,50 @@ def test_an_overwrite_swallows_nothing(here: Place) -> None:
     writer.abort([message])
     assert ids(here) == [*range(10), 50]
     assert len(files(here)) == len(before) + 1
+
+
+def test_the_same_run_at_the_same_time_is_written_once(here: Place) -> None:
+    (first, one), (second, other) = (writing(here, run="monday") for _ in range(2))
+    first.commit([one])
+    second.commit([other])
+    assert ids(here) == [*range(10), 100, 101]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_that_make_the_table(place: Place, overwrite: bool) -> None:
+    """Both rows are there, or the second is told that they would not be."""
+    (first, one), (second, other) = (writing(place, overwrite=overwrite) for _ in range(2))
+    first.commit([one])
+    if not overwrite:
+        second.commit([other])
+        assert ids(place) == [100, 100, 101, 101]
+        return
+    with pytest.raises(ConcurrentModificationError, match="created it just now"):
+        second.commit([other])
+    second.abort([other])
+    assert ids(place) == [100, 101]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_table_that_was_made_anew_is_not_written_to(here: Place, overwrite: bool) -> None:
+    writer, message = writing(here, overwrite=overwrite)
+    rmtree(here["path"])
+    lance.write_dataset(rows(500), here["path"])
+    with pytest.raises(ConcurrentModificationError, match="made anew"):
+        writer.commit([message])
+    writer.abort([message])
+    assert ids(here) == [500]
+
+
+def test_a_table_that_was_made_anew_is_not_read(here: Place) -> None:
+    found = source(here)
+    found.schema()
+    reader = sent(found.reader(IDS))
+    rmtree(here["path"])
+    lance.write_dataset(rows(500), here["path"])
+    reading._opened.clear()
+    with pytest.raises(ConcurrentModificationError, match="made anew meanwhile; read it again"):
+        reader.partitions()
 
 
 def test_abort_removes_what_spark_forgot(here: Place) -> None:

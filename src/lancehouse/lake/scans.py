@@ -100,9 +100,9 @@ class Scan:
             return int(scanner.count_rows())
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
-        columns = None if self.columns is None else list(self.columns)
-        names = dataset.schema.names if columns is None else [name.partition(".")[0] for name in columns]
-        fields = [dataset.schema.field(name) for name in names if name in dataset.schema.names]
+        columns = dataset.schema.names if self.columns is None else list(self.columns)
+        above = [name.partition(".")[0] for name in columns]
+        fields = [dataset.schema.field(name) for name in above if name in dataset.schema.names]
         return dataset.scanner(
             columns=columns,
             filter=self.filter,
@@ -190,8 +190,10 @@ def like(schema: pa.Schema) -> lance.LanceDataset:
         raise TableSchemaValidationError(
             f"column {schema.names.index('') + 1} has no name (as pandas writes its index, unless told not to)"
         )
-    if dotted := [name for name in schema.names if "." in name]:
-        raise TableSchemaValidationError(f"Lance takes no column with a dot in its name, such as {dotted[0]}")
+    if odd := [name for name in schema.names if "." in name or "`" in name]:
+        raise TableSchemaValidationError(
+            f"Lance takes no column with a dot or a backquote in its name, such as {odd[0]}"
+        )
     with translated("a table"):
         return lance.write_dataset(schema.empty_table(), "memory://")
 
