@@ -284,6 +284,10 @@ def test_of_two_creators_the_second_appends_if_it_may(tmp_path: Path) -> None:
     assert commits.create_or_append(table, place(table), rows().schema, first) == 1
     assert commits.create_or_append(table, place(table), rows().schema, second) == 2
     assert ids(table) == [1, 2]
+    commits.append(table, place(table), written(table, rows(3)), 2, {RUN: "monday"})
+    with pytest.raises(commits.RunMadeError):
+        commits.create_or_append(table, place(table), rows().schema, second, {RUN: "monday"})
+    table.open().delete("id = 3")
     other = pa.table({"id": ["x"]})
     with pytest.raises(OvertakenError):
         commits.create_or_append(table, place(table), other.schema, written(table, other, "overwrite"))

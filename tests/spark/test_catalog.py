@@ -284,6 +284,15 @@ def test_names_of_every_kind(spark: Any, tmp_path: Path) -> None:
     assert sorted(catalog.read("new").collect()) == sorted([(number,) * len(names) for number in (0, 1, 2)] * 2)
 
 
+def test_what_a_version_of_files_holds_is_asked_of_that_version(catalog: LanceCatalog) -> None:
+    """Maps are new in 2.2."""
+    frame = catalog.spark.sql("select map('a', 1) m")
+    with pytest.raises(LanceNamespaceError, match=r"2\.2|[Mm]ap"):
+        catalog.create(frame, "new", data_storage_version="2.0")
+    catalog.create(frame, "new", data_storage_version="2.2")
+    assert catalog.read("new").collect() == [({"a": 1},)]
+
+
 def test_a_vector_becomes_something_else(catalog: LanceCatalog, tmp_path: Path) -> None:
     spark = catalog.spark
     first = spark.sql("select array(1f, 2f) emb, named_struct('e', array(1f, 2f), 'n', 1) s, array(1f) v")

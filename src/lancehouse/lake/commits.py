@@ -144,12 +144,15 @@ def create_or_append(
 
     Raises:
         OvertakenError: they made it with others.
+        RunMadeError: the properties name a run, and the same run made it.
     """
     try:
         return create(table, at, schema, pieces, properties)
     except OvertakenError:
-        dataset = table.open()
-        if str(dataset.lance_schema) != str(like(schema).lance_schema):
+        dataset, run = table.open(), (properties or {}).get(RUN)
+        if run is not None and (first := version_of_run(table, run)) is not None:
+            raise RunMadeError(table, run, first) from None
+        if str(dataset.lance_schema) != str(like(schema, dataset.data_storage_version).lance_schema):
             raise
         return append(table, at, pieces, dataset.version, properties)
 

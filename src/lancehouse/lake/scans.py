@@ -180,7 +180,7 @@ def _has(schema: pa.Schema, name: str) -> bool:
     return name in schema.names or name.partition(".")[0] in schema.names or name in ("_rowid", "_rowaddr")
 
 
-def like(schema: pa.Schema) -> lance.LanceDataset:
+def like(schema: pa.Schema, data_storage_version: str | None = None) -> lance.LanceDataset:
     """A table without rows that has these columns, in memory: to see what can be asked of such a one.
 
     Raises:
@@ -195,7 +195,7 @@ def like(schema: pa.Schema) -> lance.LanceDataset:
             f"Lance takes no column with a dot or a backquote in its name, such as {odd[0]}"
         )
     with translated("a table"):
-        return lance.write_dataset(schema.empty_table(), "memory://")
+        return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
 
 
 def groups(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[Part]]:

@@ -131,7 +131,7 @@ def bring(
     if absent := [field.name for field in schema if not field.nullable and field.name not in given.names]:
         raise TableSchemaValidationError(f"{address}: {', '.join(absent)} must not be null, and the source has none")
     if not adds:
-        like(schema)
+        like(schema, how.layout.data_storage_version)
     if dataset is None:
         declare(table)
     at = place(table)
@@ -165,11 +165,11 @@ def bring(
         else:
             version = commits.overwrite(table, at, schema, written, dataset.version, properties)
     except commits.RunMadeError as error:
-        _take_back(table, progress, written)
+        _take_back(table, at, progress, written)
         return Brought(error.version, None)
     except LanceNamespaceError as error:
         if commits.is_refusal(error):
-            _take_back(table, progress, written)
+            _take_back(table, at, progress, written)
         raise
     current = {unit.key for unit in found.units}
     discard([piece for key, each in done.items() if key not in current for piece in each.pieces], at)
@@ -177,14 +177,14 @@ def bring(
     return Brought(version, sum(each.rows for each in all_done))
 
 
-def _take_back(table: TableRef, progress: Progress, written: Sequence[Piece]) -> None:
+def _take_back(table: TableRef, at: Place, progress: Progress, written: Sequence[Piece]) -> None:
     """Remove what was written for nothing, but for what the same ingest has committed elsewhere at the same time."""
     progress.clear()
     if table.exists():
         owners = {orphans.owner(f"data/{file.path}") for each in metadata(written) for file in each.files}
         orphans.discard(table, owners, since=1)
     else:
-        discard(written, place(table))
+        discard(written, at)
 
 
 def _digest(*texts: str) -> str:

@@ -75,7 +75,10 @@ def append(frame: DataFrame, address: Address, how: Write) -> int:
         return done
     if not table.exists():
         place(table)  # raises unless it is at least declared
-        return _first(frame, address, how, commits.create_or_append)
+        try:
+            return _first(frame, address, how, commits.create_or_append)
+        except commits.RunMadeError as error:
+            return error.version
     dataset = table.open()
     base, schema, known = dataset.version, dataset.schema, made_by(dataset)
     job, used = Job(address), list[Piece]()
@@ -125,7 +128,7 @@ def overtaken(table: TableRef) -> ConcurrentModificationError:
 def _first(frame: DataFrame, address: Address, how: Write, commit: Callable[..., int] = commits.create) -> int:
     """Make the first version; the entry in the catalog that this made is taken back if it fails."""
     table, schema = address.ref(), schema_for(frame.schema.jsonValue(), how)
-    like(schema)
+    like(schema, how.layout.data_storage_version)
     declared = declare(table)
     job, used = Job(address), list[Piece]()
     try:

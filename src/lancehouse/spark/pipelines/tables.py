@@ -145,7 +145,7 @@ def fitted(
             _check_keys(address, sink, schema, target)
     with problems.of("sink"):
         if target is made:
-            like(target)
+            like(target, sink.data_storage_version)
         else:
             _require_fit(address, schema, target, struct)
             if sink.mode == "merge" and sink.when_matched == "update":
