@@ -12,7 +12,7 @@ from lance_namespace import CreateNamespaceRequest, LanceNamespace
 
 from tests.live.catalogs import CATALOGS, Catalog, Shared, opened
 from tests.live.gateways import start_gateway
-from tests.servers.lancehouse import Served
+from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.polaris import Polaris
 from tests.servers.reference import Reference
 from tests.servers.unity import Unity
@@ -22,6 +22,13 @@ from tests.servers.unity import Unity
 def shared(reference_server: Reference, served: Served) -> Shared:
     """The servers that are started once."""
     return Shared(reference_server, served)
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server for the tests of one file, where no other breaks a table that a list would meet."""
+    with start_lancehouse(tmp_path_factory.mktemp("untouched")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -169,12 +169,12 @@ DEEPER: Mapping[str, Deepen] = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(operations()) if SPECS else [])
-def test_answers_are_as_promised(served: Served, name: str, mode: str, soak: bool) -> None:
+def test_answers_are_as_promised(untouched: Served, name: str, mode: str, soak: bool) -> None:
     requests = cases(name, operations()[name], MODES[mode])
     keep_to_it(
         requests,
-        f"{served.uri}/lance/main",
-        before=Seeds(served).sow,
+        f"{untouched.uri}/lance/main",
+        before=Seeds(untouched).sow,
         bare=name in BARE,
         examples=300 if soak else 5,
         soak=soak,

@@ -161,12 +161,12 @@ DEEPER: Mapping[str, Deepen] = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(operations().keys() - NOT_OFFERED) if SPECS else [])
-def test_answers_are_as_promised(served: Served, name: str, mode: str, soak: bool) -> None:
+def test_answers_are_as_promised(untouched: Served, name: str, mode: str, soak: bool) -> None:
     operation = operations()[name]
-    seeds = Seeds(served)
-    requests = cases(operation, MODES[mode], served.warehouse, seeds.dataset)
+    seeds = Seeds(untouched)
+    requests = cases(operation, MODES[mode], untouched.warehouse, seeds.dataset)
     bare = operation.method == "head"
     try:
-        keep_to_it(requests, served.iceberg, before=seeds.sow, bare=bare, examples=400 if soak else 6, soak=soak)
+        keep_to_it(requests, untouched.iceberg, before=seeds.sow, bare=bare, examples=400 if soak else 6, soak=soak)
     finally:
         seeds.close()

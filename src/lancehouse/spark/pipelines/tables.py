@@ -132,12 +132,14 @@ def fitted(
         struct: the same, if they are a DataFrame's, as JSON.
     """
     made: pa.Schema | None = None
+    is_known = sink.data_storage_version is None
     with problems.of("sink", "data_storage_version"):
         if sink.data_storage_version is not None:
             require_storage_version(sink.data_storage_version)
+            is_known = True
     with problems.of("sink", "vector_columns"):
         made = _new(schema, sink, state.schema)
-    if made is None:
+    if made is None or not is_known:
         return None
     target = made if state.schema is None or sink.mode not in ADDING else state.schema
     if sink.mode == "merge":
