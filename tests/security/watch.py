@@ -1,0 +1,103 @@
+"""Watch a server while it is attacked: it must stay up, stay small, and go on answering."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from time import monotonic, sleep
+from urllib.parse import urlsplit
+
+from tests.servers.lancehouse import Served
+
+MOST_MB = 600
+"""What all processes of the server may hold together, at any moment of an attack."""
+SOON_S = 0.1
+"""Within which /health/live answers, on a machine that is otherwise idle (`--soak`)."""
+EVENTUALLY_S = 30
+"""Within which it answers on a busy machine: a server that hangs does not."""
+EVERY_S = 0.02
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was seen of a server."""
+
+    server: Served
+    started: frozenset[int] = frozenset()
+    peak_mb: float = 0
+    waits_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) -> Iterator[Watch]:
+    """Attack a server in the block; fail unless it withstands.
+
+    Its processes must live on and hold less than `most_mb` together at every moment; `/health/live` must answer all the
+    time, in the soak run within 100 ms.
+    """
+    watch = Watch(server, frozenset(_processes(server)))
+    over = threading.Event()
+    threads = [threading.Thread(target=each, args=(watch, over)) for each in (_measure, _ask)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield watch
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert watch.started <= set(_processes(server)), "a process of the server died"
+    assert not watch.failures, watch.failures[:3]
+    assert watch.waits_s, "/health/live was never asked"
+    assert watch.peak_mb < most_mb, f"the server held {watch.peak_mb:.0f} MB"
+    limit_s = SOON_S if soak else EVENTUALLY_S
+    assert max(watch.waits_s) < limit_s, f"/health/live took {max(watch.waits_s):.2f} s"
+
+
+def _measure(watch: Watch, over: threading.Event) -> None:
+    while not over.is_set():
+        watch.peak_mb = max(watch.peak_mb, sum(map(_resident_mb, _processes(watch.server))))
+        sleep(EVERY_S)
+
+
+def _ask(watch: Watch, over: threading.Event) -> None:
+    address = urlsplit(watch.server.uri).netloc
+    while not over.is_set():
+        began = monotonic()
+        connection = HTTPConnection(address, timeout=EVENTUALLY_S)
+        try:
+            connection.request("GET", "/health/live")
+            status = connection.getresponse().status
+        except (OSError, HTTPException) as error:
+            watch.failures.append(f"/health/live: {error!r}")
+        else:
+            watch.waits_s.append(monotonic() - began)
+            if status != 200:
+                watch.failures.append(f"/health/live answered {status}")
+        finally:
+            connection.close()
+        sleep(EVERY_S)
+
+
+def _processes(server: Served) -> list[int]:
+    """The server and all that it started; the shell that holds them is not one of them."""
+    found, waiting = [], [server.pid]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        with suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                waiting += map(int, (task / "children").read_text().split())
+    return [pid for pid in found if Path(f"/proc/{pid}").exists()]
+
+
+def _resident_mb(pid: int) -> float:
+    """What a process holds; a page that several share counts in parts."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) / 1024
+    return 0.0
