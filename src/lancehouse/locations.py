@@ -1,13 +1,59 @@
-"""Where a table lies that was declared without a location."""
+"""Locations of tables: how one is made from a name, and what one means to those who read it.
+
+Lance decodes a URI once; Iceberg's clients, in Python and in Java, take it as it stands; both take a plain path as it
+stands. So what a location means depends on the kind of the table.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from types import MappingProxyType
+from urllib.parse import quote, unquote
+
+from lance_namespace.errors import InvalidInputError
+
+SCHEMES: Mapping[str, tuple[str, bool]] = MappingProxyType(
+    {
+        "file": ("file", True),
+        "s3": ("s3", True),
+        "s3a": ("s3", False),
+        "s3n": ("s3", False),
+        "gs": ("gs", True),
+        "az": ("az", True),
+        "abfss": ("abfss", True),
+        "abfs": ("abfss", False),
+        "wasb": ("abfss", False),
+        "wasbs": ("abfss", False),
+    }
+)
+"""Scheme → the one it is compared by, and whether Lance knows it."""
+
+LANCE_ONLY = frozenset({"az"})
+NAME_BYTES = 255
+"""The longest name of a file or folder."""
 
 _URI = re.compile(r"file:/|[a-zA-Z][a-zA-Z0-9+.-]*://")
+_LOCATION = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CONTAINER = re.compile(r"([A-Za-z0-9$][A-Za-z0-9$-]*)@([A-Za-z0-9-]+)((?:\.[A-Za-z0-9-]+)*)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLocation:
+    """A location taken apart: the store that holds it, and the names on the way."""
+
+    store: str
+    segments: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The names as one absolute path."""
+        return "/" + "/".join(self.segments)
 
 
 def below(root: str, levels: Sequence[str]) -> str:
@@ -36,6 +82,114 @@ def unreadable(location: str) -> str:
 def is_same(one: str, other: str) -> bool:
     """Whether two locations are one place: a plain path and its `file://` form are, with or without a last slash."""
     return _plain(one) == _plain(other)
+
+
+def key(location: str, kind: str = "lance") -> str:
+    """A location as one text for all its forms: equal for the same place, and a prefix of what lies below.
+
+    Symlinks in a local path are followed, as far as it exists.
+
+    Raises:
+        InvalidInputError: it is no location at all.
+    """
+    place = parse(location, kind)
+    path = os.path.realpath(place.path) if place.store == "file" else place.path
+    return f"{'' if place.store == 'file' else place.store}{path.rstrip('/')}/"
+
+
+def is_inside(location: str, roots: Iterable[str]) -> bool:
+    """Whether a Lance location is one of these places or lies below one; what is no location lies nowhere."""
+    try:
+        place = key(location)
+    except InvalidInputError:
+        return False
+    return any(place.startswith(key(root)) for root in roots)
+
+
+def parse(location: str, kind: str) -> ParsedLocation:
+    """Take a location apart, as the readers of a kind of table (`lance`, `iceberg`, `view`) do.
+
+    Raises:
+        InvalidInputError: it is no location.
+    """
+    if not is_unicode(location):
+        raise refuse_location(location, "it holds a character that is not Unicode")
+    if match := _LOCATION.fullmatch(location):
+        store, path = _uri(location, kind, match[1], match[2] or "", match[3] or "")
+    elif location.startswith("/"):
+        store, path = "file", location
+    else:
+        raise refuse_location(location, "it is neither an absolute path nor a URI")
+    names = path.rstrip("/").split("/")[1:]
+    if fault := next(_faults(path, names, store), None):
+        raise refuse_location(location, fault)
+    return ParsedLocation(store, tuple(names))
+
+
+def _uri(location: str, kind: str, scheme: str, authority: str, path: str) -> tuple[str, str]:
+    store, lance = SCHEMES.get(scheme, ("", False))
+    if scheme != scheme.lower():
+        raise refuse_location(location, f"write {scheme.lower()}: in small letters")
+    if not store or (kind == "lance" and not lance) or (kind != "lance" and scheme in LANCE_ONLY):
+        known = [name for name, (_, lance) in SCHEMES.items() if (lance if kind == "lance" else name not in LANCE_ONLY)]
+        raise refuse_location(location, f"no {kind} table can lie there; the schemes are {', '.join(known)}")
+    if re.search(r"[?#]", location):
+        raise refuse_location(location, "a location has no query and no fragment; encode ? as %3F and # as %23")
+    if location != location.rstrip(" "):
+        raise refuse_location(location, "a space at its end has to be encoded as %20")
+    if kind == "lance":
+        try:
+            path = unquote(path, errors="strict")
+        except UnicodeDecodeError:
+            raise refuse_location(location, "what it encodes is not UTF-8") from None
+    if store == "file":
+        if authority:
+            raise refuse_location(location, "a file URI has no host: write file:///")
+        return "file", path
+    return f"{store}://{_authority(location, store, authority)}", path
+
+
+def _authority(location: str, store: str, authority: str) -> str:
+    """The bucket, or the container and its account, in one form."""
+    if store == "abfss":
+        if not (match := _CONTAINER.fullmatch(authority)):
+            raise refuse_location(location, "write abfss://container@account.dfs.core.windows.net/")
+        return f"{match[1]}@{match[2]}{re.sub(r'^[.](dfs|blob)(?=[.])', '', match[3])}".lower()
+    if "@" in authority:
+        raise refuse_location(location, "credentials do not belong in a location")
+    if not _BUCKET.fullmatch(authority):
+        raise refuse_location(location, "it names no bucket")
+    return authority
+
+
+def _faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
+    if "" in names or (path and not path.startswith("/")):
+        yield "it has an empty name on the way"
+    if "." in names or ".." in names:
+        yield "it goes over . or .."
+    if _CONTROL.search(path):
+        yield "it holds a control character"
+    if "\\" in path:
+        yield "it holds a backslash"
+    if store == "file" and any(len(name.encode()) > NAME_BYTES for name in names):
+        yield f"it has a name of more than {NAME_BYTES} bytes on the way"
+
+
+def refuse_location(location: str, reason: str) -> InvalidInputError:
+    """The error about a location; it shows no credentials."""
+    shown = re.sub(r"//[^/]*@", "//***@", location) if "credentials" in reason else location
+    shown = shown if len(shown) <= 500 else f"{shown[:500]}…"
+    return InvalidInputError(f"location {shown!r} is not allowed: {reason}")
+
+
+def is_uri(location: str) -> bool:
+    """Whether a location has a scheme."""
+    return _LOCATION.fullmatch(location) is not None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogate, which nothing can encode."""
+    return not re.search(r"[\ud800-\udfff]", text)
 
 
 def _segment(level: str) -> str:
