@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
@@ -33,6 +34,8 @@ SCHEMES: Mapping[str, tuple[str, bool]] = MappingProxyType(
 """Scheme → the one it is compared by, and whether Lance knows it."""
 
 LANCE_ONLY = frozenset({"az"})
+LONGEST_SHOWN = 500
+"""Characters of a location in a message."""
 NAME_BYTES = 255
 """The longest name of a file or folder."""
 
@@ -82,6 +85,14 @@ def unreadable(location: str) -> str:
 def is_same(one: str, other: str) -> bool:
     """Whether two locations are one place: a plain path and its `file://` form are, with or without a last slash."""
     return _plain(one) == _plain(other)
+
+
+@lru_cache(maxsize=1024)
+def local_folder(location: str) -> Path | None:
+    """The folder of a location on this machine; None for an object store."""
+    if location.startswith("file:/"):
+        return Path(unquote(urlsplit(location).path))
+    return Path(location) if "://" not in location else None
 
 
 def key(location: str, kind: str = "lance") -> str:
@@ -178,8 +189,12 @@ def _faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
 def refuse_location(location: str, reason: str) -> InvalidInputError:
     """The error about a location; it shows no credentials."""
     shown = re.sub(r"//[^/]*@", "//***@", location) if "credentials" in reason else location
-    shown = shown if len(shown) <= 500 else f"{shown[:500]}…"
-    return InvalidInputError(f"location {shown!r} is not allowed: {reason}")
+    return InvalidInputError(f"location {shorten(shown)!r} is not allowed: {reason}")
+
+
+def shorten(location: str) -> str:
+    """A location for a message."""
+    return location if len(location) <= LONGEST_SHOWN else f"{location[:LONGEST_SHOWN]}…"
 
 
 def is_uri(location: str) -> bool:

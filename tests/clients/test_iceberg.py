@@ -121,6 +121,14 @@ def test_a_missing_table_is_no_missing_route() -> None:
         ]
 
 
+def test_a_namespace_that_exists_is_no_missing_route(reference: str) -> None:
+    name = f"twice_{uuid4().hex[:8]}"
+    request = CreateNamespaceRequest(id=["wh", name])
+    lancehouse.IcebergNamespace(endpoint=reference).create_namespace(request)
+    with pytest.raises(lance.NamespaceAlreadyExistsError):  # the first call of a client finds out how paths begin
+        lancehouse.IcebergNamespace(endpoint=reference).create_namespace(request)
+
+
 def test_the_separator_that_the_server_announces() -> None:
     with Fake({"defaults": {}, "overrides": {"prefix": "p", "namespace-separator": "%2E"}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)

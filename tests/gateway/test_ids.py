@@ -39,7 +39,11 @@ ENTRIES = {"entries": [{"id": ["db", "a"], "version": 2, "manifest_path": "m"}]}
             [["db", "t"], ["other", "u"]],
             [["wh", "db", "t"], ["wh", "other", "u"]],
         ),
-        (RenameTableRequest(id=["db", "t"], new_table_name="u"), [["db", "t"]], [["wh", "db", "t"]]),
+        (
+            RenameTableRequest(id=["db", "t"], new_table_name="u"),
+            [["db", "t"], ["db", "u"]],
+            [["wh", "db", "t"], ["wh", "db", "u"]],
+        ),
         (
             BatchCommitTablesRequest.from_dict(COMMITS),
             [["db", "a"], ["db", "b"]],

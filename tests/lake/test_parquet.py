@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,30 @@ from lance.blob import blob_array, blob_field
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake import parquet, windows
+from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet import Version
 from tests.lake.icebergs import sample, scan, seen
 from tests.schema.storable import LEGACY_BLOB, STORABLE, label
 
 
-def export(folder: Path, dataset: Any, ids: set[int] | None = None) -> tuple[Version, list[str]]:
-    version = Version.open(TableRef(dataset.uri, version=dataset.version))
+class Nowhere:
+    """A confinement that opens nothing but the table itself."""
+
+    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
+        raise AssertionError(location)
+
+    def require_base(self, base: str) -> None:
+        raise AssertionError(base)
+
+    def require_blob(self, uri: str) -> None:
+        raise AssertionError(uri)
+
+
+def export(
+    folder: Path, dataset: Any, ids: set[int] | None = None, confinement: Confinement | None = None
+) -> tuple[Version, list[str]]:
+    version = Version.open(TableRef(dataset.uri, version=dataset.version, confinement=confinement))
     paths = []
     for fragment in version.fragments:
         path = folder / f"{fragment.id}.parquet"
@@ -144,15 +160,18 @@ def part_of(version: Version, rows: range) -> pa.Table:
     return pq.read_table(BytesIO(sink.getvalue()))
 
 
+@pytest.mark.parametrize("confinement", [None, Nowhere()], ids=["free", "confined"])
 @pytest.mark.parametrize("shape", ["plain", "nested", "legacy"])
-def test_blobs_are_read_a_few_at_a_time(tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blobs_are_read_a_few_at_a_time(
+    tmp_path: Path, shape: str, confinement: Confinement | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(windows, "WINDOW_BYTES", 250)
     scans: list[range] = []
     scan = windows.scan
 
-    def counted(fragment: Any, names: list[str], rows: range, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def counted(fragment: Any, names: list[str], rows: range, *more: Any) -> Iterator[pa.RecordBatch]:
         scans.append(rows)
-        return scan(fragment, names, rows, batch_rows)
+        return scan(fragment, names, rows, *more)
 
     monkeypatch.setattr(windows, "scan", counted)
     values = [bytes([i]) * size for i, size in enumerate([100, 100, 100, 900, 0, 100])]
@@ -166,7 +185,7 @@ def test_blobs_are_read_a_few_at_a_time(tmp_path: Path, shape: str, monkeypatch:
     )
     monkeypatch.setattr(Version, "row_bytes", lambda *_: 1)
     dataset.delete("id = 1")
-    _, (path,) = export(tmp_path, dataset)
+    _, (path,) = export(tmp_path, dataset, confinement=confinement)
     read = pq.read_table(unquote(path.removeprefix("file://")))[field.name].to_pylist()
     assert [row["b"] if shape == "nested" else row for row in read] == values[:1] + values[2:]
     assert scans == [range(2), range(2, 3), range(3, 5)]
@@ -187,6 +206,7 @@ def test_a_file_ends_early_where_there_is_much_in_its_rows(tmp_path: Path, monke
 MEASURE = """
 import re, sys
 from pathlib import Path
+from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet import Version
 

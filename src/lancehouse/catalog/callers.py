@@ -65,6 +65,11 @@ class Identity:
             grant.warehouse == warehouse and grant.levels[: len(levels)] == levels for grant in self.grants
         )
 
+    @property
+    def is_admin_everywhere(self) -> bool:
+        """Whether this is an admin of every warehouse, as anybody is where nobody is asked who they are."""
+        return any(grant.role >= Role.ADMIN and grant.warehouse is None for grant in self.grants)
+
     def written(self, warehouse: str) -> list[tuple[str, ...]]:
         """The namespaces of a warehouse that this caller may write to, apart from those below them."""
         return [each.levels for each in self.grants if each.role >= Role.WRITER and each.warehouse == warehouse]

@@ -185,7 +185,7 @@ class Commits:
             return Prepared(name, lambda _: entry, entry.id)
         if is_lance(table.properties):
             raise InvalidInputError(f"an Iceberg table cannot become a Lance table: {TABLE_TYPE} must not be {LANCE!r}")
-        if table.properties != before.table.properties:
+        if any(table.json[part] != before.table.json[part] for part in places.CHECKED):
             places.check_paths(self._database, caller, warehouse, table, entry.id)
         values: dict[str, Any] = {}
         if table.location != before.table.location:

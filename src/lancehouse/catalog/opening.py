@@ -101,11 +101,18 @@ def _placed(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
             location=warehouse_location(warehouse.location),
             roots=tuple(dict.fromkeys(map(warehouse_location, (*warehouse.roots, *roots)))),
             cache=warehouse.cache and warehouse_location(warehouse.cache),
+            blob_roots=tuple(map(_readable, warehouse.blob_roots)),
         )
     except InvalidInputError as error:
         raise InvalidInputError(f"warehouse {warehouse.name}: {error}") from error
     vending.check(found)
     return found
+
+
+def _readable(location: str) -> str:
+    """A place that blobs are read from; the server does not make it."""
+    key(location)
+    return location
 
 
 def _recorded(tx: Tx, warehouse: Warehouse) -> Warehouse:

@@ -1,22 +1,28 @@
-"""Places in a warehouse that a caller may take for a table or view: allowed, and not another table's."""
+"""Places in a warehouse: which a caller may take for a table or view, and which are opened in their name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.catalog import locations
-from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.callers import Caller, Identity, Role
 from lancehouse.catalog.iceberg.tables import TableMetadata
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake.confinement import refuse
+from lancehouse.locations import is_inside
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import Kind
 
 PATHS = ("write.metadata.path", "write.data.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties by which an Iceberg table has files beside its location."""
+CHECKED = ("properties", "statistics", "partition-statistics")
+"""The parts of an Iceberg table's metadata that `check_paths` looks at."""
 
 
 def chosen(database: Database, caller: Caller, warehouse: Warehouse, location: str, kind: Kind) -> str:
@@ -73,11 +79,116 @@ def check_paths(
     """Refuse an Iceberg table that wants its files where the caller may not choose, or in another table.
 
     Raises:
-        InvalidInputError, PermissionDeniedError: it does.
+        InvalidInputError, PermissionDeniedError: it does, or it has statistics elsewhere.
     """
+    files = TableFiles(ReadablePlaces.of(database, caller, warehouse), table)
+    for statistics in (*table.json["statistics"], *table.json["partition-statistics"]):
+        files.require(statistics["statistics-path"], "file of statistics")
     root = locations.key(table.location, "iceberg")
     for path in filter(None, map(table.properties.get, PATHS)):
         if not f"{path.rstrip('/')}/".startswith(f"{table.location.rstrip('/')}/"):
             chosen(database, caller, warehouse, path, "iceberg")
         if not locations.key(path, "iceberg").startswith(root):
             database.read(lambda tx: require_unshared(tx, path, "iceberg", entry_id))  # noqa: B023
+
+
+@dataclass(frozen=True)
+class ReadablePlaces:
+    """What is opened in the name of a caller besides a table's own location. It is a `Confinement` of Lance tables.
+
+    Another place may be opened if the caller may read it anyway: because it lies in a table that they may read, or
+    because they may read the whole warehouse that it lies in. External blobs come only from the places that the
+    operator names: Parquet copies of them are shared by all readers of a table.
+    """
+
+    database: Database = field(repr=False, compare=False)
+    warehouse: Warehouse
+    caller: str | None = field(repr=False)
+    """Tells callers apart; it may be a token."""
+    identify: Callable[[], Identity] = field(repr=False, compare=False)
+    """Who calls. It is asked each time, for grants change."""
+
+    @classmethod
+    def of(cls, database: Database, caller: Caller, warehouse: Warehouse) -> ReadablePlaces:
+        """Those of one request."""
+        return cls(database, warehouse, caller.identity.name, lambda: caller.identity)
+
+    def __hash__(self) -> int:
+        return hash((self.warehouse.name, self.caller))
+
+    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
+        """Nothing to refuse: the catalog looked at the location when the table was made."""
+
+    def require_base(self, base: str) -> None:
+        """Refuse a base path that the caller may not read.
+
+        Raises:
+            OutsideError: it is one.
+        """
+        if not self.may_read(base, "lance"):
+            remedy = "it may be read by who may read the table there, or all of the warehouse"
+            raise refuse("the table takes files from", base, remedy)
+
+    def require_blob(self, uri: str) -> None:
+        """Refuse an external blob outside of `blob_roots`.
+
+        Raises:
+            OutsideError: it is one.
+        """
+        if not is_inside(uri, self.warehouse.blob_roots):
+            remedy = f"an operator may name the place in blob_roots of warehouse {self.warehouse.name}"
+            raise refuse("the table has an external blob,", uri, remedy)
+
+    def may_read(self, place: str, kind: Kind) -> bool:
+        """Whether the caller may read a place beside the table's own."""
+        try:
+            key = locations.key(place, kind)
+        except InvalidInputError:
+            return False
+        if key.startswith(locations.key(locations.cache(self.warehouse), kind)):
+            return False
+        identity, table = self.identify(), self.database.read(lambda tx: repository.enclosing_table(tx, key))
+        if table is not None:
+            return identity.may(Role.READER, *table)
+        roots = (self.warehouse.location, *self.warehouse.roots)
+        return identity.may(Role.READER, self.warehouse.name) and any(
+            key.startswith(locations.key(root, kind)) for root in roots
+        )
+
+
+class TableFiles:
+    """The files that an Iceberg table names: they lie in folders of its own, or where the caller may read.
+
+    The server does not open these files, it names them; so an admin of every warehouse may keep them anywhere.
+    """
+
+    def __init__(self, places: ReadablePlaces, table: TableMetadata) -> None:
+        own = (table.location, *filter(None, map(table.properties.get, PATHS)))
+        self._own = [locations.key(folder, "iceberg") for folder in own]
+        self._places = places
+        self._folders: dict[str, bool] = {}
+
+    def require(self, file: str, what: str) -> None:
+        """Refuse a file that lies elsewhere.
+
+        Args:
+            file: its address.
+            what: it is, for the message.
+
+        Raises:
+            OutsideError: it does.
+        """
+        folder, _, name = file.rpartition("/")
+        if folder not in self._folders:  # a table has many files in few folders
+            self._folders[folder] = self._is_allowed(folder)
+        if not self._folders[folder] or name in ("", ".", ".."):
+            raise refuse(f"the table has a {what},", file, "keep the files of a table below its location")
+
+    def _is_allowed(self, folder: str) -> bool:
+        if self._places.identify().is_admin_everywhere:
+            return True
+        try:
+            key = locations.key(folder, "iceberg")
+        except InvalidInputError:
+            return False
+        return any(map(key.startswith, self._own)) or self._places.may_read(folder, "iceberg")

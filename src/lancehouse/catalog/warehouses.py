@@ -26,5 +26,7 @@ class Warehouse:
     """With `sts`: the role that is assumed for them."""
     cache: str | None = None
     """Where Parquet copies for scans are kept; by default `.lancehouse/` below `location`."""
+    blob_roots: tuple[str, ...] = ()
+    """Places outside of its tables from which external blobs are read."""
     managed_by: str = STORAGE
     """Who decides which version of a new Lance table is the current one, where its properties do not say."""

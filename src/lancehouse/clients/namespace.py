@@ -55,6 +55,7 @@ from lancehouse.credentials import harmless, layered
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
+from lancehouse.lake.confinement import OutsideError
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.removal import drop
 from lancehouse.modes import one_of
@@ -280,14 +281,21 @@ class CatalogNamespace(TableOperations):
         if declared:
             return [entry is not None for entry in entries]
         found = list(zip(tables, entries, strict=True))
-        return at_once(lambda each: each[1] is not None and self._has_data(each[0], each[1]), found)
+        return at_once(lambda each: each[1] is not None and self._may_have_data(each[0], each[1]), found)
+
+    def _may_have_data(self, table: TableId, entry: Entry) -> bool:
+        """Whether a table has data, or lies where this client does not look."""
+        try:
+            return self._has_data(table, entry)
+        except OutsideError:
+            return True
 
     def _has_data(self, table: TableId, entry: Entry) -> bool:
         return self._ref(table, entry).exists()
 
     def _ref(self, table: TableId, entry: Entry, **at: Any) -> dataset.TableRef:
         """The table's data, at a version, branch or tag."""
-        return dataset.TableRef(place(table, entry), self._options(entry), **at)
+        return dataset.TableRef(place(table, entry), self._options(entry), confinement=self.confinement, **at)
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Make the entry of a table that has no data yet."""
@@ -355,6 +363,8 @@ class CatalogNamespace(TableOperations):
         if not request.location:
             raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
         properties = request.properties
+        if self.confinement is not None:
+            self.confinement.require_table(request.location, self._announced_locations())
         if self._is_empty(request.location, properties):
             raise InvalidInputError(
                 f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
@@ -432,10 +442,11 @@ class CatalogNamespace(TableOperations):
         """Remove the entry of a table, then its data: a catalog that says no keeps both."""
         table = self._table(request.id)
         entry = self._load_table(table, vend=False)
+        options = self._options(entry)
         self._delete_table(table)
         try:
             if entry.location:
-                drop(entry.location, self._options(entry), metadata=self.writes_metadata)
+                drop(entry.location, options, metadata=self.writes_metadata)
         except LanceNamespaceError as error:
             raise InternalError(
                 f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
@@ -449,8 +460,18 @@ class CatalogNamespace(TableOperations):
         )
 
     def _options(self, entry: Entry) -> dict[str, str]:
-        """How to reach a table's storage: its own options, under the client's, under what the catalog vends."""
+        """How to reach a table's storage: its own options, under the client's, under what the catalog vends.
+
+        Whoever opens something of a table asks for these first, so this is where a table is refused that lies
+        elsewhere than tables may.
+        """
+        if self.confinement is not None and entry.location:
+            self.confinement.require_table(entry.location, self._announced_locations())
         return self._access(entry.properties, entry.vended)
+
+    def _announced_locations(self) -> Sequence[str]:
+        """Where the catalog says that tables lie, as far as it has been asked; not every catalog does."""
+        return ()
 
     def _access(self, properties: Mapping[str, str] | None, vended: Mapping[str, str] | None = None) -> dict[str, str]:
         """The same, by the properties of a table."""

@@ -257,11 +257,13 @@ class UnityNamespace(CatalogNamespace):
 
     def _schema_at(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
         """The schema of the dataset at a place; None where there is none, or where this client cannot look."""
-        options = self._access(properties)
+        table = dataset.TableRef(location, self._access(properties), confinement=self.confinement)
         try:
-            if not dataset.exists(location, options):
+            if self.confinement is not None:
+                self.confinement.require_table(location)
+            if not table.exists():
                 return None
-            schema: pa.Schema = dataset.TableRef(location=location, storage_options=options).open().schema
+            schema: pa.Schema = table.open().schema
             return schema
         except LanceNamespaceError as error:
             logger.debug("no look at %s: %s", location, error)

@@ -210,7 +210,7 @@ class ManagedVersions(WarehouseNamespace):
         return Manifests(place(table, entry), self._options(entry))
 
     def _place(self, head: Head, branch: str | None = None) -> TableRef:
-        return TableRef(head.entry.location, self._options(head.entry), branch=branch)
+        return TableRef(head.entry.location, self._options(head.entry), branch=branch, confinement=self.confinement)
 
     def table_id(self, id: Sequence[str] | None) -> TableId:
         """The table that a request names."""

@@ -30,6 +30,9 @@ T = TypeVar("T")
 VEND: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation": "vended-credentials"})
 """Asks a server for credentials to the table's storage."""
 
+LOCATIONS = ("root", "default-base-location")
+"""What `/v1/config` calls the place where tables of a warehouse lie: ours, and Polaris."""
+
 MANY = 8
 """From so many tables on, a list asks for them in bulk."""
 
@@ -71,6 +74,7 @@ class WarehouseNamespace(CatalogNamespace):
         base = self._base()
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
         self._announced: dict[str, list[Warehouse]] = {}
+        self._locations: dict[str, list[str]] = {}
         self._asking: Flights[list[Warehouse]] = Flights()
         self._warehouses: dict[str, Warehouse] = {}
         self._seen = _Seen()
@@ -98,7 +102,8 @@ class WarehouseNamespace(CatalogNamespace):
             try:
                 return self._remember(catalog, others[0], call)
             except LanceNamespaceError as second:
-                raise (second if is_named(second) else error) from None
+                # What the server says where it has the route is the answer; where it has neither, the first one is.
+                raise (error if is_route_missing(second) and not is_named(second) else second) from None
 
     def _remember(self, catalog: str, way: Warehouse, call: Callable[[Warehouse], T]) -> T:
         result = call(way)
@@ -123,6 +128,7 @@ class WarehouseNamespace(CatalogNamespace):
     def _ways(self, catalog: str) -> list[Warehouse]:
         """The ways to address a warehouse, the likeliest first."""
         merged, config = self._config(catalog)
+        self._locations[catalog] = [merged[key] for key in LOCATIONS if merged.get(key)]
         prefix = merged.get("prefix")
         prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
         return [
@@ -134,6 +140,10 @@ class WarehouseNamespace(CatalogNamespace):
             )
             for way in prefixes
         ]
+
+    def _announced_locations(self) -> list[str]:
+        """As `CatalogNamespace`: of the warehouses that were used."""
+        return [location for found in self._locations.values() for location in found]
 
     # Namespaces
 

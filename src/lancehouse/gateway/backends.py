@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, TypeVar
 
 from lance_namespace import (
@@ -29,6 +30,7 @@ from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
     LanceNamespaceError,
+    PermissionDeniedError,
     TableVersionNotFoundError,
     UnsupportedOperationError,
 )
@@ -36,14 +38,16 @@ from lance_namespace_urllib3_client.models.commit_table_result import CommitTabl
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`
 from lancehouse.credentials import TUNING, harmless
-from lancehouse.gateway.foreign import OF_TABLES
+from lancehouse.gateway.foreign import OF_TABLES, BackendPlaces
 from lancehouse.gateway.foreign import Rows as Rows
-from lancehouse.gateway.ids import placed, relative
+from lancehouse.gateway.ids import placed, relative, require_no_path
 from lancehouse.gateway.operations import Answer, Body, Operation
 from lancehouse.gateway.secrets import Secrets
+from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import kind_of, translated
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.reaching import reaching
+from lancehouse.locations import below, is_inside, shorten
 from lancehouse.settings import HARMLESS
 
 logger = logging.getLogger(__name__)
@@ -76,8 +80,12 @@ class Backend:
     name: str
     impl: str
     properties: Properties = field(default_factory=dict, repr=False)
+    roots: tuple[str, ...] = ()
+    """Where its tables may lie; nothing else is opened."""
     above: tuple[str, ...] = ()
     """The levels that its ids have and those of its callers have not."""
+    confine: Callable[[str | None], Confinement] | None = field(default=None, repr=False)
+    """Of a warehouse: what may be opened in the name of whom a token belongs to."""
 
     @property
     def is_warehouse(self) -> bool:
@@ -89,9 +97,48 @@ class Backend:
         """What nobody may hear."""
         return Secrets(self.properties)
 
-    def connect(self, token: str | None = None) -> Pair:
-        """Its clients; for a warehouse, in the name of whom a token belongs to."""
-        return _connected(self.impl, tuple(sorted(self.properties.items())), token if self.is_warehouse else None)
+    def connect(self, token: str | None = None, *, reads_all: bool = False) -> Pair:
+        """Its clients; for a warehouse, in the name of whom a token belongs to.
+
+        Args:
+            token: of the caller.
+            reads_all: whether the caller may read everything of a backend that is no warehouse.
+        """
+        own = token if self.is_warehouse else None
+        confinement = self.confine(own) if self.confine else BackendPlaces(self.name, self.roots, reads_all)
+        return _connected(self.impl, tuple(sorted(self.properties.items())), own, confinement)
+
+    def check_ids(self, ids: Iterable[Sequence[str]]) -> None:
+        """Refuse names that are paths to some: `dir` and its like make folders of them.
+
+        A warehouse is not asked: its catalog takes any name, and encodes it.
+
+        Raises:
+            InvalidInputError: there is such a name.
+        """
+        if not self.is_warehouse:
+            for level in chain.from_iterable(ids):
+                require_no_path(level)
+
+    def require_location(self, location: str, namespace: Sequence[str], *, writes_all: bool) -> None:
+        """Refuse a location that a caller chose, where it is not theirs to choose.
+
+        Args:
+            location: of a table that is to be made.
+            namespace: of the table.
+            writes_all: whether the caller may write to the whole backend: others choose below the namespace's folder.
+
+        Raises:
+            PermissionDeniedError: it is not below the roots, or not below the folder of the namespace.
+        """
+        if self.is_warehouse:
+            return  # its catalog decides
+        BackendPlaces(self.name, self.roots, reads_all=True).require_table(location)
+        if not writes_all and not is_inside(location, [below(root, namespace) for root in self.roots]):
+            raise PermissionDeniedError(
+                f"{shorten(location)} is not below the folder of namespace {'.'.join(namespace)}: who may not write to"
+                f" all of {self.name} leaves the location out, or chooses one there"
+            )
 
     @contextmanager
     def answering(self, operation: Operation) -> Iterator[None]:
@@ -112,6 +159,8 @@ class Pair:
     """Tells callers what it knows: it knows no secret of the storage."""
     inner: LanceNamespace
     """Reads and writes the data here."""
+    confinement: Confinement
+    """What of the tables may be opened."""
 
     @property
     def is_ours(self) -> bool:
@@ -121,21 +170,25 @@ class Pair:
     @property
     def tables(self) -> TableOperations:
         """What reads and writes: the client itself, or our own code on the tables that it describes."""
-        return self.inner if isinstance(self.inner, TableOperations) else Rows(self.inner)
+        return self.inner if isinstance(self.inner, TableOperations) else Rows(self.inner, self.confinement)
 
 
 @lru_cache(CLIENTS)
-def _connected(impl: str, properties: tuple[tuple[str, str], ...], token: str | None) -> Pair:
+def _connected(impl: str, properties: tuple[tuple[str, str], ...], token: str | None, confinement: Confinement) -> Pair:
     known = dict(properties)
     if token is not None:
         known["auth_token"] = token
     client = _connect(impl, known)
     if not isinstance(client, TableOperations):
-        return Pair(client, reaching(client, known))  # others may need their storage to tell anything
+        return Pair(client, reaching(client, known), confinement)  # others may need their storage to tell anything
     told = {key: value for key, value in known.items() if not key.startswith(STORAGE) and key.lower() != VENDING}
     if not any(key.rpartition(".")[2] == TABLE_STORAGE for key in known):
         known[TABLE_STORAGE] = HARMLESS
-    return Pair(_connect(impl, told), _connect(impl, known))
+    outer, inner = _connect(impl, told), _connect(impl, known)
+    for ours in (outer, inner):
+        assert isinstance(ours, TableOperations)
+        ours.confinement = confinement
+    return Pair(outer, inner, confinement)
 
 
 def _connect(impl: str, properties: Properties) -> LanceNamespace:
@@ -146,8 +199,24 @@ def _connect(impl: str, properties: Properties) -> LanceNamespace:
         raise kind(f"cannot connect to {impl!r}: {error}") from error
 
 
-def ask(backend: Backend, operation: Operation, request: Any, token: str | None, data: io.IOBase | None) -> Any:
+def ask(
+    backend: Backend,
+    operation: Operation,
+    request: Any,
+    token: str | None,
+    data: io.IOBase | None,
+    *,
+    reads_all: bool = False,
+) -> Any:
     """Have a backend carry out an operation; its response, or the parts of an Arrow file.
+
+    Args:
+        backend: which one.
+        operation: what to do.
+        request: with what.
+        token: of the caller.
+        data: rows, where the operation takes some.
+        reads_all: whether the caller may read everything of a backend that is no warehouse.
 
     Raises:
         LanceNamespaceError: as the backend has it.
@@ -155,7 +224,7 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
     """
     with backend.answering(operation):
         _require_harmless(getattr(request, "storage_options", None) or {})
-        pair = backend.connect(token)
+        pair = backend.connect(token, reads_all=reads_all)
         asked = placed(request, backend.above)
         if operation.answer is Answer.ARROW:
             return _with_first(pair, asked, lambda: _begun(pair.tables.query_parts(asked), backend, operation))

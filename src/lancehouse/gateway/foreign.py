@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lance_namespace import (
@@ -24,9 +26,12 @@ from lance_namespace import (
 )
 from pydantic import BaseModel
 
+from lancehouse.lake.confinement import Confinement, refuse
 from lancehouse.lake.operations import TableOperations
+from lancehouse.locations import is_inside, local_folder
 
 M = TypeVar("M", bound=BaseModel)
+D = TypeVar("D", DescribeTableResponse, DeclareTableResponse)
 
 OF_TABLES = frozenset(
     {"create_table_version"}
@@ -35,26 +40,76 @@ OF_TABLES = frozenset(
 """What can be done with a table that is described."""
 
 
+@dataclass(frozen=True, slots=True)
+class BackendPlaces:
+    """What is opened of the tables of a backend: what lies below its roots. It is a `Confinement`.
+
+    What a table takes from outside of its own location may belong to a namespace that the caller may not read, and a
+    location does not tell. So only who may read all of the backend has it.
+    """
+
+    backend: str
+    roots: tuple[str, ...]
+    reads_all: bool
+
+    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
+        """Refuse a table outside of the roots, and of what the catalog announces beyond this machine.
+
+        Raises:
+            OutsideError: it lies elsewhere.
+        """
+        remote = [place for place in announced if local_folder(place) is None]
+        if not is_inside(location, (*self.roots, *remote)):
+            raise refuse("the table lies at", location, self._remedy)
+
+    def require_base(self, base: str) -> None:
+        """Refuse a base path that the caller may not read.
+
+        Raises:
+            OutsideError: it is one.
+        """
+        self._require("the table takes files from", base)
+
+    def require_blob(self, uri: str) -> None:
+        """Refuse an external blob that the caller may not read.
+
+        Raises:
+            OutsideError: it is one.
+        """
+        self._require("the table has an external blob,", uri)
+
+    def _require(self, what: str, location: str) -> None:
+        if not is_inside(location, self.roots):
+            raise refuse(what, location, self._remedy)
+        if not self.reads_all:
+            raise refuse(what, location, f"that takes a grant on all of {self.backend}")
+
+    @property
+    def _remedy(self) -> str:
+        return f"an operator may name the place in roots of backend {self.backend}"
+
+
 class Rows(TableOperations):
     """The tables of a namespace of others.
 
     Its own code takes and gives rows as one piece of memory, and raises what has no code.
     """
 
-    def __init__(self, namespace: LanceNamespace) -> None:
+    def __init__(self, namespace: LanceNamespace, confinement: Confinement | None = None) -> None:
         self._others = namespace
+        self.confinement = confinement
 
     def namespace_id(self) -> str:
         """As the namespace has it."""
         return str(self._others.namespace_id())
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
-        """As the namespace has it, like all that follow."""
-        return self._others.describe_table(request)
+        """As the namespace has it, like all that follow; unless the table lies where nothing is to be opened."""
+        return self._confined(self._others.describe_table(request))
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Pass it on."""
-        return self._others.declare_table(request)
+        return self._confined(self._others.declare_table(request))
 
     def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
         """Pass it on."""
@@ -78,6 +133,11 @@ class Rows(TableOperations):
         if entry.managed_versioning is not True:
             return super().batch_delete_table_versions(request)
         return self._pass_on("batch_delete_table_versions", request, BatchDeleteTableVersionsResponse)
+
+    def _confined(self, response: D) -> D:
+        if self.confinement is not None and response.location:
+            self.confinement.require_table(response.location)
+        return response
 
     def _pass_on(self, call: str, request: BaseModel, response: type[M]) -> M:
         """Pylance's own namespaces take and give dicts where it is about versions."""

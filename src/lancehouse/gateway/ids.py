@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from lance_namespace import (
     ListTablesResponse,
     RenameTableRequest,
 )
+from lance_namespace.errors import InvalidInputError
+
+_OF_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 def ids_of(request: Any) -> list[list[str]]:
@@ -27,9 +31,32 @@ def ids_of(request: Any) -> list[list[str]]:
         case BatchCommitTablesRequest():
             parts = [part for each in request.operations for part in _parts(each).values()]
             return [part.id or [] for part in parts]
-        case RenameTableRequest() if request.new_namespace_id is not None:
-            return [request.id or [], [*request.new_namespace_id, request.new_table_name]]
+        case RenameTableRequest():
+            namespace = (request.id or [])[:-1] if request.new_namespace_id is None else request.new_namespace_id
+            return [request.id or [], [*namespace, request.new_table_name]]
+        case ExplainTableQueryPlanRequest() if request.query.id:
+            return [request.id or [], request.query.id]
     return [request.id or []]
+
+
+def locations_of(request: Any) -> list[tuple[list[str], str]]:
+    """The locations that a request chooses, each with the id of its table."""
+    parts = [request]
+    if isinstance(request, BatchCommitTablesRequest):
+        parts = [part for operation in request.operations for part in _parts(operation).values()]
+    return [(part.id or [], part.location) for part in parts if getattr(part, "location", None)]
+
+
+def require_no_path(level: str) -> None:
+    """Refuse a name that would lead out of its folder where it is taken for a path.
+
+    Raises:
+        InvalidInputError: it would.
+    """
+    if level in (".", "..") or _OF_PATHS.search(level):
+        raise InvalidInputError(
+            f"{level[:80]!r} cannot be a name here: it is . or .., or has a slash, a backslash or a control character"
+        )
 
 
 def placed(request: Any, above: Sequence[str]) -> Any:

@@ -43,9 +43,11 @@ class Table:
     """Reads it."""
 
     @classmethod
-    def of(cls, backend: Backend, id: Sequence[str], token: str | None, version: int | None = None) -> Table:
+    def of(
+        cls, backend: Backend, id: Sequence[str], token: str | None, version: int | None = None, *, reads_all: bool
+    ) -> Table:
         """A table of a backend; nothing is asked yet."""
-        pair = backend.connect(token)
+        pair = backend.connect(token, reads_all=reads_all)
         return cls(backend, TableRef.of(pair.tables, [*backend.above, *id], version=version), pair.outer, pair.tables)
 
     @contextmanager

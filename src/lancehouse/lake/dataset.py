@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import lance
 from lance.file import LanceFileSession
@@ -19,7 +17,9 @@ from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSch
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake.confinement import Confinement, require_inside
 from lancehouse.lake.errors import translated
+from lancehouse.locations import local_folder as local_folder
 from lancehouse.schema.jsonarrow import to_jsonarrow
 
 MAIN = "main"
@@ -46,6 +46,8 @@ class TableRef:
     version: int | None = None
     branch: str | None = None
     tag: str | None = None
+    confinement: Confinement | None = field(default=None, repr=False, hash=False, compare=False)
+    """What of the table may be opened; None: whatever it names. Where there is a namespace, that one says it."""
 
     def __post_init__(self) -> None:
         if (self.location is None) == (self.namespace is None or not self.id):
@@ -72,7 +74,8 @@ class TableRef:
         """
         if not id:
             raise InvalidInputError("the request names no table: its id is missing")
-        return cls(namespace=namespace, id=tuple(id), version=version, branch=branch, tag=tag)
+        confinement = getattr(namespace, "confinement", None)
+        return cls(None, {}, namespace, tuple(id), version, branch, tag, confinement)
 
     def open(self) -> lance.LanceDataset:
         """The table as it is now, or at the version that this address names.
@@ -80,6 +83,7 @@ class TableRef:
         Raises:
             TableNotFoundError: there is no such table, or it is only declared.
             TableVersionNotFoundError, TableBranchNotFoundError, TableTagNotFoundError: the table has no such thing.
+            PermissionDeniedError: it names files in places that are not to be opened.
         """
         address: dict[str, Any] = (
             {"uri": self.location}
@@ -89,9 +93,16 @@ class TableRef:
         with translated(self, self.storage_options):
             if self.branch in (None, MAIN):
                 version = self.version if self.tag is None else self.tag
-                return lance.dataset(**address, version=version, storage_options=self._options())
-            latest = lance.dataset(**address, storage_options=self._options()).checkout_version((self.branch, None))
-            return latest if self.version is None else latest.checkout_version((self.branch, self.version))
+                dataset = lance.dataset(**address, version=version, storage_options=self._options())
+                location = dataset.uri
+            else:
+                main = lance.dataset(**address, storage_options=self._options())
+                location, dataset = main.uri, main.checkout_version((self.branch, None))
+                if self.version is not None:
+                    dataset = dataset.checkout_version((self.branch, self.version))
+            if self.confinement is not None:
+                require_inside(dataset, location, self.branch, self.confinement)
+            return dataset
 
     def exists(self) -> bool:
         """Whether there is such a table, with at least one version."""
@@ -181,14 +192,6 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     answer raises.
     """
     return TableRef(location, storage_options or {}).exists()
-
-
-@lru_cache(maxsize=1024)
-def local_folder(location: str) -> Path | None:
-    """The folder of a location on this machine; None for an object store."""
-    if location.startswith("file:/"):
-        return Path(unquote(urlsplit(location).path))
-    return Path(location) if "://" not in location else None
 
 
 def require_branch(name: str) -> None:

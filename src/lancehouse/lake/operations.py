@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lancehouse.lake.columns import Columns
+from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.indices import Indices
 from lancehouse.lake.queries import Queries
 from lancehouse.lake.references import References
@@ -25,6 +26,9 @@ class TableOperations(Rows, Queries, Columns, Indices, References, Versions):
     that, `batch_delete_table_versions` spares the current version and tagged ones, and statistics do not count deleted
     rows.
     """
+
+    confinement: Confinement | None = None
+    """What of its tables may be opened; None: whatever they name. A server sets it, for the rows of others."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let every operation be called from Rust too, as lancedb does."""

@@ -10,6 +10,7 @@ import lance
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
+from lancehouse.lake.blobs import ROW_ADDRESS, BlobReader
 from lancehouse.lake.dataset import TableRef
 from lancehouse.schema.shown import WHOLE, Cell, cell, cells, kind_of
 
@@ -71,8 +72,9 @@ def value(table: TableRef, column: str, row: int) -> Cell:
     with table.opened() as dataset:
         (name,) = chosen(table, dataset.schema, [column])
         if kind_of(dataset.schema.field(name)) == "blob":
-            file = _blob(dataset, name, row)
-            return None if file is None else {"kind": "blob", "size": file.size()}
+            described = _described(table, dataset, name, row)
+            size = BlobReader(table, dataset).sizes(described)[0]
+            return {"kind": "blob", "size": size} if described.column(name)[0].is_valid else None
         return cell(taken(table, dataset, name, row)[0], WHOLE)
 
 
@@ -88,11 +90,10 @@ def content(table: TableRef, column: str, row: int, most: int) -> bytes | None:
         if kind not in ("blob", "bytes"):
             raise InvalidInputError(f"{table}: column {column} holds {kind}, no bytes")
         if kind == "blob":
-            file = _blob(dataset, name, row)
-            if file is None:
-                return None
-            _require_small(file.size(), most)
-            return bytes(file.read())
+            described, reader = _described(table, dataset, name, row), BlobReader(table, dataset)
+            _require_small(reader.sizes(described)[0], most)
+            data: bytes | None = reader.fill(described).column(name)[0].as_py()
+            return data
         found = taken(table, dataset, name, row)[0]
         if not found.is_valid:
             return None
@@ -108,7 +109,7 @@ def taken(table: TableRef, dataset: lance.LanceDataset, column: str, row: int) -
     """
     found = dataset.scanner(columns=[column], filter=f"{ROW_ID} = {int(row)}", with_row_id=True).to_table()
     if not found.num_rows:
-        raise InvalidInputError(f"{table} has no row with the id {row}")
+        raise _no_row(table, row)
     return found.column(column).combine_chunks()
 
 
@@ -147,9 +148,19 @@ def gathered(scanner: lance.LanceScanner, kinds: Sequence[str]) -> tuple[list[in
     return ids, rows
 
 
-def _blob(dataset: lance.LanceDataset, column: str, row: int) -> Any:
-    (file,) = dataset.take_blobs(column, ids=[row])
-    return file
+def _described(table: TableRef, dataset: lance.LanceDataset, column: str, row: int) -> pa.RecordBatch:
+    """The description of a blob, with the address of its row."""
+    more = {"with_row_id": True, "with_row_address": True, "blob_handling": "blobs_descriptions"}
+    scanner = dataset.scanner(columns=[column], filter=f"{ROW_ID} = {int(row)}", **more)
+    for batch in scanner.to_batches():
+        if batch.num_rows:
+            described: pa.RecordBatch = batch.select([column, ROW_ADDRESS])
+            return described
+    raise _no_row(table, row)
+
+
+def _no_row(table: TableRef, row: int) -> InvalidInputError:
+    return InvalidInputError(f"{table} has no row with the id {row}")
 
 
 def _require_small(size: int, most: int) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lancehouse.lake import windows
+from lancehouse.lake.blobs import BlobReader
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translated
 from lancehouse.schema.iceberg import to_iceberg
@@ -146,7 +147,8 @@ class Version:
         self, fragment: Fragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
     ) -> Generator[pa.RecordBatch]:
         with translated(self.table, self.table.storage_options):
-            yield from windows.read(self._found(fragment.id), columns, rows, row_bytes)
+            reader = BlobReader(self.table, self._dataset) if self.table.confinement else None
+            yield from windows.read(self._found(fragment.id), columns, rows, row_bytes, reader)
 
     def _found(self, fragment: int) -> lance.LanceFragment:
         found = self._dataset.get_fragment(fragment)

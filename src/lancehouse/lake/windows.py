@@ -9,6 +9,8 @@ import lance
 import numpy as np
 import pyarrow as pa
 
+from lancehouse.lake.blobs import BlobReader, is_blob
+
 WINDOW_BYTES = 4 << 20
 BATCH_BYTES = 1 << 20
 """Rows are decoded together that have so much by the estimate: where some are far larger, few come with them."""
@@ -20,7 +22,11 @@ BLOB_ROWS = 1024
 
 
 def read(
-    fragment: lance.LanceFragment, columns: Sequence[pa.Field[Any]], rows: range, row_bytes: float
+    fragment: lance.LanceFragment,
+    columns: Sequence[pa.Field[Any]],
+    rows: range,
+    row_bytes: float,
+    reader: BlobReader | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of some columns, with blobs as binaries.
 
@@ -29,6 +35,7 @@ def read(
         columns: to read.
         rows: which, counted without those that are deleted.
         row_bytes: what a row takes by an estimate, blobs not counted; it grows with what is seen.
+        reader: reads the blobs of a table that is confined; without it, Lance reads them wherever they are.
     """
     names = [column.name for column in columns]
     blobs = [column.name for column in columns if has_blobs(column)]
@@ -38,16 +45,20 @@ def read(
     while rows:
         count = len(rows) if is_old else min(_fitting(WINDOW_BYTES, seen), BLOB_ROWS if blobs else WINDOW_ROWS)
         window, rows = rows[:count], rows[count:]
-        for part in _cut(window, _blob_bytes(fragment, blobs, window)) if blobs else [window]:
+        for part in _cut(window, _blob_bytes(fragment, blobs, window, reader)) if blobs else [window]:
             size = 0
-            for batch in scan(fragment, names, part, min(_fitting(BATCH_BYTES, seen), BATCH_ROWS)):
+            for batch in scan(
+                fragment, names, part, min(_fitting(BATCH_BYTES, seen), BATCH_ROWS), reader if blobs else None
+            ):
                 size += batch.nbytes
                 yield batch
             if not blobs:
                 seen = max(row_bytes, size / len(part))
 
 
-def scan(fragment: lance.LanceFragment, names: list[str], rows: range, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def scan(
+    fragment: lance.LanceFragment, names: list[str], rows: range, batch_rows: int, reader: BlobReader | None = None
+) -> Iterator[pa.RecordBatch]:
     """One scan, with as little read ahead as can be."""
     scanner = fragment.scanner(
         columns=names,
@@ -56,18 +67,18 @@ def scan(fragment: lance.LanceFragment, names: list[str], rows: range, batch_row
         batch_size=batch_rows,
         batch_readahead=1,
         io_buffer_size=WINDOW_BYTES,
-        blob_handling="all_binary",
+        blob_handling="all_binary" if reader is None else "blobs_descriptions",
+        with_row_address=reader is not None,
     )
-    yield from scanner.to_batches()
+    for batch in scanner.to_batches():
+        yield batch if reader is None else reader.fill(batch)
 
 
 def has_blobs(column: pa.Field[Any]) -> bool:
     """Whether values of a column, or of fields in it, are kept as blobs."""
     dtype = column.type
-    if isinstance(dtype, pa.BaseExtensionType):
-        return dtype.extension_name == "lance.blob.v2"
-    if (column.metadata or {}).get(b"lance-encoding:blob") == b"true":
-        return True
+    if isinstance(dtype, pa.BaseExtensionType) or is_blob(column):
+        return is_blob(column)
     return any(has_blobs(dtype.field(position)) for position in range(dtype.num_fields))
 
 
@@ -75,11 +86,18 @@ def _fitting(size: int, row_bytes: float) -> int:
     return max(1, int(size / max(row_bytes, 1)))
 
 
-def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range) -> Any:
+def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range, reader: BlobReader | None) -> Any:
     """The bytes of all blobs of each row."""
     scanner = fragment.scanner(
-        columns=blobs, offset=rows.start, limit=len(rows), batch_readahead=1, blob_handling="blobs_descriptions"
+        columns=blobs,
+        offset=rows.start,
+        limit=len(rows),
+        batch_readahead=1,
+        blob_handling="blobs_descriptions",
+        with_row_address=reader is not None,
     )
+    if reader is not None:
+        return np.concatenate([reader.sizes(batch) for batch in scanner.to_batches()])
     described = scanner.to_table()
     return sum(_described(column.combine_chunks()) for column in described.columns)
 

@@ -45,12 +45,14 @@ class Asked:
 
         Raises:
             NamespaceNotFoundError: there is none of that name.
+            InvalidInputError: a level is no name there.
             PermissionDeniedError: no grant is on it. Who may read what of a warehouse, its catalog decides.
         """
         name, identity = self.text("in") or "", self.call.caller.identity
         backend = self.backends.get(name)
         if backend is None:
             raise NamespaceNotFoundError(f"there is no backend {name!r} here")
+        backend.check_ids([self.levels])
         if not backend.is_warehouse:
             identity.require(Role.READER, name, self.levels[:-1] if self.of_table else self.levels)
         elif not identity.sees(name):
@@ -79,7 +81,9 @@ class Asked:
     @property
     def table(self) -> Table:
         """The Lance table, at the version that is asked for."""
-        return Table.of(self.backend, self.named(), self.token, self.optional("version"))
+        backend, version = self.backend, self.optional("version")
+        reads_all = self.call.caller.identity.may(Role.READER, backend.name)
+        return Table.of(backend, self.named(), self.token, version, reads_all=reads_all)
 
     def named(self) -> tuple[str, ...]:
         """The levels of a table or view.

@@ -11,7 +11,7 @@ from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundEr
 from lancehouse.catalog.callers import Identity, Role
 from lancehouse.gateway import answers, requests
 from lancehouse.gateway.backends import Backend, ask
-from lancehouse.gateway.ids import ids_of
+from lancehouse.gateway.ids import ids_of, locations_of
 from lancehouse.gateway.operations import OPERATIONS, Answer, Body, Needs, Operation
 from lancehouse.server.errors import NoRouteError
 from lancehouse.server.responses import Response
@@ -69,13 +69,19 @@ def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
     if "{index_name}" in operation.path:
         named["index_name"] = call.match.index
     request = requests.read(operation, named, query, call.body, requests.context_of(call.headers))
+    backend.check_ids(ids_of(request))
     for about in ids_of(request):
         _require(call.caller.identity, operation, backend, tuple(about))
+    for about, location in locations_of(request):
+        writes_all = call.caller.identity.may(Role.WRITER, backend.name)
+        backend.require_location(location, about[:-1], writes_all=writes_all)
     _consider_vending(call, backend, request)
     if operation.name == "ListAllTables":
         more = {"delimiter": requests.delimiter_of(query)}
         request = request.model_copy(update={"context": {**(request.context or {}), **more}})
-    return _answer(operation, ask(backend, operation, request, token_of(call.headers), call.upload))
+    reads_all = call.caller.identity.may(Role.READER, backend.name)
+    answer = ask(backend, operation, request, token_of(call.headers), call.upload, reads_all=reads_all)
+    return _answer(operation, answer)
 
 
 def _require(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:

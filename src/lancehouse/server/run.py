@@ -28,8 +28,10 @@ from lancehouse.server.observability import Log, install
 from lancehouse.server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.app import App
+    from lancehouse.server.auth import Authenticator
 
 BACKLOG = 2048
 
@@ -62,9 +64,9 @@ def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Wareho
 
 def _check_backends(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> None:
     names = {warehouse.name for warehouse in warehouses}
-    for name, _, _ in settings.backends:
-        if name in names:
-            raise InvalidInputError(f"key 'backends.{name}': there is a warehouse of that name; take another")
+    for backend in settings.backends:
+        if backend.name in names:
+            raise InvalidInputError(f"key 'backends.{backend.name}': there is a warehouse of that name; take another")
 
 
 def _check_exposure(settings: ServerSettings) -> None:
@@ -131,13 +133,14 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
 
 
 def _load(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
-    with memory.lean(impl for _, impl, _ in settings.backends):
+    with memory.lean(backend.impl for backend in settings.backends):
         return make_app(settings, warehouses, log)
 
 
 def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """The application, on connections of its own."""
     from lancehouse.catalog.catalog import Catalog
+    from lancehouse.gateway.backends import Backend
     from lancehouse.server import console, lance
     from lancehouse.server.app import App
     from lancehouse.server.auth import Authenticator
@@ -150,24 +153,31 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
         Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
     name = uuid4().hex
-    backends = _backends(settings, warehouses, f"{inside.SCHEME}://{name}/iceberg")
+    own = _warehouse_backends(catalog, authenticator, f"{inside.SCHEME}://{name}/iceberg")
+    others = {each.name: Backend(each.name, each.impl, dict(each.properties), each.roots) for each in settings.backends}
+    backends = own | others
     more = [*lance.routes(backends), *console.routes(backends)]
     app = App(catalog, authenticator, limits=settings.limits, log=log, more=more)
     inside.offer(name, app.inside)
     return app
 
 
-def _backends(settings: ServerSettings, warehouses: Sequence[Warehouse], endpoint: str) -> dict[str, Backend]:
-    """What the gateway offers: each warehouse through this server itself, and what the settings name."""
+def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint: str) -> dict[str, Backend]:
+    """Each warehouse as the gateway offers it: through this server itself, in the name of who asks."""
+    from lancehouse.catalog.places import ReadablePlaces
     from lancehouse.gateway.backends import STORAGE, Backend
 
-    def of(warehouse: Warehouse) -> Backend:
+    def backend(warehouse: Warehouse) -> Backend:
+        def confine(token: str | None) -> ReadablePlaces:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            return ReadablePlaces(catalog.database, warehouse, token, lambda: authenticator.identify(headers))
+
         storage = {STORAGE + key: value for key, value in warehouse.storage.items()}
         properties = {"endpoint": endpoint, **storage}
-        return Backend(warehouse.name, "lancehouse.IcebergNamespace", properties, above=(warehouse.name,))
+        above = (warehouse.name,)
+        return Backend(warehouse.name, "lancehouse.IcebergNamespace", properties, above=above, confine=confine)
 
-    own = {warehouse.name: of(warehouse) for warehouse in warehouses}
-    return own | {name: Backend(name, impl, dict(properties)) for name, impl, properties in settings.backends}
+    return {warehouse.name: backend(warehouse) for warehouse in catalog.warehouses.values()}
 
 
 class Server(uvicorn.Server):

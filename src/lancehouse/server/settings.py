@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse import locations
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.server.limits import Limits
@@ -30,8 +31,19 @@ VEND = ("none", "static", "sts")
 DEFAULT_WAREHOUSE = "main"
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
-BACKEND_KEYS = ("impl", "properties")
-WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "cache", "managed_by")
+BACKEND_KEYS = ("impl", "properties", "roots")
+WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "cache", "blob_roots", "managed_by")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """A namespace that the gateway offers. Its repr shows no secret."""
+
+    name: str
+    impl: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    roots: tuple[str, ...] = ()
+    """Where its tables may lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +67,8 @@ class ServerSettings:
     roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More places where tables may lie, by the name of the warehouse."""
     issuers: tuple[Mapping[str, str], ...] = ()
-    backends: tuple[tuple[str, str, Mapping[str, str]], ...] = field(default=(), repr=False)
-    """Namespaces besides the warehouses that the gateway offers: name, implementation and properties of each."""
+    backends: tuple[BackendSettings, ...] = field(default=(), repr=False)
+    """Namespaces besides the warehouses that the gateway offers."""
 
     @classmethod
     def parse(
@@ -115,13 +127,13 @@ class ServerSettings:
                 "default": _from_json(data["default"]),
                 "roots": {name: tuple(places) for name, places in data["roots"].items()},
                 "issuers": tuple(data["issuers"]),
-                "backends": tuple(tuple(each) for each in data["backends"]),
+                "backends": tuple(BackendSettings(**backend) for backend in data["backends"]),
             }
         )
 
 
 def _from_json(data: Mapping[str, Any]) -> Warehouse:
-    return Warehouse(**{**data, "roots": tuple(data["roots"])})
+    return Warehouse(**{**data, **{key: tuple(data[key]) for key in ("roots", "blob_roots")}})
 
 
 def is_loopback(host: str) -> bool:
@@ -273,9 +285,6 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     if vend not in VEND:
         raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
     storage = _mapping(f"{place}.storage", fields.get("storage"))
-    roots = fields.get("roots") or []
-    if not isinstance(roots, list):
-        raise InvalidInputError(f"key '{place}.roots' must be a list of locations")
     cache = fields.get("cache")
     manager = str(fields.get("managed_by") or STORAGE)
     if manager not in (STORAGE, IMPL):
@@ -284,11 +293,12 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
         0,
         name,
         _location(f"{place}.location", fields.get("location")),
-        tuple(_location(f"{place}.roots", root) for root in roots),
+        _locations(f"{place}.roots", fields.get("roots")),
         {str(key): _property(value) for key, value in storage.items()},
         vend,
         str(fields["role_arn"]) if fields.get("role_arn") else None,
         _location(f"{place}.cache", cache) if cache else None,
+        _locations(f"{place}.blob_roots", fields.get("blob_roots")),
         manager,
     )
 
@@ -296,8 +306,14 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
 def _location(place: str, value: Any) -> str:
     """A location as it was written; what can be kept there is looked at when the server starts."""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidInputError(f"key {place!r} is missing: where the warehouse lies, a path or a URL")
+        raise InvalidInputError(f"key {place!r} is missing: a location is a path or a URL")
     return value
+
+
+def _locations(place: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value or [], list):
+        raise InvalidInputError(f"key {place!r} must be a list of locations")
+    return tuple(_location(place, location) for location in value or [])
 
 
 def _issuers(url: str | None, audience: str | None, read: Any) -> tuple[Mapping[str, str], ...]:
@@ -316,7 +332,7 @@ def _issuers(url: str | None, audience: str | None, read: Any) -> tuple[Mapping[
     return tuple(found)
 
 
-def _backends(read: Any) -> tuple[tuple[str, str, Mapping[str, str]], ...]:
+def _backends(read: Any) -> tuple[BackendSettings, ...]:
     found = []
     for name, described in _mapping("backends", read).items():
         place = f"backends.{name}"
@@ -326,8 +342,25 @@ def _backends(read: Any) -> tuple[tuple[str, str, Mapping[str, str]], ...]:
         if not isinstance(impl, str) or not impl:
             raise InvalidInputError(f"key '{place}.impl' is missing: iceberg, polaris, unity, dir, or a class path")
         properties = _mapping(f"{place}.properties", described.get("properties"))
-        found.append((name, impl, {str(key): _property(value) for key, value in properties.items()}))
+        known = {str(key): _property(value) for key, value in properties.items()}
+        roots = _locations(f"{place}.roots", described.get("roots")) or _default_roots(known)
+        found.append(BackendSettings(name, impl, known, tuple(_readable(f"{place}.roots", root) for root in roots)))
     return tuple(found)
+
+
+def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Where a client puts tables that are declared without a location; properties may bear the client's name."""
+    return tuple(value for key, value in properties.items() if key.rpartition(".")[2] == "root" and value)
+
+
+def _readable(place: str, location: str) -> str:
+    """A place whose files are read, in the form in which it is compared with others."""
+    absolute = location if locations.is_uri(location) else str(Path(location).absolute())
+    try:
+        locations.key(absolute)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"key {place!r}: {error}") from None
+    return absolute
 
 
 def _property(value: Any) -> str:

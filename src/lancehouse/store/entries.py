@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from typing import Any
@@ -14,6 +14,7 @@ from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertio
 from lancehouse.store.failures import DanglingError, TakenError
 from lancehouse.store.model import entries as e
 from lancehouse.store.model import namespaces as n
+from lancehouse.store.model import warehouses as w
 from lancehouse.store.rows import EntryRow, Json, Kind
 from lancehouse.store.statements import Row, Statement, Tx
 
@@ -77,6 +78,19 @@ OVERLAPPING = Statement(
         ),
         e.c.kind != literal_column("'view'"),
         e.c.id != bindparam("exclude"),
+    )
+    .limit(literal_column("1"))
+    .offset(NONE)
+)
+
+ENCLOSING = Statement(
+    select(w.c.name, n.c.path)
+    .select_from(e)
+    .join(n, n.c.id == e.c.namespace_id)
+    .join(w, w.c.id == n.c.warehouse_id)
+    .where(
+        e.c.location_key.in_([bindparam(f"above_{number}") for number in range(ABOVE)]),
+        e.c.kind != literal_column("'view'"),
     )
     .limit(literal_column("1"))
     .offset(NONE)
@@ -194,16 +208,35 @@ def overlapping(tx: Tx, location_key: str, exclude_id: int | None = None) -> tup
 
     In a write it stays true until the transaction ends: whoever else asks for an overlapping location waits.
     """
-    cuts = [index + 1 for index, character in enumerate(location_key[:-1]) if character == "/"]
-    above = [location_key[:cut] for cut in cuts]
+    above = _folders_above(location_key)
     tx.lock(_number(location_key), map(_number, above))
     values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
-    for start in range(0, max(len(above), 1), ABOVE):
-        looked = [*above[start : start + ABOVE], *[location_key] * ABOVE][:ABOVE]
-        row = tx.first(OVERLAPPING, {**values, **{f"above_{number}": folder for number, folder in enumerate(looked)}})
+    for folders in _looked_up(location_key, above):
+        row = tx.first(OVERLAPPING, {**values, **folders})
         if row is not None:
             return levels(row[0]), row[1]
     return None
+
+
+def enclosing_table(tx: Tx, location_key: str) -> tuple[str, tuple[str, ...]] | None:
+    """Warehouse and namespace of the table that lies at this location or above it."""
+    for folders in _looked_up(location_key, [*_folders_above(location_key), location_key]):
+        row = tx.first(ENCLOSING, folders)
+        if row is not None:
+            return row[0], levels(row[1])
+    return None
+
+
+def _folders_above(location_key: str) -> list[str]:
+    cuts = [index + 1 for index, character in enumerate(location_key[:-1]) if character == "/"]
+    return [location_key[:cut] for cut in cuts]
+
+
+def _looked_up(location_key: str, above: list[str]) -> Iterator[dict[str, str]]:
+    """The folders above a location in groups, each as parameters of a statement; the location fills the last one."""
+    for start in range(0, max(len(above), 1), ABOVE):
+        group = [*above[start : start + ABOVE], *[location_key] * ABOVE][:ABOVE]
+        yield {f"above_{number}": folder for number, folder in enumerate(group)}
 
 
 @cache

@@ -16,6 +16,7 @@ from lancehouse.store.commits import (
 from lancehouse.store.entries import (
     advance_entry,
     delete_entry,
+    enclosing_table,
     find_entry,
     insert_entry,
     list_entries,
@@ -98,6 +99,7 @@ __all__ = [
     "delete_ref",
     "delete_snapshots",
     "delete_token",
+    "enclosing_table",
     "exports_of",
     "exports_size",
     "find_entry",

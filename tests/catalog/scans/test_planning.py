@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ SPECS = {
 }
 
 
+class Anywhere:
+    """Lets a table name any file."""
+
+    def require(self, file: str, what: str) -> None:
+        pass
+
+
+plan = partial(planning.plan, files=Anywhere())
+tasks = partial(planning.tasks, files=Anywhere())
+
+
 def rows(first: int, last: int) -> pa.Table:
     ids = range(first, last)
     return pa.table(
@@ -123,7 +135,7 @@ def test_files_and_rows_are_those_of_pyiceberg_itself(
 ) -> None:
     table = made(tables, SPECS[spec])
     scan = table.scan() if where is None else table.scan(row_filter=where)
-    answer = planning.plan(table.metadata, IO, request(where), has_nulls=False)
+    answer = plan(table.metadata, IO, request(where), has_nulls=False)
     own = {task.file.file_path: task for task in scan.plan_files()}
     planned = {task["data-file"]["file-path"]: task for task in answer["file-scan-tasks"]}
     assert planned.keys() <= own.keys()
@@ -137,7 +149,7 @@ def test_files_and_rows_are_those_of_pyiceberg_itself(
 def test_partitions_in_json(tables: SqlCatalog) -> None:
     table = made(tables, SPECS["many"])
     where = And(EqualTo("id", 3), EqualTo("price", Decimal("0.25")))
-    found = planning.plan(table.metadata, IO, request(where))["file-scan-tasks"]
+    found = plan(table.metadata, IO, request(where))["file-scan-tasks"]
     task = next(task for task in found if task["data-file"]["partition"][0::2] == ["2024-01-01", None])
     file = task["data-file"]
     assert (file["spec-id"], file["content"], file["file-format"]) == (0, "data", "parquet")
@@ -145,15 +157,15 @@ def test_partitions_in_json(tables: SqlCatalog) -> None:
     assert (day, name, price) == ("2024-01-01", None, "0.25")
     assert bucket in range(3)
     assert task["residual-filter"] == request(where).json["filter"]
-    without = planning.plan(table.metadata, IO, request(where), has_nulls=False)["file-scan-tasks"]
+    without = plan(table.metadata, IO, request(where), has_nulls=False)["file-scan-tasks"]
     assert [] in [task["data-file"]["partition"] for task in without]
 
 
 def test_nothing_is_left_to_filter_where_the_partition_says_it(tables: SqlCatalog) -> None:
     table = made(tables, SPECS["identity"])
-    answer = planning.plan(table.metadata, IO, request(EqualTo("name", "aa")))
+    answer = plan(table.metadata, IO, request(EqualTo("name", "aa")))
     assert [task["residual-filter"] for task in answer["file-scan-tasks"]] == [True, True]
-    whole = planning.plan(table.metadata, IO, request())
+    whole = plan(table.metadata, IO, request())
     assert {task["residual-filter"] for task in whole["file-scan-tasks"]} == {True}
 
 
@@ -170,16 +182,16 @@ def test_time_travel_and_changed_schemas(tables: SqlCatalog) -> None:
     new = rows(200, 204).rename_columns(["number", "name", "at", "day", "price"]).drop_columns(["day"])
     append(table, new.append_column("more", pa.array([1, 2, 3, 4], pa.int64())))
     for where in (GreaterThan("number", 2), EqualTo("more", 2), IsNull("more"), EqualTo("name", "aa")):
-        answer = planning.plan(table.metadata, IO, request(where), has_nulls=False)
+        answer = plan(table.metadata, IO, request(where), has_nulls=False)
         got = read(table.metadata, answer, where).sort_by("number").to_pylist()
         assert got == table.scan(row_filter=where).to_arrow().sort_by("number").to_pylist()
-    old = planning.plan(table.metadata, IO, request(snapshot_id=first), has_nulls=False)
+    old = plan(table.metadata, IO, request(snapshot_id=first), has_nulls=False)
     assert sum(task["data-file"]["record-count"] for task in old["file-scan-tasks"]) == 12
     json = {"filter": {"type": "eq", "term": "id", "value": 0}, "snapshot-id": first, "select": ["id", "day"]}
-    named = planning.plan(table.metadata, IO, ScanRequest.of({**json, "use-snapshot-schema": True}))
+    named = plan(table.metadata, IO, ScanRequest.of({**json, "use-snapshot-schema": True}))
     assert len(named["file-scan-tasks"]) == 1
     with pytest.raises(InvalidInputError, match="no column 'id'; it has number"):
-        planning.plan(table.metadata, IO, ScanRequest.of(json))
+        plan(table.metadata, IO, ScanRequest.of(json))
 
 
 def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
@@ -188,10 +200,10 @@ def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     assert "00000-0" in first
     deletes = [position_deletes(tmp_path, first, [0, 1]), position_deletes(tmp_path, second, [3])]
     metadata = with_deletes(table, deletes)
-    answer = planning.plan(metadata, IO, request())
+    answer = plan(metadata, IO, request())
     assert [delete["content"] for delete in answer["delete-files"]] == ["position-deletes"] * 2
     assert read(metadata, answer).sort_by("id")["id"].to_pylist() == [*range(2, 12), 100, 101, 102]
-    before = planning.plan(metadata, IO, request(snapshot_id=table.metadata.current_snapshot_id))
+    before = plan(metadata, IO, request(snapshot_id=table.metadata.current_snapshot_id))
     assert "delete-files" not in before
 
 
@@ -199,7 +211,7 @@ def test_position_deletes_do_not_reach_later_files_or_other_partitions(tables: S
     table = made(tables, SPECS["identity"])
     deletes = [position_deletes(tmp_path, "file:///elsewhere", [0], partition=Record("aa"))]
     table.metadata = with_deletes(table, deletes)
-    answer = planning.plan(table.metadata, IO, request())
+    answer = plan(table.metadata, IO, request())
     with_them = [task for task in answer["file-scan-tasks"] if task.get("delete-file-references")]
     assert len(answer["file-scan-tasks"]) == 8
     assert {task["data-file"]["partition"][0] for task in with_them} == {"aa"}
@@ -211,7 +223,7 @@ def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     file = tmp_path / "eq.parquet"
     everywhere = delete_file(file, DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1], partition=Record("bb"))
     metadata = with_deletes(table, [everywhere])
-    answer = planning.plan(metadata, IO, request())
+    answer = plan(metadata, IO, request())
     assert answer["delete-files"][0] == {
         "spec-id": 0,
         "content": "equality-deletes",
@@ -230,12 +242,12 @@ def test_equality_deletes_without_partition_reach_all_that_is_older(tables: SqlC
     table = made(tables, SPECS["unpartitioned"])
     delete = delete_file(tmp_path / "eq.parquet", DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1, 2])
     metadata = with_deletes(table, [delete])
-    assert [task["delete-file-references"] for task in planning.plan(metadata, IO, request())["file-scan-tasks"]] == [
+    assert [task["delete-file-references"] for task in plan(metadata, IO, request())["file-scan-tasks"]] == [
         [0],
         [0],
     ]
     with pytest.raises(NotImplementedError, match="equality deletes"):
-        read(metadata, planning.plan(metadata, IO, request()))
+        read(metadata, plan(metadata, IO, request()))
 
 
 def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
@@ -251,7 +263,7 @@ def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path:
         content_size_in_bytes=40,
     )
     deletes = [vector, position_deletes(tmp_path, first, [0]), position_deletes(tmp_path, second, [0])]
-    answer = planning.plan(with_deletes(table, deletes), IO, request())
+    answer = plan(with_deletes(table, deletes), IO, request())
     by_path = {
         task["data-file"]["file-path"]: [answer["delete-files"][place] for place in task["delete-file-references"]]
         for task in answer["file-scan-tasks"]
@@ -275,7 +287,7 @@ def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path:
 
 def test_statistics_are_told_of_the_fields_asked_for(tables: SqlCatalog) -> None:
     table = made(tables, SPECS["unpartitioned"])
-    file = planning.plan(table.metadata, IO, request(stats_fields=["id"]))["file-scan-tasks"][-1]["data-file"]
+    file = plan(table.metadata, IO, request(stats_fields=["id"]))["file-scan-tasks"][-1]["data-file"]
     assert file["value-counts"] == {"keys": [1], "values": [12]}
     assert file["lower-bounds"] == {"keys": [1], "values": ["0000000000000000"]}
     assert file["upper-bounds"] == {"keys": [1], "values": ["0B00000000000000"]}
@@ -288,7 +300,7 @@ def test_incremental_scans_have_what_was_appended(tables: SqlCatalog) -> None:
     ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
 
     def found(start: int, end: int) -> int:
-        answer = planning.plan(table.metadata, IO, request(start_snapshot_id=start, end_snapshot_id=end))
+        answer = plan(table.metadata, IO, request(start_snapshot_id=start, end_snapshot_id=end))
         return sum(task["data-file"]["record-count"] for task in answer["file-scan-tasks"])
 
     assert found(ids[0], ids[1]) == 4
@@ -302,13 +314,13 @@ def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pyte
     table = made(tables, SPECS["identity"])
     monkeypatch.setattr(planning, "FILES", 4)
     where = GreaterThan("id", 1)
-    answer = planning.plan(table.metadata, IO, request(where))
+    answer = plan(table.metadata, IO, request(where))
     (later,) = answer["plan-tasks"]
-    rest = planning.tasks(table.metadata, IO, from_token(later))
+    rest = tasks(table.metadata, IO, from_token(later))
     paths = [task["data-file"]["file-path"] for part in (answer, rest) for task in part["file-scan-tasks"]]
     assert len(paths) == len(set(paths)) == 8
     with pytest.raises(PlanTaskNotFoundError):
-        planning.tasks(table.metadata, IO, {"request": {}, "manifests": ["/etc/passwd"]})
+        tasks(table.metadata, IO, {"request": {}, "manifests": ["/etc/passwd"]})
 
 
 def relisted(metadata: TableMetadata, manifest_list: str) -> TableMetadata:
@@ -342,7 +354,7 @@ def test_manifest_lists_that_are_not_the_tables_own_stay_closed(tables: SqlCatal
     metadata = relisted(table.metadata, place.format(other=other, own=own))
     words = rf"^snapshot {metadata.current_snapshot_id}: its manifest list lies neither below the table's location nor"
     with pytest.raises(InvalidInputError, match=words) as caught:
-        planning.plan(metadata, IO, request())
+        plan(metadata, IO, request())
     assert "passwd" not in str(caught.value)
 
 
@@ -377,23 +389,23 @@ def test_manifests_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, t
     with pytest.raises(
         InvalidInputError, match=rf"^snapshot {metadata.current_snapshot_id}: its manifest lies neither"
     ):
-        planning.plan(metadata, IO, request())
+        plan(metadata, IO, request())
 
 
 @pytest.mark.parametrize("form", ["{path}", "file:{path}", "file://{path}"])
 def test_a_tables_own_manifest_list_may_be_written_in_any_form(tables: SqlCatalog, form: str) -> None:
     table = made(tables, SPECS["unpartitioned"])
     metadata = relisted(table.metadata, form.format(path=listed(table)))
-    assert len(planning.plan(metadata, IO, request())["file-scan-tasks"]) == 2
+    assert len(plan(metadata, IO, request())["file-scan-tasks"]) == 2
 
 
 def test_manifests_below_the_metadata_path(tables: SqlCatalog, tmp_path: Path) -> None:
     path = {"write.metadata.path": f"{tmp_path}/beside"}
     table = made(tables, SPECS["unpartitioned"], properties=path)
     assert listed(table).parent == tmp_path / "beside"
-    assert len(planning.plan(table.metadata, IO, request())["file-scan-tasks"]) == 2
+    assert len(plan(table.metadata, IO, request())["file-scan-tasks"]) == 2
     with pytest.raises(InvalidInputError, match=r"its write\.metadata\.path"):
-        planning.plan(table.metadata.model_copy(update={"properties": {}}), IO, request())
+        plan(table.metadata.model_copy(update={"properties": {}}), IO, request())
 
 
 def _folder(file: Path) -> None:
@@ -424,7 +436,7 @@ def test_a_manifest_that_is_gone_or_broken(tables: SqlCatalog, spoil: Callable[[
     path = str(listed(table)) if which == "list" else manifest.removeprefix("file://")
     spoil(Path(path))
     with pytest.raises(MetadataNotFoundError, match=rf"^Failed to open input stream for file: (file://)?{path}$"):
-        planning.plan(table.metadata, IO, request())
+        plan(table.metadata, IO, request())
 
 
 def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,8 +449,8 @@ def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest
     for term in terms[-2::-1]:
         right = {"type": "or", "left": term, "right": right}
     for where in (left, right):
-        answer = planning.plan(table.metadata, IO, ScanRequest.of({"filter": where}), has_nulls=False)
-        rest = planning.tasks(table.metadata, IO, from_token(*answer["plan-tasks"]))
+        answer = plan(table.metadata, IO, ScanRequest.of({"filter": where}), has_nulls=False)
+        rest = tasks(table.metadata, IO, from_token(*answer["plan-tasks"]))
         assert len(answer["file-scan-tasks"]) == len(rest["file-scan-tasks"]) == 4
         parsed = ScanTasks.model_validate_json(orjson.dumps(answer)).file_scan_tasks[0].residual_filter
         assert parsed is not None
@@ -470,11 +482,11 @@ def lists(levels: int) -> Any:
 
 def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
     table = made(tables, SPECS["unpartitioned"])
-    fine = planning.plan(table.metadata, IO, ScanRequest.of({"filter": nested(99), "unknown": lists(900)}))
+    fine = plan(table.metadata, IO, ScanRequest.of({"filter": nested(99), "unknown": lists(900)}))
     orjson.dumps(fine)
     for deep in (nested(100), nested(900), transforms(400), nested(0, unknown=lists(400))):
         with pytest.raises(InvalidInputError, match="the filter is nested more than 100 levels deep: simplify it"):
-            planning.plan(table.metadata, IO, ScanRequest.of({"filter": deep}))
+            plan(table.metadata, IO, ScanRequest.of({"filter": deep}))
     with pytest.raises(PlanTaskNotFoundError):
         from_token(token({"request": {}, "manifests": lists(200)}))
 
@@ -482,6 +494,6 @@ def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_versions_and_empty_tables(tables: SqlCatalog, version: str) -> None:
     table = tables.create_table("db.e", SCHEMA, properties={"format-version": version})
-    assert planning.plan(table.metadata, IO, request()) == {"file-scan-tasks": [], "plan-tasks": []}
+    assert plan(table.metadata, IO, request()) == {"file-scan-tasks": [], "plan-tasks": []}
     table.append(rows(0, 5))
-    assert read(table.metadata, planning.plan(table.metadata, IO, request())).num_rows == 5
+    assert read(table.metadata, plan(table.metadata, IO, request())).num_rows == 5

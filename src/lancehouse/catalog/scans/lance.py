@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
 from lancehouse.catalog.metadata import LanceTables
+from lancehouse.catalog.places import ReadablePlaces
 from lancehouse.catalog.scans.conditions import FALSE, TRUE, condition
 from lancehouse.catalog.scans.exports import Exports, Wanted
 from lancehouse.catalog.scans.expressions import Filter
@@ -45,13 +46,14 @@ class LanceScans:
         self._tables = tables
         self._exports = exports
 
-    def plan(self, warehouse: Warehouse, entry: EntryRow, request: ScanRequest) -> Json:
-        """The tasks of a scan.
+    def plan(self, places: ReadablePlaces, entry: EntryRow, request: ScanRequest) -> Json:
+        """The tasks of a scan, in the name of whom these places may be read by.
 
         Raises:
             InvalidInputError: the request names a snapshot or a column that the table has not.
+            PermissionDeniedError: the table takes files from places that the caller may not read.
         """
-        table = self._table(warehouse, entry)
+        table, warehouse = self._table(places, entry), places.warehouse
         rows = request.filter(table.schema)
         ids = table.columns(request.selected(table.schema), rows)
         request.with_stats(table.schema)
@@ -69,13 +71,13 @@ class LanceScans:
             )
         return answer.json()
 
-    def tasks(self, warehouse: Warehouse, entry: EntryRow, content: Json) -> Json:
+    def tasks(self, places: ReadablePlaces, entry: EntryRow, content: Json) -> Json:
         """What a plan task stands for.
 
         Raises:
             PlanTaskNotFoundError: no plan of this table gave it out.
         """
-        table = self._table(warehouse, entry)
+        table, warehouse = self._table(places, entry), places.warehouse
         match content:
             case {"snapshot": int(snapshot_id), "rows": list(parts), "columns": list(ids), "filter": residual}:
                 pass
@@ -128,9 +130,10 @@ class LanceScans:
             for group in _grouped(left, version)
         ]
 
-    def _table(self, warehouse: Warehouse, entry: EntryRow) -> _Table:
+    def _table(self, places: ReadablePlaces, entry: EntryRow) -> _Table:
+        warehouse = places.warehouse
         table = self._tables.cached(warehouse, entry) or self._tables.load(warehouse, entry)
-        return _Table(table.metadata, entry.location, warehouse.storage)
+        return _Table(table.metadata, TableRef(entry.location, warehouse.storage, confinement=places))
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,7 @@ class _Table:
     """A table as its clients see it."""
 
     metadata: Json
-    location: str
-    storage: Mapping[str, str]
+    ref: TableRef
 
     @cached_property
     def schema(self) -> Schema:
@@ -168,7 +170,7 @@ class _Table:
         branch, version = from_snapshot_id(snapshot_id, branches)
         like = self._schema if self._is_replaced_since(snapshot_id) else None
         try:
-            return Version.open(TableRef(self.location, self.storage, version=version, branch=branch), like=like)
+            return Version.open(replace(self.ref, version=version, branch=branch), like=like)
         except (TableNotFoundError, TableVersionNotFoundError) as error:
             raise IllegalArgumentError(
                 f"version {version} cannot be read: its manifest is not in place yet, or not any more; try again"

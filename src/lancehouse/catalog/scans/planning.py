@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
@@ -52,33 +52,44 @@ _VERSION = 3
 """Manifests of all versions are read with the schema of this one."""
 
 
-def plan(metadata: TableMetadata, io: FileIO, request: ScanRequest, *, has_nulls: bool = True) -> Json:
+class NamedFiles(Protocol):
+    """Knows which files a caller may be told to read."""
+
+    def require(self, file: str, what: str) -> None:
+        """Refuse one that they may not."""
+
+
+def plan(
+    metadata: TableMetadata, io: FileIO, request: ScanRequest, files: NamedFiles, *, has_nulls: bool = True
+) -> Json:
     """The tasks of a scan.
 
     Args:
         metadata: of the table.
         io: to read its manifests with.
         request: of the client.
+        files: refuses files that the caller may not read.
         has_nulls: whether the client reads nulls among partition values; pyiceberg 0.12 does not.
 
     Raises:
         InvalidInputError: the request names a snapshot or a column that the table has not, or a snapshot that is
             scanned names a manifest outside of the table.
+        PermissionDeniedError: a manifest names a file that the caller may not read.
         MetadataNotFoundError: a manifest cannot be read.
     """
-    scan = _Scan(metadata, io, request, has_nulls)
+    scan = _Scan(metadata, io, request, files, has_nulls)
     groups = list(_grouped(scan.manifests))
     later = [token({"request": request.json, "manifests": group}) for group in groups[1:]]
     return scan.tasks(groups[0] if groups else [], later)
 
 
-def tasks(metadata: TableMetadata, io: FileIO, content: Json, *, has_nulls: bool = True) -> Json:
+def tasks(metadata: TableMetadata, io: FileIO, content: Json, files: NamedFiles, *, has_nulls: bool = True) -> Json:
     """What a plan task stands for.
 
     Raises:
         PlanTaskNotFoundError: no plan gave it out, or the table has changed too much since.
     """
-    scan = _Scan(metadata, io, ScanRequest.of(content.get("request")), has_nulls)
+    scan = _Scan(metadata, io, ScanRequest.of(content.get("request")), files, has_nulls)
     wanted = content.get("manifests")
     there = {manifest.manifest_path for manifest in scan.manifests}
     if not isinstance(wanted, list) or not all(isinstance(path, str) and path in there for path in wanted):
@@ -104,6 +115,7 @@ class _Scan:
     metadata: TableMetadata
     io: FileIO
     request: ScanRequest
+    files: NamedFiles
     has_nulls: bool
 
     @cached_property
@@ -229,6 +241,7 @@ class _Scan:
         return None if isinstance(left, AlwaysTrue) and self.filter.is_exact else self.filter.residual
 
     def _content_file(self, file: DataFile, row_id: int | None = None, stats: set[int] | None = None) -> Json:
+        self.files.require(file.file_path, "data file" if file.content == DataFileContent.DATA else "delete file")
         partition = partition_json(self._spec(file.spec_id), file, self.schemas)
         shown = partition if self.has_nulls or None not in partition else []
         return content_file(file, shown, row_id=row_id, stats=stats or ())

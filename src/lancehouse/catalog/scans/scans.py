@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.catalog.callers import Caller, Role
@@ -12,6 +13,7 @@ from lancehouse.catalog.files import Files
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata import LanceTables
 from lancehouse.catalog.names import Levels, no_table
+from lancehouse.catalog.places import ReadablePlaces, TableFiles
 from lancehouse.catalog.scans import planning
 from lancehouse.catalog.scans.exports import Exports
 from lancehouse.catalog.scans.lance import LanceScans
@@ -38,13 +40,14 @@ class Scans:
         Raises:
             TableNotFoundError: there is no such table.
             InvalidInputError: the request makes no sense, or names a snapshot or a column that the table has not.
+            PermissionDeniedError: the table has files that the caller may not read.
         """
         entry = self._find(caller, warehouse, levels, name)
         wanted = ScanRequest.of(request)
         if entry.kind == "lance":
-            return completed(self._lance.plan(warehouse, entry, wanted))
-        table, io = self._iceberg(warehouse, entry)
-        return completed(planning.plan(table, io.io(), wanted, has_nulls=_reads_nulls(caller)))
+            return completed(self._lance.plan(self._places(caller, warehouse), entry, wanted))
+        table, io, files = self._iceberg(caller, warehouse, entry)
+        return completed(planning.plan(table, io, wanted, files, has_nulls=_reads_nulls(caller)))
 
     def tasks(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_task: str) -> Json:
         """What a plan task stands for.
@@ -56,9 +59,9 @@ class Scans:
         entry = self._find(caller, warehouse, levels, name)
         content = from_token(plan_task)
         if entry.kind == "lance":
-            return self._lance.tasks(warehouse, entry, content)
-        table, io = self._iceberg(warehouse, entry)
-        return planning.tasks(table, io.io(), content, has_nulls=_reads_nulls(caller))
+            return self._lance.tasks(self._places(caller, warehouse), entry, content)
+        table, io, files = self._iceberg(caller, warehouse, entry)
+        return planning.tasks(table, io, content, files, has_nulls=_reads_nulls(caller))
 
     def fetch(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_id: str) -> Json:
         """The result of a plan that was not complete when it was answered. There are none.
@@ -88,9 +91,15 @@ class Scans:
             raise no_table(levels, name)
         return entry
 
-    def _iceberg(self, warehouse: Warehouse, entry: EntryRow) -> tuple[TableMetadata, Files]:
+    def _places(self, caller: Caller, warehouse: Warehouse) -> ReadablePlaces:
+        return ReadablePlaces.of(self._database, caller, warehouse)
+
+    def _iceberg(
+        self, caller: Caller, warehouse: Warehouse, entry: EntryRow
+    ) -> tuple[TableMetadata, FileIO, TableFiles]:
         files = Files(warehouse)
-        return iceberg_tables.parse(files.read(str(entry.metadata_location))).to_pyiceberg(), files
+        table = iceberg_tables.parse(files.read(str(entry.metadata_location)))
+        return table.to_pyiceberg(), files.io(), TableFiles(self._places(caller, warehouse), table)
 
 
 def _reads_nulls(caller: Caller) -> bool:

@@ -1,0 +1,204 @@
+"""Blobs, read by their descriptions, from places that may be opened.
+
+A scan that gives blobs as bytes has Lance follow what the data say, wherever that leads. So where a table is confined,
+a scan gives descriptions, and the bytes are read here, by the very descriptions that were checked: a writer who changes
+a file in between gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.file import LanceFileSession
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse import locations
+from lancehouse.lake.confinement import require_plain
+from lancehouse.lake.dataset import MAIN, TableRef
+from lancehouse.schema.walk import field_ids
+
+ROW_ADDRESS = "_rowaddr"
+INLINE, PACKED, DEDICATED, EXTERNAL = range(4)
+"""Where a blob lies: in the data file, in a file with others, in a file of its own, in a file that the table names."""
+GAP_BYTES = 64 << 10
+"""Two blobs of a file that lie closer than this are read together."""
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The bytes of one blob."""
+
+    row: int
+    base: str
+    """A folder, or the file itself."""
+    file: str
+    """Below the folder; empty for the file itself."""
+    position: int
+    size: int
+
+
+def is_blob(column: pa.Field[Any]) -> bool:
+    """Whether the values of a column are kept as blobs."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return column.type.extension_name == "lance.blob.v2"
+    return (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
+
+
+class BlobReader:
+    """Reads blobs of one version of a table, within its confinement if it has one."""
+
+    def __init__(self, table: TableRef, dataset: lance.LanceDataset) -> None:
+        self._confinement = table.confinement
+        self._dataset = dataset
+        self._fragment: tuple[int, Sequence[Any]] | None = None
+        """The fragment that was read last, and its data files."""
+        self._location: str = dataset.uri
+        self._folder = (
+            self._location if table.branch in (None, MAIN) else f"{self._location.rstrip('/')}/tree/{table.branch}"
+        )
+
+    def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with row addresses and descriptions, as it is with blobs in their place.
+
+        Raises:
+            PermissionDeniedError: a blob lies in a place that is not to be opened; none is read.
+        """
+        addresses: list[Any] = batch.column(ROW_ADDRESS).to_pylist()
+        arrays, fields = [], []
+        for name in batch.schema.names:
+            if name != ROW_ADDRESS:
+                column = self._dataset.schema.field(name)
+                values = self._fill((name,), column, batch.column(name), addresses)
+                arrays.append(values)
+                fields.append(pa.field(name, values.type, column.nullable))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def sizes(self, batch: pa.RecordBatch) -> list[int]:
+        """The bytes of all blobs of each row, by their descriptions."""
+        addresses: list[Any] = batch.column(ROW_ADDRESS).to_pylist()
+        totals = [0] * batch.num_rows
+
+        def add(path: Path, described: Any) -> Any:
+            for found in self._ranges(path, described, addresses):
+                totals[found.row] += found.size
+            return described
+
+        for name in batch.schema.names:
+            if name != ROW_ADDRESS:
+                _walk((name,), self._dataset.schema.field(name), batch.column(name), add)
+        return totals
+
+    def _fill(self, path: Path, column: pa.Field[Any], array: Any, addresses: list[int]) -> Any:
+        def read(path: Path, described: Any) -> Any:
+            values: list[bytes | None] = [None] * len(described)
+            for found, data in self._read(list(self._ranges(path, described, addresses))):
+                values[found.row] = data
+            return pa.array(values, pa.large_binary())
+
+        return _walk(path, column, array, read)
+
+    def _ranges(self, path: Path, described: Any, addresses: Sequence[int]) -> Iterator[_Range]:
+        """Where the blobs of a column lie; each place is one that may be opened."""
+        for row, description in enumerate(described.to_pylist()):
+            if description is None:
+                continue
+            kind, position, size = description.get("kind", INLINE), description["position"], description["size"]
+            if kind == EXTERNAL:
+                base, file = self._external(description["blob_uri"], description["blob_id"])
+                # A blob that is a whole file has no size in its description.
+                size = size or self._dataset.take_blobs(".".join(path), addresses=[addresses[row]])[0].size()
+            else:
+                base, file = self._own(addresses[row] >> 32, path, kind, description.get("blob_id", 0))
+            yield _Range(row, base, file, position, size)
+
+    def _external(self, uri: str, base: int) -> tuple[str, str]:
+        """A file that the table names: by its address, or below one of its base paths, which were looked at before."""
+        if locations.is_uri(uri):
+            if self._confinement is not None and not locations.is_inside(uri, [self._location]):
+                self._confinement.require_blob(uri)
+            return uri, ""
+        if base not in self._bases:
+            raise InvalidInputError(f"the table has an external blob, {uri!r}, below base path {base}, which it lacks")
+        return self._bases[base].path, uri
+
+    def _own(self, fragment: int, path: Path, kind: int, blob_id: int) -> tuple[str, str]:
+        """The data file of a column in a fragment, or a file of blobs beside it."""
+        field = self._ids[path]
+        data = next((file for file in self._files(fragment) if field in file.fields), None)
+        if data is None or kind not in (INLINE, PACKED, DEDICATED):
+            raise InvalidInputError(f"column {'.'.join(path)} has a blob that cannot be found: kind {kind}")
+        file = data.path
+        if kind != INLINE:
+            # Lance names these files by the bits of their number, the lowest first.
+            file = f"{file.removesuffix('.lance')}/{f'{blob_id:032b}'[::-1]}.blob"
+        if data.base_id is None:
+            base, file = self._folder, f"data/{file}"
+        else:
+            base = self._bases[data.base_id].path
+            file = f"data/{file}" if self._bases[data.base_id].is_dataset_root else file
+        if self._confinement is not None and (folder := locations.local_folder(base)) is not None:
+            require_plain(folder / file)
+        return base, file
+
+    def _read(self, ranges: Sequence[_Range]) -> Iterator[tuple[_Range, bytes]]:
+        for group in _together(ranges):
+            session = LanceFileSession(group[0].base, storage_options=self._options)
+            start = group[0].position
+            end = max(found.position + found.size for found in group)
+            data = session.read_range(group[0].file, start, end - start) if end > start else b""
+            for found in group:
+                yield found, data[found.position - start : found.position - start + found.size]
+
+    def _files(self, fragment: int) -> Sequence[Any]:
+        if self._fragment is None or self._fragment[0] != fragment:
+            self._fragment = fragment, self._dataset.get_fragment(fragment).metadata.files
+        return self._fragment[1]
+
+    @cached_property
+    def _ids(self) -> dict[Path, int]:
+        return field_ids(self._dataset.lance_schema.fields())
+
+    @cached_property
+    def _bases(self) -> dict[int, Any]:
+        return dict(self._dataset.base_paths())
+
+    @cached_property
+    def _options(self) -> dict[str, str] | None:
+        options: dict[str, str] | None = self._dataset.latest_storage_options()
+        return options
+
+
+def _walk(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:
+    """An array with its descriptions of blobs changed; blobs stand in structs at most."""
+    if is_blob(column):
+        return change(path, array)
+    if not isinstance(column.type, pa.StructType):
+        return array
+    parts, fields = [], []
+    for part, described in zip(column.type, array.flatten(), strict=True):
+        values = _walk((*path, part.name), part, described, change)
+        parts.append(values)
+        fields.append(pa.field(part.name, values.type, part.nullable))
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+
+
+def _together(ranges: Iterable[_Range]) -> Iterator[list[_Range]]:
+    """Ranges that are read at once, because they lie close to each other in a file."""
+    group: list[_Range] = []
+    end = 0
+    for found in sorted(ranges, key=lambda each: (each.base, each.file, each.position)):
+        same = group and (group[0].base, group[0].file) == (found.base, found.file)
+        if group and not (same and found.position <= end + GAP_BYTES):
+            yield group
+            group, end = [], 0
+        group.append(found)
+        end = max(end, found.position + found.size)
+    if group:
+        yield group

@@ -1,0 +1,464 @@
+"""A writer's dataset names files of others; the server opens none of them, whoever asks and however."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lance import DatasetBasePath
+from lance.blob import blob_array, blob_field
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DropTableRequest,
+    LanceNamespace,
+    RegisterTableRequest,
+    connect,
+)
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from lancehouse.catalog.callers import Grant, Role
+from lancehouse.catalog.opening import open_database
+from lancehouse.catalog.principals import Principals
+from tests.live.gateways import ask
+from tests.servers.lancehouse import Served, start_lancehouse
+from tests.servers.reference import Reference
+
+SECRET = b"the signing key of the server"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class House:
+    """A server with principals: an admin, a writer of each of two namespaces, and folders beside its warehouse."""
+
+    served: Served
+    folder: Path
+    tokens: dict[str, str] = field(repr=False)
+
+    @property
+    def secret(self) -> Path:
+        """A file of the server's own."""
+        return self.folder / "secret.png"
+
+    def client(self, who: str) -> LanceNamespace:
+        """The `iceberg` client."""
+        return connect("iceberg", {"endpoint": self.served.iceberg, "auth_token": self.tokens[who]})
+
+    def pyiceberg(self, who: str) -> Catalog:
+        """Iceberg's own client."""
+        return load_catalog("c", type="rest", uri=self.served.iceberg, token=self.tokens[who], warehouse="main")
+
+    def place(self, *names: str) -> str:
+        """A place in the warehouse."""
+        return str(self.served.location.joinpath(*names))
+
+    def register(self, who: str, namespace: str, name: str) -> None:
+        """Make a table of the dataset that lies at its default place."""
+        place = self.place(namespace, name)
+        self.client(who).register_table(RegisterTableRequest(id=["main", namespace, name], location=place))
+
+    def send(self, who: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        """Status and body of an answer."""
+        headers = {"authorization": f"Bearer {self.tokens[who]}", "content-type": "application/json"}
+        heard = ask(self.served, method, path, None if body is None else json.dumps(body).encode(), headers)
+        return heard.status, heard.body
+
+    def query(self, who: str, table: str, backend: str = "main") -> tuple[int, bytes]:
+        """All rows, through the gateway."""
+        return self.send(who, "POST", f"/lance/{backend}/v1/table/{table}/query", {"k": 100, "vector": {}})
+
+    def plan(self, who: str, namespace: str, table: str) -> tuple[int, bytes]:
+        """A scan, planned by the server; instead of the answer, the bytes of all files that it names."""
+        status, body = self.send(who, "POST", f"/iceberg/v1/main/namespaces/{namespace}/tables/{table}/plan", {})
+        if status != 200:
+            return status, body
+        files = [task["data-file"]["file-path"] for task in json.loads(body)["file-scan-tasks"]]
+        return status, str([pq.read_table(file).to_pylist() for file in files]).encode()
+
+    def console(self, who: str, what: str, table: str, **more: Any) -> tuple[int, bytes]:
+        """A question of the console about a table of namespace a."""
+        query = "&".join(f"{key}={quote(str(value))}" for key, value in more.items())
+        return self.send(who, "GET", f"/console/v1/{what}?in=main&level=a&level={table}&{query}")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The server; `blob_roots` of its warehouse name one folder beside it."""
+    folder = tmp_path_factory.mktemp("house")
+    (folder / "blobs").mkdir()
+    db = f"sqlite:///{folder / 'catalog.db'}"
+    config = folder / "server.yaml"
+    warehouse = {"location": str(folder / "warehouse"), "blob_roots": [str(folder / "blobs")]}
+    backends = {"files": {"impl": "dir", "properties": {"root": str(folder / "files")}}}
+    config.write_text(json.dumps({"warehouses": {"main": warehouse}, "backends": backends}))
+    tokens = _principals(db, root=Grant(Role.ADMIN))
+    with start_lancehouse(folder, db=db, options=["--config", str(config)]) as served:
+        house = House(served, folder, tokens)
+        house.secret.write_bytes(PNG + SECRET)
+        for name in ("a", "b"):
+            house.client("root").create_namespace(CreateNamespaceRequest(id=["main", name]))
+        grants = {"alice": Grant(Role.WRITER, "main", ("a",)), "bob": Grant(Role.WRITER, "main", ("b",))}
+        tokens |= _principals(db, **grants)
+        victim = pa.table({"id": [1], "text": ["rows of bob"]})
+        lance.write_dataset(victim, house.place("b", "victim"))
+        house.register("bob", "b", "victim")
+        yield house
+
+
+def _principals(db: str, **grants: Grant) -> dict[str, str]:
+    database = open_database(db)
+    try:
+        principals = Principals(database)
+        for name, grant in grants.items():
+            principals.create(name, [grant])
+        return {name: principals.create_token(name, "test") for name in grants}
+    finally:
+        database.close()
+
+
+def with_blob(house: House, name: str, *values: str | bytes | None, **more: Any) -> None:
+    """A table of Alice's with blobs in a column, and in a struct, as a hostile writer makes it."""
+    blobs = blob_array(list(values))
+    inside = pa.StructArray.from_arrays([blobs], fields=[blob_field("inner")])
+    columns = pa.schema([pa.field("id", pa.int64()), blob_field("b"), pa.field("s", inside.type)])
+    rows = pa.table([pa.array(range(len(values)), pa.int64()), blobs, inside], schema=columns)
+    options = {"data_storage_version": "2.2", "allow_external_blob_outside_bases": True, **more}
+    lance.write_dataset(rows, house.place("a", name), **options)
+    house.register("alice", "a", name)
+
+
+def every_way(house: House, who: str, table: str) -> dict[str, tuple[int, bytes]]:
+    """A table of namespace a, read in each way that the server offers."""
+    operations = {
+        "count_rows": {},
+        "stats": {},
+        "index/list": {},
+        "explain_plan": {"query": {"k": 1, "vector": {}}},
+        "analyze_plan": {"k": 1, "vector": {}},
+        "delete": {"predicate": "false"},
+        "update": {"predicate": "false", "updates": [["id", "1"]]},
+    }
+    return {
+        "query": house.query(who, f"a${table}"),
+        "plan": house.plan(who, "a", table),
+        **{name: house.console(who, name, table) for name in ("rows", "count", "fragments", "indices")},
+        **{
+            name: house.send(who, "POST", f"/lance/main/v1/table/a${table}/{name}", body)
+            for name, body in operations.items()
+        },
+    }
+
+
+@pytest.mark.parametrize("scheme", ["file://{}", "file:{}"])
+def test_external_blobs_outside_of_the_table_stay_closed(house: House, scheme: str) -> None:
+    name = f"outside{len(scheme)}"
+    with_blob(house, name, b"own", scheme.format(house.secret))
+    for who in ("alice", "root"):
+        for what, (status, body) in every_way(house, who, name).items():
+            assert SECRET not in body, what
+            if what == "plan":
+                assert (status, b"external blob" in body) == (403, True)
+        for what in ("image", "value"):
+            status, body = house.console(who, what, name, column="b", row=1)
+            assert (status, SECRET in body) == (403, False)
+    assert house.console("alice", "value", name, column="b", row=0)[0] == 200
+
+
+def test_external_blobs_may_lie_where_the_operator_says(house: House) -> None:
+    (house.folder / "blobs" / "ä %41.png").write_bytes(PNG + b"an image")
+    address = f"file://{house.folder}/blobs/{quote('ä %41.png')}"
+    with_blob(house, "allowed", b"own", address, None)
+    status, rows = house.plan("alice", "a", "allowed")
+    assert (status, b"an image" in rows, b"own" in rows) == (200, True, True)
+    assert house.console("alice", "image", "allowed", column="b", row=1) == (200, PNG + b"an image")
+
+
+@pytest.mark.parametrize("path", ["../secret.png", "x/../../secret.png", "%2e%2e/secret.png"])
+def test_no_path_leads_out_of_the_places_of_external_blobs(house: House, path: str) -> None:
+    name = f"leads{abs(hash(path))}"
+    with_blob(house, name, f"file://{house.folder}/blobs/{path}")
+    assert house.plan("alice", "a", name)[0] in (400, 403)
+    status, body = house.console("alice", "image", name, column="b", row=0)
+    assert (status in (400, 403, 404), SECRET in body) == (True, False)
+
+
+def test_blobs_of_the_tables_own_are_read_as_lance_reads_them(house: House) -> None:
+    packed, dedicated = b"p" * 300_000, PNG + b"d" * 6_000_000
+    with_blob(house, "own", b"inline", packed, None, dedicated, b"", b"second")
+    dataset = lance.dataset(house.place("a", "own"))
+    dataset.delete("id = 0")
+    expected = dataset.scanner(blob_handling="all_binary").to_table().to_pylist()
+    status, rows = house.plan("alice", "a", "own")
+    assert status == 200
+    assert rows == str([expected]).encode()
+    assert house.console("alice", "image", "own", column="b", row=3) == (200, dedicated)
+    assert b"null" in house.console("alice", "value", "own", column="b", row=2)[1]
+
+
+def test_base_paths_of_others_stay_closed(house: House) -> None:
+    victim = lance.dataset(house.place("b", "victim"))
+    victim.shallow_clone(house.place("a", "clone"), victim.version)
+    house.register("alice", "a", "clone")
+    for what, (status, body) in every_way(house, "alice", "clone").items():
+        assert (status, b"rows of bob" in body) == (403, False), what
+    for what, (status, _) in every_way(house, "root", "clone").items():
+        assert status == 200, what
+
+
+def test_base_paths_outside_of_the_warehouse_stay_closed_to_all(house: House) -> None:
+    outside = lance.write_dataset(pa.table({"id": [1], "text": ["rows of nobody"]}), str(house.folder / "elsewhere"))
+    outside.shallow_clone(house.place("a", "stray"), 1)
+    house.register("alice", "a", "stray")
+    for who in ("alice", "root"):
+        for what, (status, body) in every_way(house, who, "stray").items():
+            assert (status, b"rows of nobody" in body) == (403, False), what
+
+
+def test_a_copy_that_one_reader_had_made_is_not_shown_to_another(house: House) -> None:
+    victim = lance.dataset(house.place("b", "victim"))
+    victim.shallow_clone(house.place("a", "shared"), victim.version)
+    house.register("alice", "a", "shared")
+    assert house.plan("root", "a", "shared")[0] == 200
+    assert house.plan("alice", "a", "shared")[0] == 403
+
+
+def test_clones_and_branches_of_ones_own_are_read(house: House) -> None:
+    own = lance.write_dataset(pa.table({"id": [1, 2], "text": ["mine", "too"]}), house.place("a", "base"))
+    own.create_branch("dev")
+    house.register("alice", "a", "base")
+    own.shallow_clone(house.place("a", "copy"), 1)
+    house.register("alice", "a", "copy")
+    for table in ("base", "copy"):
+        assert {status for status, _ in every_way(house, "alice", table).values()} == {200}
+    query = {"k": 9, "vector": {}, "branch": "dev"}
+    assert house.send("alice", "POST", "/lance/main/v1/table/a$base/query", query)[0] == 200
+
+
+def test_more_bases_are_places_too(house: House) -> None:
+    rows = pa.table({"id": [1], "text": ["far"]})
+    bases = [DatasetBasePath(str(house.folder / "far"), name="far")]
+    lance.write_dataset(rows, house.place("a", "bases"), initial_bases=bases, target_bases=["far"])
+    house.register("alice", "a", "bases")
+    assert {status for status, _ in every_way(house, "root", "bases").values()} == {403}
+
+
+@pytest.mark.parametrize("part", ["data", "file"])
+def test_links_in_a_table_are_not_followed(house: House, part: str) -> None:
+    victim = lance.dataset(house.place("b", "victim"))
+    folder = Path(house.place("a", f"link_{part}"))
+    folder.mkdir(parents=True)
+    (file,) = victim.get_fragments()[0].data_files()
+    if part == "data":
+        (folder / "data").symlink_to(Path(house.place("b", "victim")) / "data")
+    else:
+        (folder / "data").mkdir()
+        (folder / "data" / file.path).symlink_to(Path(house.place("b", "victim")) / "data" / file.path)
+    fragments = [fragment.metadata for fragment in victim.get_fragments()]
+    lance.LanceDataset.commit(str(folder), lance.LanceOperation.Overwrite(victim.schema, fragments))
+    house.register("alice", "a", folder.name)
+    for what, (status, body) in every_way(house, "alice", folder.name).items():
+        assert (status, b"rows of bob" in body) == (403, False), what
+
+
+def test_a_file_of_blobs_that_is_a_link_is_not_followed(house: House) -> None:
+    with_blob(house, "linked_blob", PNG + b"x" * 6_000_000)
+    (blob, other) = sorted(Path(house.place("a", "linked_blob", "data")).rglob("*.blob"))
+    for file in (blob, other):
+        file.unlink()
+        file.symlink_to(house.secret)
+    for status, body in (
+        house.plan("alice", "a", "linked_blob"),
+        house.console("alice", "image", "linked_blob", column="b", row=0),
+    ):
+        assert (status, SECRET in body) == (403, False)
+
+
+# Iceberg's tables
+
+
+@pytest.fixture(scope="module")
+def iceberg_table(house: House) -> Callable[[str, str], str]:
+    """Makes a table of Alice's that has a data file, or statistics, at some address; its name."""
+    catalog = house.pyiceberg("root")
+
+    def make(name: str, file: str) -> str:
+        table = catalog.create_table(f"a.{name}", Schema(NestedField(1, "id", LongType(), required=False)))
+        pq.write_table(pa.table({"id": pa.array([7], pa.int64())}), file)
+        table.add_files([file])
+        return name
+
+    return make
+
+
+def test_data_files_of_others_are_not_named(house: House, iceberg_table: Callable[[str, str], str]) -> None:
+    name = iceberg_table("stolen", house.place("b", "victim", "x.parquet"))
+    assert house.plan("alice", "a", name)[0] == 403
+    assert house.plan("root", "a", name)[0] == 200
+
+
+def test_data_files_outside_of_the_warehouse_are_not_named(
+    house: House, iceberg_table: Callable[[str, str], str]
+) -> None:
+    name = iceberg_table("outer", str(house.folder / "outer.parquet"))
+    assert house.plan("alice", "a", name)[0] == 403
+
+
+def test_data_files_of_ones_own_are_named(house: House, iceberg_table: Callable[[str, str], str]) -> None:
+    Path(house.place("a", "mine", "data")).mkdir(parents=True)
+    name = iceberg_table("mine", house.place("a", "mine", "data", "x.parquet"))
+    assert house.plan("alice", "a", name) == (200, b"[[{'id': 7}]]")
+
+
+@pytest.mark.parametrize("action", ["set-statistics", "set-partition-statistics"])
+def test_statistics_of_others_are_not_taken(
+    house: House, iceberg_table: Callable[[str, str], str], action: str
+) -> None:
+    part = action.removeprefix("set-")
+    name = action.replace("-", "_")
+    Path(house.place("a", name, "data")).mkdir(parents=True)
+    iceberg_table(name, house.place("a", name, "data", "x.parquet"))
+    snapshot = house.pyiceberg("root").load_table(f"a.{name}").current_snapshot()
+    assert snapshot is not None
+    given = {
+        "snapshot-id": snapshot.snapshot_id,
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+
+    def commit(path: str) -> int:
+        update = {"action": action, "snapshot-id": snapshot.snapshot_id, part: {**given, "statistics-path": path}}
+        body = {"requirements": [], "updates": [update]}
+        return house.send("alice", "POST", f"/iceberg/v1/main/namespaces/a/tables/{name}", body)[0]
+
+    assert commit(house.place("b", "victim", "s.puffin")) == 403
+    assert commit(house.place("a", name, "metadata", "s.puffin")) == 200
+
+
+# Backends of the gateway
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..%2Fprivate%2Fvictim", "..", "%2Fetc", "a%2F..%2F..%2Fprivate%2Fvictim", "..%5Cvictim", "a%5Cb", "a%00b", "."],
+)
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("create", b""),
+        ("insert", b""),
+        ("describe", b"{}"),
+        ("declare", b"{}"),
+        ("drop", b"{}"),
+        ("register", b'{"location": "x"}'),
+        ("query", b'{"k": 1, "vector": {}}'),
+        ("count_rows", b"{}"),
+        ("version/list", b"{}"),
+    ],
+)
+def test_names_do_not_lead_out_of_a_folder(house: House, name: str, operation: str, body: bytes) -> None:
+    private = house.folder / "private" / "victim.lance"
+    if not private.exists():
+        lance.write_dataset(pa.table({"text": ["private rows"]}), str(private))
+    data = _stream(pa.table({"text": ["written"]})) if operation in ("create", "insert") else body
+    kind = "application/vnd.apache.arrow.stream" if operation in ("create", "insert") else "application/json"
+    headers = {"authorization": f"Bearer {house.tokens['root']}", "content-type": kind}
+    heard = ask(house.served, "POST", f"/lance/files/v1/table/{name}/{operation}", data, headers)
+    assert (heard.status, heard.json["code"]) == (400, 13), heard.body
+    assert lance.dataset(str(private)).to_table().to_pylist() == [{"text": "private rows"}]
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+def test_names_in_the_console_do_not_lead_out_of_a_folder(house: House) -> None:
+    lance.write_dataset(pa.table({"text": ["aside"]}), str(house.folder / "aside.lance"))
+    status, body = house.send("root", "GET", "/console/v1/rows?in=files&level=../aside")
+    assert (status, b"aside" in body.replace(b"../aside", b"")) == (400, False)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory, reference_server: Reference) -> Iterator[House]:
+    """A server in front of Iceberg's own, by two names: with roots, and with a root of the client's."""
+    folder = tmp_path_factory.mktemp("foreign")
+    properties = {"endpoint": reference_server.uri}
+    backends = {
+        "rooted": {"impl": "iceberg", "properties": {**properties, "root": str(folder / "root")}},
+        "listed": {"impl": "iceberg", "properties": properties, "roots": [str(folder / "root"), "s3://bucket/x"]},
+        "bare": {"impl": "iceberg", "properties": properties},
+    }
+    config = folder / "server.yaml"
+    config.write_text(json.dumps({"backends": backends}))
+    db = f"sqlite:///{folder / 'catalog.db'}"
+    tokens = _principals(db, root=Grant(Role.ADMIN))
+    with start_lancehouse(folder, db=db, options=["--config", str(config)]) as served:
+        tokens |= _principals(db, alice=Grant(Role.WRITER, "rooted", ("wh", "fa")))
+        yield House(served, folder, tokens)
+
+
+def test_a_backend_opens_nothing_outside_of_its_roots(foreign: House, reference_server: Reference) -> None:
+    ours = connect("iceberg", {"endpoint": reference_server.uri, "root": str(foreign.folder / "root")})
+    ours.create_namespace(CreateNamespaceRequest(id=["wh", "fa"], mode="ExistOk"))
+    rows = pa.table({"id": [1], "text": ["of the machine"]})
+    outside = str(foreign.folder / "outside")
+    lance.write_dataset(rows, outside)
+    ours.register_table(RegisterTableRequest(id=["wh", "fa", "outside"], location=outside))
+    lance.write_dataset(rows, namespace_client=ours, table_id=["wh", "fa", "inside"], mode="create")
+    for backend in ("rooted", "listed"):
+        assert foreign.query("root", "wh$fa$inside", backend)[0] == 200
+    for backend in ("rooted", "listed", "bare"):
+        status, body = foreign.query("root", "wh$fa$outside", backend)
+        assert (status, b"roots of backend" in body) == (403, True)
+        assert foreign.send("root", "POST", f"/lance/{backend}/v1/table/wh$fa$outside/drop", {})[0] == 403
+        status, body = foreign.send("root", "GET", f"/lance/{backend}/v1/namespace/wh$fa/table/list")
+        assert (status, b"outside" in body) == (200, True)
+    assert foreign.query("root", "wh$fa$inside", "bare")[0] == 403
+    assert Path(outside).exists()
+    ours.drop_table(DropTableRequest(id=["wh", "fa", "inside"]))
+
+
+@pytest.mark.parametrize("verb", ["register", "declare"])
+def test_locations_that_callers_choose_for_a_backend(foreign: House, verb: str) -> None:
+    secret = foreign.folder / "chosen"
+    lance.write_dataset(pa.table({"id": [1]}), str(secret), mode="overwrite")
+    root = foreign.folder / "root"
+
+    def make(who: str, location: Path) -> int:
+        path = f"/lance/rooted/v1/table/wh$fa$x/{verb}"
+        status, body = foreign.send(who, "POST", path, {"location": str(location)})
+        assert status in (200, 400, 403, 404, 409), body
+        return status
+
+    assert make("root", secret) == 403
+    assert make("alice", secret) == 403
+    assert make("alice", root / "wh" / "other" / "t") == 403
+    assert make("alice", root / "wh" / "fa" / ".." / "other" / "t") == 403
+    assert make("alice", root / "wh" / "fa" / "t") != 403
+
+
+def test_a_clone_behind_a_backend_takes_a_grant_on_all_of_it(foreign: House, reference_server: Reference) -> None:
+    ours = connect("iceberg", {"endpoint": reference_server.uri, "root": str(foreign.folder / "root")})
+    for name in ("fa", "fb"):
+        ours.create_namespace(CreateNamespaceRequest(id=["wh", name], mode="ExistOk"))
+    victim = lance.write_dataset(
+        pa.table({"text": ["of b"]}), namespace_client=ours, table_id=["wh", "fb", "victim"], mode="create"
+    )
+    place = foreign.folder / "root" / "wh" / "fa" / "clone"
+    victim.shallow_clone(str(place), 1)
+    ours.register_table(RegisterTableRequest(id=["wh", "fa", "clone"], location=str(place)))
+    assert foreign.query("alice", "wh$fa$clone", "rooted")[0] == 403
+    assert foreign.query("root", "wh$fa$clone", "rooted")[0] == 200
