@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import lance
 import pytest
 from lance_namespace import (
     CreateTableRequest,
@@ -247,3 +250,93 @@ def test_a_creator_that_died_after_the_yes(house: House) -> None:
         house.connect().create_table(CreateTableRequest(id=table), stream(rows(3)))
     assert house.check(table) == 1
     assert house.open(table).count_rows() == 10
+
+
+def refuse_commit(proxy: FaultProxy) -> None:
+    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+
+
+def fail_commit(proxy: FaultProxy) -> None:
+    proxy.add(canned(503), method="POST", path="/tables/t$", times=ALWAYS)
+
+
+def refuse_look_before_commit(proxy: FaultProxy) -> None:
+    proxy.add(canned(403, NO), path=r"/tables/t(\?.*)?$", times=ALWAYS)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        (refuse_commit, errors.PermissionDeniedError),
+        (fail_commit, errors.ServiceUnavailableError),
+        (refuse_look_before_commit, errors.PermissionDeniedError),
+    ],
+)
+def test_pylance_calls_a_refusal_unknown_and_the_client_has_the_reason(
+    house: House, proxy: FaultProxy, prepare: Callable[[FaultProxy], None], expected: type[LanceNamespaceError]
+) -> None:
+    table = house.table()
+    client = house.behind(proxy)
+    dataset = lance.dataset(namespace_client=client, table_id=table)
+    client._forget([client.table_id(table)])
+    mark = client.commit_mark()
+    prepare(proxy)
+    with pytest.raises(OSError, match="Commit result for version 2 is unknown"):
+        lance.write_dataset(rows(1), dataset, mode="append")
+    proxy.clear()
+    assert type(client.commit_refusal(table, 2)) is expected
+    assert type(client.commit_refusal(table, 2, since=mark)) is expected
+    assert client.commit_refusal(table, 2, since=client.commit_mark()) is None
+    assert client.commit_refusal(table, 1) is None
+
+
+def test_a_doubt_is_no_refusal(house: House, proxy: FaultProxy) -> None:
+    """Whoever asks without a mark must not be told of another writer's refusal what may be untrue of their own."""
+    table = house.table()
+    client = house.behind(proxy)
+    dataset = lance.dataset(namespace_client=client, table_id=table)
+    proxy.add(reset, method="POST", path="/tables/t$", times=ALWAYS)
+    with pytest.raises(OSError, match="is unknown"):
+        lance.write_dataset(rows(1), dataset, mode="append")
+    proxy.clear()
+    refuse_commit(proxy)
+    mark = client.commit_mark()
+    with pytest.raises(OSError, match="is unknown"):
+        lance.write_dataset(rows(1), dataset, mode="append")
+    assert client.commit_refusal(table, 2) is None
+    assert isinstance(client.commit_refusal(table, 2, since=mark), errors.PermissionDeniedError)
+
+
+def test_a_catalog_that_was_restored_from_an_older_copy(house: House) -> None:
+    """Storage is ahead: nothing is committed over what it has, and the reason says how to heal it."""
+    table = house.table()
+    lance.write_dataset(rows(1), house.location(table), mode="append")  # a version that the catalog has lost
+    client = house.connect()
+    with pytest.raises(OSError, match="Commit result for version 3 is unknown"):
+        lance.write_dataset(rows(1), lance.dataset(namespace_client=client, table_id=table), mode="append")
+    reason = client.commit_refusal(table, 3)
+    assert isinstance(reason, errors.InvalidTableStateError)
+    assert re.search("restored from an older copy.*table manage --by impl --adopt", str(reason))
+    with pytest.raises(errors.InvalidTableStateError, match="went past the catalog"):
+        client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
+
+
+def test_a_disk_that_is_full_after_the_yes(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit is made; the next reader puts its manifest in place."""
+    table = house.table()
+    client = house.connect()
+
+    def fill(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "hardlink_to", fill)
+        full.setattr(Path, "rename", fill)
+        made = lance.write_dataset(rows(1), namespace_client=client, table_id=table, mode="append")
+    assert made.version == house.at(table) == 2
+    assert "version 2 is committed" in caplog.text
+    assert house.versions(table) == [1]
+    assert house.open(table).count_rows() == 11
+    assert house.check(table) == 2

@@ -26,7 +26,6 @@ from lance_namespace import (
     DropTableRequest,
     GetTableStatsRequest,
     InsertIntoTableRequest,
-    InternalError,
     InvalidInputError,
     LanceNamespace,
     LanceNamespaceError,
@@ -172,7 +171,7 @@ def test_files_of_a_failed_write_go(ours: FolderNamespace, monkeypatch: pytest.M
         raise OSError("LanceError(IO): No space left on device (os error 28)")
 
     monkeypatch.setattr(fragments, "write_fragments", halfway)
-    with pytest.raises(InternalError):
+    with pytest.raises(ServiceUnavailableError, match="No space left on device"):
         ours.create_table(CreateTableRequest(id=T), stream(rows(1)))
     assert list(tmp_path.iterdir()) == []
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 import lance
 import pytest
 
+from tests.clients.managed import NO
 from tests.live.gateways import (
     ALL,
     ask,
@@ -270,3 +271,14 @@ def test_what_was_acknowledged_survives_a_kill_of_the_gateway(tmp_path: Path, so
             assert {key for key in (sign * key for key in acknowledged) if key > 0} <= set(found)
             assert set(found) <= tried | {0}
             assert insert(server, table, numbers(1, 1))[0] == 200
+
+
+def test_a_commit_that_the_catalog_refuses(server: Served, proxy: FaultProxy, managed: str) -> None:
+    """The caller hears the catalog's reason, not that the result of the commit is unknown."""
+    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    status, said = insert(server, managed, numbers(5, 5), backend="far")
+    assert (status, said["code"]) == (403, 15)
+    assert "not you" in said["error"]
+    assert "unknown" not in said["error"]
+    proxy.clear()
+    assert ids(server, managed, "far") == [0, 1, 2, 3, 4]

@@ -24,6 +24,7 @@ from lance_namespace import (
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
+    InvalidTableStateError,
     LanceNamespaceError,
     TableNotFoundError,
     UnsupportedOperationError,
@@ -63,7 +64,7 @@ class ManagedCommits(ManagedVersions):
         self._transactional: set[str] = set()
         self._refusals: Recent[tuple[TableId, int], tuple[int, LanceNamespaceError]] = Recent(REFUSALS)
         self._in_doubt: Recent[tuple[TableId, int], int] = Recent(REFUSALS)
-        self._ticks = count()
+        self._ticks = count(1)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
         """Have the catalog accept a manifest that Lance has staged as the next version.
@@ -126,8 +127,18 @@ class ManagedCommits(ManagedVersions):
         Raises:
             InvalidInputError: there is no such manifest, or it holds another version.
         """
-        table, branch = self.table_id(request.id), branch_of(request.branch)
-        files = self.files(table)
+        table = self.table_id(request.id)
+        try:
+            return self._read_staged(table, request, keep_in)
+        except LanceNamespaceError as error:
+            # The catalog was not asked yet, so this is a definite refusal as well.
+            self._remember_refusal(table, request.version, error)
+            raise
+
+    def _read_staged(
+        self, table: TableId, request: CreateTableVersionRequest | CreateTableVersionEntry, keep_in: str | None
+    ) -> Staged:
+        branch, files = branch_of(request.branch), self.files(table)
         root, staged, final = staged_file(request.manifest_path, branch, request.version)
         data = files.find(staged) or files.find(final)
         if data is None:
@@ -173,9 +184,26 @@ class ManagedCommits(ManagedVersions):
             raise
 
     def complete(self, versions: Sequence[Staged]) -> None:
-        """Put versions that the catalog has accepted in their place."""
+        """Put versions that the catalog has accepted in their place.
+
+        They are committed already: a store that is full or does not answer leaves this step to the next reader, and
+        the writer must not take it for a failed commit and repeat it.
+
+        Raises:
+            InvalidTableStateError: another writer put a manifest of its own there, past the catalog.
+        """
         for each in versions:
-            self._finish(self._files_of(each), each.staged, each.final)
+            try:
+                self._finish(self._files_of(each), each.staged, each.final)
+            except InvalidTableStateError:
+                raise
+            except LanceNamespaceError as error:
+                logger.warning(
+                    "%s: version %d is committed; the next reader puts its manifest in place, which failed here: %s",
+                    each.table,
+                    each.manifest.version,
+                    error,
+                )
 
     def _files_of(self, version: Staged) -> Manifests:
         """Where a version lies: known since it was read, so that nobody need be asked after the catalog's yes."""
@@ -350,18 +378,30 @@ class ManagedCommits(ManagedVersions):
     def _refused(self, versions: Sequence[Staged], error: LanceNamespaceError) -> None:
         """Clear away what was staged for nothing, and remember why: pylance does not pass the reason on."""
         for each in versions:
-            self._refusals.put((each.table, each.manifest.version), (next(self._ticks), error))
+            self._remember_refusal(each.table, each.manifest.version, error)
             try:
                 self._files_of(each).discard(each.staged)
             except LanceNamespaceError as left:
                 logger.warning("%s: the staged manifest %s stays: %s", each.table, each.staged, left)
 
+    def _remember_refusal(self, table: TableId, version: int, error: LanceNamespaceError) -> None:
+        self._refusals.put((table, version), (next(self._ticks), error))
+
     def commit_mark(self) -> int:
         """A moment, for `commit_refusal`."""
         return next(self._ticks)
 
-    def commit_refusal(self, id: Sequence[str], version: int, since: int) -> LanceNamespaceError | None:
-        """Why the catalog refused a version since a moment; None if it may have accepted one of this number."""
+    def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:
+        """Why a version was refused, for users of pylance, which calls every refusal an unknown result.
+
+        Args:
+            id: of the table.
+            version: the number that pylance names.
+            since: what `commit_mark` returned before the write, to leave out what became of earlier writes.
+
+        Returns:
+            None if nothing was refused, or if a commit of this version is in doubt, so that it may have been made.
+        """
         key = (self._table(id), version)
-        when, error = self._refusals.get(key) or (-1, None)
-        return None if when < since or (self._in_doubt.get(key) or -1) > since else error
+        when, error = self._refusals.get(key) or (0, None)
+        return None if when < since or (self._in_doubt.get(key) or 0) > since else error

@@ -220,8 +220,9 @@ class ManagedVersions(WarehouseNamespace):
 def stray(table: TableId, version: int) -> InvalidTableStateError:
     """What is wrong with a table of which storage has a version that the catalog does not know."""
     return InvalidTableStateError(
-        f"{table}: storage has a version {version} that the catalog never accepted: a writer went past the catalog; "
-        "stop it, then `lancehouse table manage --by impl --adopt` accepts what is there"
+        f"{table}: storage has a version {version} that the catalog does not know: the catalog was restored from an "
+        "older copy, or a writer went past the catalog; stop the writers, then "
+        "`lancehouse table manage --by impl --adopt` accepts what is there"
     )
 
 

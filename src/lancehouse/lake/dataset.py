@@ -135,7 +135,7 @@ class Refusing(Protocol):
     def commit_mark(self) -> int:
         """A moment."""
 
-    def commit_refusal(self, id: Sequence[str], version: int, since: int) -> LanceNamespaceError | None:
+    def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:
         """Why a version was refused since a moment; None if it may have been accepted."""
 
 

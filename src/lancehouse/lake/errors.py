@@ -101,6 +101,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"incorrectly configured region|Not a directory( \(os error|: ')|File name too long", InvalidInputError),
         (r"status code: 429|SlowDown", ThrottlingError),
         (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
+        (r"No space left on device|Disk quota exceeded", ServiceUnavailableError),
         # What is not there, or there already
         (r"_versions/[^/]+\.manifest was not found|Version not found error", TableVersionNotFoundError),
         (r"Not found: .*/tree/.*/_versions|Ref not found error: Branch", TableBranchNotFoundError),
