@@ -30,7 +30,20 @@ from lancehouse.conformance.results import Outcome
 from lancehouse.conformance.runner import run
 from lancehouse.conformance.target import Target
 from lancehouse.store.database import Database
-from tests.live.gateways import ALL, Footprint, ask, client, forget_peak, send, start_gateway, stream, until
+from tests.live.gateways import (
+    ALL,
+    Footprint,
+    ask,
+    client,
+    forget_peak,
+    insert,
+    numbers,
+    post,
+    send,
+    start_gateway,
+    stream,
+    until,
+)
 from tests.servers.lancehouse import Served
 
 OF_THE_CLIENT = {"versions.describe", "versions.describe_missing", "versions.delete"}
@@ -343,3 +356,23 @@ def test_who_may_do_what(tmp_path: Path) -> None:
         assert tried("folder/table/a_t/describe", folder, vend) == (200, None)
         header = {"x-iceberg-access-delegation": "vended-credentials"}
         assert tried("folder/table/a_t/describe", {**reader, **header}) == (403, 15)
+
+
+@pytest.mark.parametrize(
+    ("backend", "parent"),
+    [("main", ""), ("reference", "wh$"), ("polaris", "test_catalog$"), ("unity", "lance_test$"), ("folder", None)],
+)
+def test_a_table_that_is_only_declared(gateway: Served, backend: str, parent: str | None) -> None:
+    """Whoever declares it again hears that it has no data, and what to do about it."""
+    level = f"declared_{uuid4().hex[:8]}"
+    table = level if parent is None else f"{parent}{level}$t"
+    if parent is not None:
+        assert post(gateway, f"namespace/{parent}{level}/create", {}, backend)[0] == 200
+    assert post(gateway, f"table/{table}/declare", {}, backend)[0] == 200
+    status, refused = post(gateway, f"table/{table}/declare", {}, backend)
+    assert (status, refused["code"]) == (409, 5)
+    assert "declared and has no data" in refused["error"]
+    assert insert(gateway, table, numbers(0, 3), backend)[0] == 200
+    status, refused = post(gateway, f"table/{table}/declare", {}, backend)
+    assert (status, refused["code"]) == (409, 5)
+    assert "no data" not in refused["error"]

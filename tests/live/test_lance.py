@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import lance
 import pyarrow as pa
 import pytest
@@ -111,3 +113,23 @@ def test_drop_leaves_nothing(namespace: LanceNamespace, home: list[str], vectors
         lance.dataset(dataset.uri)
     again = lance.write_dataset(vectors.slice(0, 1), namespace_client=namespace, table_id=table, mode="create")
     assert (again.version, again.count_rows()) == (1, 1)
+
+
+def test_create_again_after_a_write_that_failed(namespace: LanceNamespace, home: list[str], vectors: pa.Table) -> None:
+    """The first one left a declared table: the error is still 5, and says what to do about it."""
+    table = [*home, "docs"]
+
+    def fail() -> Iterator[pa.RecordBatch]:
+        yield from vectors.slice(0, 1).to_batches()
+        raise RuntimeError("the source is gone")
+
+    with pytest.raises(OSError, match="the source is gone"):
+        lance.write_dataset(fail(), schema=vectors.schema, namespace_client=namespace, table_id=table, mode="create")
+    with pytest.raises(TableAlreadyExistsError, match=r"declared.* no data.* append .*deregister") as refused:
+        lance.write_dataset(vectors, namespace_client=namespace, table_id=table, mode="create")
+    assert refused.value.code == 5
+    lance.write_dataset(vectors, namespace_client=namespace, table_id=table, mode="append")
+    with pytest.raises(TableAlreadyExistsError) as refused:
+        lance.write_dataset(vectors, namespace_client=namespace, table_id=table, mode="create")
+    assert "no data" not in str(refused.value)
+    assert lance.dataset(namespace_client=namespace, table_id=table).count_rows() == 100

@@ -58,6 +58,7 @@ from lancehouse.lake import dataset
 from lancehouse.lake.confinement import OutsideError
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.removal import drop
+from lancehouse.lake.rows import explain_existing
 from lancehouse.modes import one_of
 from lancehouse.paging import page, remaining, token_after
 from lancehouse.properties import (
@@ -300,7 +301,8 @@ class CatalogNamespace(TableOperations):
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Make the entry of a table that has no data yet."""
         table = self._table(request.id)
-        entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
+        with explain_existing(self, table.parts):
+            entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
         return DeclareTableResponse(
             location=entry.location,
             storage_options=self._options(entry),

@@ -47,6 +47,7 @@ from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import kind_of, translated
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.reaching import reaching
+from lancehouse.lake.rows import explain_existing
 from lancehouse.locations import below, is_inside, shorten
 from lancehouse.settings import HARMLESS
 
@@ -277,6 +278,9 @@ def _carried_out(pair: Pair, call: str, asked: Any) -> Any:
         return _described(pair, asked)
     if call in OF_TABLES:
         return getattr(pair.tables, call)(asked)
+    if call == "declare_table" and not pair.is_ours:
+        with explain_existing(pair.inner, asked.id):
+            return pair.outer.declare_table(asked)
     return getattr(pair.outer if call in TELLING else pair.inner, call)(asked)
 
 

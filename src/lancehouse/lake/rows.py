@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
@@ -226,6 +227,27 @@ class _Overriding:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._namespace, name)
+
+
+@contextmanager
+def explain_existing(namespace: LanceNamespace, id: Sequence[str] | None) -> Iterator[None]:
+    """Say of a table that exists already when it is only declared, and what to do about it.
+
+    pylance declares a table before it writes, and leaves it declared if the write fails.
+    """
+    try:
+        yield
+    except TableAlreadyExistsError as error:
+        try:
+            described = namespace.describe_table(DescribeTableRequest(id=list(id or ()), check_declared=True))
+        except LanceNamespaceError:  # whoever cannot look still hears that the table exists
+            raise error from None
+        if not described.is_only_declared:
+            raise
+        raise TableAlreadyExistsError(
+            f"{error}; it is declared and has no data, as after a write that failed: append to it, which creates it, "
+            "or deregister it first"
+        ) from error
 
 
 def duration(text: str) -> timedelta:
