@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from lance_namespace import ListNamespacesRequest
 
+import lancehouse
 from lancehouse.clients.connections import Connections
+from lancehouse.clients.namespace import CatalogNamespace
 from lancehouse.clients.transport import Transport
 from lancehouse.settings import ClientSettings
 
@@ -107,3 +110,43 @@ def test_what_is_compressed_though_nobody_asked(server: Server, monkeypatch: pyt
     server.answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     transport = Transport(ClientSettings.parse("iceberg", {"endpoint": server.uri}))
     assert transport.send("GET", f"{server.uri}/a", {}, None).body == b"{}"
+
+
+CLIENTS: list[tuple[type[CatalogNamespace], dict[str, str], bytes]] = [
+    (lancehouse.IcebergNamespace, {}, b'{"defaults": {}, "overrides": {}, "namespaces": []}'),
+    (lancehouse.PolarisNamespace, {"auth_token": "t"}, b'{"namespaces": []}'),
+    (lancehouse.UnityNamespace, {"catalog": "wh"}, b'{"schemas": []}'),
+]
+
+
+@pytest.mark.parametrize(("kind", "properties", "body"), CLIENTS)
+def test_a_client_is_closed(
+    server: Server, kind: type[CatalogNamespace], properties: dict[str, str], body: bytes
+) -> None:
+    """Its connections go. What still holds it, such as a dataset whose credentials it renews, can go on using it."""
+    server.answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with kind(endpoint=server.uri, **properties) as namespace:
+        assert isinstance(namespace, kind)
+        namespace.list_namespaces(ListNamespacesRequest(id=["wh"]))
+        assert server.opened == 1
+        assert not server.closed.acquire(timeout=0)
+    assert server.closed.acquire(timeout=10)
+    namespace.list_namespaces(ListNamespacesRequest(id=["wh"]))
+    assert server.opened == 2
+    namespace.close()
+    namespace.close()
+    assert server.closed.acquire(timeout=10)
+
+
+def test_a_client_that_never_connected_is_closed() -> None:
+    with pytest.raises(KeyError, match="mine"), lancehouse.IcebergNamespace(endpoint="http://127.0.0.1:1"):
+        raise KeyError("mine")
+
+
+def test_a_client_behind_a_proxy_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", server.uri)
+    monkeypatch.setenv("no_proxy", "")
+    transport = Transport(ClientSettings.parse("iceberg", {"endpoint": "http://catalog.test"}))
+    transport.send("GET", "http://catalog.test/v1/config", {}, None)
+    transport.close()
+    assert server.closed.acquire(timeout=10)

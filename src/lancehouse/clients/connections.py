@@ -59,6 +59,10 @@ class Connections:
         assert incoming.answer is not None
         return incoming.answer
 
+    def close(self) -> None:
+        """Close the idle connections; those in use are kept when they are done, for whoever still sends."""
+        _close(self._idle)
+
     def _connection(self) -> HTTPConnection:
         """An idle connection that the server has not closed, else a new one."""
         with suppress(IndexError):
@@ -98,5 +102,6 @@ class Connections:
 
 
 def _close(connections: deque[HTTPConnection]) -> None:
-    for connection in connections:
-        connection.close()
+    with suppress(IndexError):  # other threads may take some meanwhile
+        while True:
+            connections.pop().close()

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from lance_namespace import (
     CreateNamespaceRequest,
@@ -50,6 +50,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
+from lancehouse.clients.rest import Rest
 from lancehouse.clients.transport import CONNECTIONS
 from lancehouse.credentials import harmless, layered
 from lancehouse.errors import is_route_missing
@@ -108,6 +109,8 @@ class CatalogNamespace(TableOperations):
     drops_missing: ClassVar[bool] = False
     """Whether dropping a namespace that does not exist succeeds where the request does not say."""
 
+    _rest: Rest
+
     def __init__(self, **properties: str) -> None:
         self._properties = dict(properties)
         self._settings = ClientSettings.parse(self.client, properties)
@@ -117,6 +120,19 @@ class CatalogNamespace(TableOperations):
 
     def __repr__(self) -> str:
         return self.namespace_id()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the server.
+
+        A call after that opens new ones: datasets that were opened by name keep the client, to renew credentials.
+        """
+        self._rest.close()
 
     def namespace_id(self) -> str:
         """A name for this connection: the same for the same properties, and without their secrets."""

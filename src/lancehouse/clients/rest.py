@@ -104,6 +104,10 @@ class Rest:
         self._headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **given}
         self._secrets = [*settings.headers.values()]
 
+    def close(self) -> None:
+        """Close idle connections; the next call opens a new one."""
+        self._transport.close()
+
     def get(
         self,
         path: str,

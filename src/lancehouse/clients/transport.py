@@ -122,6 +122,15 @@ class Transport:
         answers = bulk.fetch(origin, requests, self._tls, limits)
         return [Reply(*answer) if answer is not None else None for answer in answers]
 
+    def close(self) -> None:
+        """Close idle connections; the next request opens a new one."""
+        for way in list(self._ways.values()):
+            match way:
+                case Connections():
+                    way.close()
+                case urllib3.ProxyManager():
+                    way.clear()
+
     def _way(self, url: str) -> tuple[Way, str, str]:
         """The way to an address, its name, and what to ask for there."""
         scheme, where, *_ = urlsplit(url)
