@@ -300,3 +300,24 @@ def test_a_decimal_beside_a_float(tmp_path: Path) -> None:
         made.count_rows("d <= 0.07")
     assert str(refused.value).endswith("write decimal(15,2) '0.07'")
     assert made.count_rows("d <= decimal(15,2) '0.07'") == 1
+
+
+def test_a_bucket_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pylance asks AWS where the bucket is, and says nothing of storage options when it hears nothing."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    options = {"aws_access_key_id": "AKIDEXAMPLE00", "aws_secret_access_key": "verysecretvalue"}
+    with pytest.raises(InvalidInputError, match="Failed to resolve region for bucket 'b-e-e'") as raised:
+        TableRef("s3://b-e-e/t", options).open()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "`storage.region`" in shown
+    assert "`header.X-Iceberg-Access-Delegation=vended-credentials`" in shown
+    assert not any(secret in shown for secret in options.values())
+
+
+@pytest.mark.parametrize("words", ["No space left on device (os error 28)", "Disk quota exceeded (os error 122)"])
+def test_a_full_disk_is_unavailable(words: str) -> None:
+    with pytest.raises(ServiceUnavailableError, match="t: "), translated("t"):
+        raise OSError(f"LanceError(IO): Generic LocalFileSystem error: Unable to copy data to file: {words}")

@@ -98,7 +98,8 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),
         (r"status code: 403|Permission denied( \(os error|: ')|Read-only file system", PermissionDeniedError),
         (r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist", InvalidInputError),
-        (r"incorrectly configured region|Not a directory( \(os error|: ')|File name too long", InvalidInputError),
+        (r"incorrectly configured region|Failed to resolve region for bucket", InvalidInputError),
+        (r"Not a directory( \(os error|: ')|File name too long", InvalidInputError),
         (r"status code: 429|SlowDown", ThrottlingError),
         (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
         (r"No space left on device|Disk quota exceeded", ServiceUnavailableError),
@@ -127,6 +128,14 @@ DECIMAL = re.compile(
     r"'Decimal\d+\((?P<digits>\d+), (?P<scale>-?\d+)\)'"
 )
 """A filter that compares a decimal with a number that has a point, which Lance takes for a float."""
+
+REGION = re.compile(r"Failed to resolve region for bucket '[^']*'")
+"""What is said of a bucket that no storage options came for."""
+REGION_HINT = (
+    r"\g<0>: no storage options say where it is, and perhaps none say who you are; set the properties `storage.region` "
+    r"and `storage.access_key_id`, `storage.secret_access_key` (or AWS_REGION and so on in the environment), or let a "
+    r"catalog that vends credentials give them, with `header.X-Iceberg-Access-Delegation=vended-credentials`"
+)
 
 SECRET_KEYS = re.compile(r"key|secret|token|sas|password|credential|signature", re.IGNORECASE)
 SECRETS = re.compile(
@@ -184,4 +193,5 @@ def redacted(text: str, hide: Mapping[str, str]) -> str:
 def readable(text: str) -> str:
     """The text without what only pylance's authors can read, and with what to write instead where that is known."""
     known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", text)
+    known = REGION.sub(REGION_HINT, known)
     return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", known))).strip()
