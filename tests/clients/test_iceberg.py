@@ -27,6 +27,7 @@ from lance_namespace import errors as lance
 
 import lancehouse
 from tests.servers.faults import FaultProxy, canned
+from tests.servers.lancehouse import Served
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
 
@@ -182,6 +183,7 @@ def test_the_default_location(own: dict[str, str], config: dict[str, str], locat
                 "fields": [{"id": 1, "name": "dummy", "required": False, "type": "string"}],
             },
             "properties": {"a": "b", "table_type": "lance", "gc.enabled": "false"},
+            "stage-create": False,
         }
     ]
 
@@ -433,3 +435,84 @@ def test_names_that_the_server_cannot_find_again_are_not_made(
         with pytest.raises(lance.InvalidInputError):
             namespace.create_namespace(CreateNamespaceRequest(id=["wh", name]))
     assert proxy.count("POST") == 0
+
+
+def test_a_server_that_needs_to_know_what_is_not_staged(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    """Nessie 0.99 answers 500 to a CreateTable without `stage-create`."""
+
+    def nessie(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+        if json.loads(request.body).get("stage-create") is None:
+            message = {"message": "HTTP 400 Bad Request", "type": "WebApplicationException", "code": 500}
+            return Answer.json({"error": message}, 500)
+        return forward(request)
+
+    proxy.add(nessie, method="POST", path="/tables$")
+    namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
+    assert namespace.list_tables(ListTablesRequest(id=db)).tables == ["t"]
+
+
+@pytest.fixture
+def on_polaris(polaris: Polaris) -> lancehouse.IcebergNamespace:
+    """The Iceberg side of Polaris, with a namespace `db`."""
+    namespace = lancehouse.IcebergNamespace(
+        endpoint=polaris.iceberg_uri,
+        credential=polaris.credential,
+        scope="PRINCIPAL_ROLE:ALL",
+        root="file:///warehouse",
+    )
+    namespace.create_namespace(CreateNamespaceRequest(id=POLARIS_DB))
+    return namespace
+
+
+POLARIS_DB = ["test_catalog", "db"]
+
+
+@pytest.mark.parametrize("name", ["a+b", "a%2Fb", "a%20b", "%2B"])
+def test_a_name_that_the_server_decodes_twice(
+    on_polaris: lancehouse.IcebergNamespace, polaris: Polaris, name: str
+) -> None:
+    """Nobody could load the table: it is taken back."""
+    with pytest.raises(lance.InvalidInputError, match=r"decodes names twice .* it was taken back") as refused:
+        on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, name]))
+    assert "root" not in str(refused.value)
+    assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == []
+    assert polaris.requests[-2][0] == "DELETE"
+    on_polaris.drop_namespace(DropNamespaceRequest(id=POLARIS_DB))
+
+
+def test_a_name_that_is_decoded_to_the_name_of_another_table(
+    on_polaris: lancehouse.IcebergNamespace, polaris: Polaris
+) -> None:
+    """The other one stays."""
+    on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "a/b"]))
+    with pytest.raises(lance.InvalidInputError, match="it was taken back"):
+        on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "a%2Fb"]))
+    assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == ["a/b"]
+
+
+def test_a_rename_to_a_name_that_the_server_decodes_twice(on_polaris: lancehouse.IcebergNamespace) -> None:
+    on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "t"]))
+    with pytest.raises(lance.InvalidInputError, match=r"decodes names twice .* it is table test_catalog.db.t again"):
+        on_polaris.rename_table(RenameTableRequest(id=[*POLARIS_DB, "t"], new_table_name="a+b"))
+    assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == ["t"]
+
+
+def test_a_name_that_the_server_takes_for_a_step_in_the_path(on_polaris: lancehouse.IcebergNamespace) -> None:
+    """Polaris answers with the namespace."""
+    with pytest.raises(lance.InvalidInputError, match="step in the path"):
+        on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, ".."]))
+    assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == []
+
+
+@pytest.mark.parametrize(("name", "looks"), [("plain", 0), ("a/b", 1), ("t.1+2", 2)])
+def test_only_names_that_may_be_misread_are_looked_for(served: Served, name: str, looks: int) -> None:
+    with FaultProxy(served.iceberg) as proxy:
+        client = lancehouse.IcebergNamespace(endpoint=proxy.uri)
+        parent = [served.warehouse, f"db_{uuid4().hex[:8]}"]
+        client.create_namespace(CreateNamespaceRequest(id=parent))
+        proxy.clear()
+        client.declare_table(DeclareTableRequest(id=[*parent, name]))
+        assert proxy.count("GET") == looks
+        assert client.list_tables(ListTablesRequest(id=parent)).tables == [name]

@@ -241,3 +241,41 @@ def test_a_table_that_somebody_else_wants_managed(namespace: lancehouse.UnityNam
         namespace.declare_table(DeclareTableRequest(id=[*DB, "v"], properties={"managed_by": "me"}))
     namespace.deregister_table(DeregisterTableRequest(id=[*DB, "t"]))
     assert namespace.list_tables(ListTablesRequest(id=DB)).tables == []
+
+
+LONG = "s3cr3t" * 43
+"""258 characters."""
+
+
+@pytest.mark.parametrize(
+    "properties", [{"k": LONG}, {"k": "ü" * 256}, {"k" * 256: "v"}], ids=["value", "umlauts", "key"]
+)
+def test_properties_that_are_too_long(
+    namespace: lancehouse.UnityNamespace, unity: Unity, properties: dict[str, str]
+) -> None:
+    """The server would answer 500, in the words of its database."""
+    before = len(unity.requests)
+    calls: Calls = [
+        (namespace.declare_table, DeclareTableRequest(id=[*DB, "t"], properties=properties)),
+        (namespace.create_namespace, CreateNamespaceRequest(id=[CATALOG, "other"], properties=properties)),
+    ]
+    for call, request in calls:
+        with pytest.raises(
+            errors.InvalidInputError, match=r"at most 255 characters; .* property 'k.* has 25[68]$"
+        ) as no:
+            call(request)
+        assert "s3cr3t" not in str(no.value)
+    assert [request for request in unity.requests[before:] if request[0] == "POST"] == []
+
+
+@pytest.mark.parametrize("length", [255, 256])
+def test_names_and_values_that_just_fit(namespace: lancehouse.UnityNamespace, length: int) -> None:
+    table = DeclareTableRequest(id=[*DB, "t" * length], properties={"k": "v" * 255}, location="s3://b/t")
+    schema = CreateNamespaceRequest(id=[CATALOG, "s" * length], properties={"k" * 255: "v"})
+    calls: Calls = [(namespace.declare_table, table), (namespace.create_namespace, schema)]
+    for call, request in calls:
+        if length == 255:
+            call(request)
+        else:
+            with pytest.raises(errors.InvalidInputError, match="the name has 256"):
+                call(request)

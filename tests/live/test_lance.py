@@ -69,10 +69,11 @@ def test_no_table_and_no_data(namespace: LanceNamespace, home: list[str]) -> Non
 
 
 ODD_NAMES = {
-    "a table of mine": {"unity"},
+    "a table of mine": {"unity", "iceberg-polaris"},
     "täble-日本": {"unity"},
-    "t.1+2": {"unity"},
-    "50%": {"unity", "iceberg"},
+    "t.1+2": {"unity", "iceberg-polaris"},
+    "a%2Fb": {"unity", "iceberg", "iceberg-polaris"},
+    "50%": {"unity", "iceberg", "iceberg-polaris"},
 }
 """Names, and the catalogs whose servers refuse them."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from threading import RLock
 from typing import Any
+from urllib.parse import unquote_plus
 
 from tests.servers import metadata
 from tests.servers.loopback import Answer, Loopback, Request
@@ -156,12 +157,16 @@ class Polaris(Loopback):
             return refused.answer
 
     def _route(self, request: Request) -> Answer:
-        if request.segments[:2] != ["api", "catalog"] or {".", ".."} & set(request.segments):
+        if request.segments[:2] != ["api", "catalog"]:
             raise _no_route()
         path = request.segments[2:]
         if (request.method, path) == ("POST", ["v1", "oauth", "tokens"]):
             return self._issue_token(request)
         self._authenticate(request)
+        if path[0] == "v1" and path[-2:] == ["tables", ".."]:  # resolved away, so that the namespace is what is meant
+            path = path[:-2]
+        if {".", ".."} & set(path):
+            raise _no_route()
         match path:
             case ["v1", "config"]:
                 return self._config(request)
@@ -230,12 +235,12 @@ class Polaris(Loopback):
             case "POST", ["namespaces", namespace, "tables"]:
                 return _create_iceberg(catalog, _levels(namespace), _body(request))
             case "GET" | "HEAD" as method, ["namespaces", namespace, "tables", name]:
-                table = catalog.iceberg(_levels(namespace), name)
+                table = catalog.iceberg(_levels(namespace), _decoded_again(name))
                 return Answer(204) if method == "HEAD" else _load(request, table)
             case "POST", ["namespaces", namespace, "tables", name]:
-                return _commit(catalog, _levels(namespace), name, _body(request))
+                return _commit(catalog, _levels(namespace), _decoded_again(name), _body(request))
             case "DELETE", ["namespaces", namespace, "tables", name]:
-                return _drop_iceberg(request, catalog, _levels(namespace), name)
+                return _drop_iceberg(request, catalog, _levels(namespace), _decoded_again(name))
             case "POST", ["tables", "rename"]:
                 return _rename(catalog, _body(request))
         raise _no_route()
@@ -320,6 +325,7 @@ def _create_iceberg(catalog: Catalog, levels: Levels, body: Json) -> Answer:
     properties = _properties(body)
     catalog.check_free(levels, name)
     home = catalog.home(levels)
+    _check_uri(f"{home}/{name}")
     location = body.get("location") or f"{home}/{name}"
     if not folder(location).startswith(folder(home)):
         reason = f"{location} is not in the list of allowed locations: [{home}]"
@@ -429,6 +435,11 @@ def _vending(request: Request) -> bool:
 
 def _levels(joined: str) -> Levels:
     return tuple(joined.split("\x1f"))
+
+
+def _decoded_again(name: str) -> str:
+    """The name of an Iceberg table, which comes decoded and is decoded once more, as a form is."""
+    return unquote_plus(name)
 
 
 def _check_uri(location: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote_plus, urlencode
 
 import pytest
 
@@ -205,3 +205,25 @@ def test_commit_by_compare_and_swap(polaris: Polaris, send: Send) -> None:
 def test_requests_are_logged_raw(polaris: Polaris, send: Send) -> None:
     send("GET", f"{SPACES}/a%2Fb%1Fc?x=%20")
     assert polaris.requests == [("GET", f"/api/catalog{SPACES}/a%2Fb%1Fc?x=%20")]
+
+
+@pytest.mark.parametrize("name", ["a+b", "a%2Fb"])
+def test_names_of_iceberg_tables_are_decoded_twice(send: Send, name: str) -> None:
+    """Unlike those of namespaces and of generic tables. Java's URI has to take the name as it is."""
+    once, twice = quote(name, safe=""), quote(quote(name, safe=""), safe="")
+    generic = SPACES.replace("/v1", "/polaris/v1")
+    assert send("POST", SPACES, {"namespace": [name]})[0] == 200
+    assert send("GET", f"{SPACES}/{once}")[0] == 200
+    assert send("POST", f"{generic}/{once}/generic-tables", {"name": name, "format": "lance"})[0] == 200
+    assert send("GET", f"{generic}/{once}/generic-tables/{once}")[0] == 200
+    assert send("POST", SPACES, {"namespace": ["odd"]})[0] == 200
+    assert send("POST", f"{SPACES}/odd/tables", {"name": name, "schema": SCHEMA})[0] == 200
+    status, missing = send("GET", f"{SPACES}/odd/tables/{once}")
+    assert (status, missing["error"]["message"]) == (404, f"Table does not exist: odd.{unquote_plus(name)}")
+    assert send("GET", f"{SPACES}/odd/tables/{twice}")[0] == 200
+    assert send("DELETE", f"{SPACES}/odd/tables/{twice}")[0] == 204
+    for refused in ("a%b", "a b"):
+        status, error = send("POST", f"{SPACES}/odd/tables", {"name": refused, "schema": SCHEMA})
+        assert (status, error["error"]["type"]) == (400, "IllegalArgumentException")
+    status, above = send("GET", f"{SPACES}/odd/tables/%2E%2E")
+    assert (status, above["namespace"]) == (200, ["odd"])

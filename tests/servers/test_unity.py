@@ -97,3 +97,12 @@ def test_bodies_that_the_specification_refuses(send: Send, body: Any, message: s
     status, answer = send("POST", "/schemas", body)
     assert (status, answer["error_code"]) == (400, "INVALID_ARGUMENT")
     assert answer["message"].startswith(message)
+
+
+def test_values_that_its_database_has_no_room_for(send: Send) -> None:
+    """Names are checked, values are not."""
+    body = {"catalog_name": "lance_test", "name": "s", "properties": {"k": "v" * 255}}
+    assert send("POST", "/schemas", body)[0] == 200
+    status, failed = send("POST", "/schemas", {**body, "name": "t", "properties": {"k": "v" * 256}})
+    assert (status, failed["error_code"]) == (500, "INTERNAL")
+    assert "CHARACTER VARYING(255)" in failed["message"]

@@ -392,6 +392,9 @@ def _properties(body: Json) -> dict[str, str]:
     value = body.get("properties") or {}
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise _invalid("failed to parse a JSON document: properties must map strings to strings")
+    if any(len(item) > 255 for item in value.values()):
+        problem = 'Value too long for column "PROPERTY_VALUE CHARACTER VARYING(255)"'
+        raise RefusedError(500, "INTERNAL", f"could not execute statement [{problem}]")
     return dict(value)
 
 

@@ -42,6 +42,7 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
         "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db.docs will do there",
         "the catalog's database is out of reach": "is --db right, and does the database run?",
         "say it with format=": "--format NAME says it",
+        "No space left on device": "free some space there, and run it again",
     }
 )
 

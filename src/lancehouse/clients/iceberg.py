@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
+from urllib.parse import unquote_plus
 
 from lance_namespace import RenameTableRequest, RenameTableResponse
 from lance_namespace.errors import (
@@ -126,15 +127,8 @@ class IcebergNamespace(ManagedTables):
 
         def create(at: Warehouse) -> LoadedTable:
             def lookup() -> LoadedTable | None:
-                path = at.table(table)
-                found = if_found(
-                    lambda: self._rest.get(path, LoadedTable, query=LEAST, about=table, on={404: TableNotFoundError})
-                )
-                mine = (
-                    found is not None
-                    and locations.is_same(found.metadata.location or "", location)
-                    and wanted.items() <= (found.metadata.properties or {}).items()
-                )
+                found = self._find_at(at.table(table), table, location)
+                mine = found is not None and wanted.items() <= (found.metadata.properties or {}).items()
                 return found if mine else None
 
             return self._rest.create(
@@ -148,6 +142,33 @@ class IcebergNamespace(ManagedTables):
             )
 
         return _entry(self._at(table.namespace.catalog, create))
+
+    def _find_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
+        """The table that the server has at a path, if it is the one that lies at a location."""
+        found = if_found(
+            lambda: self._rest.get(path, LoadedTable, query=LEAST, about=table, on={404: TableNotFoundError})
+        )
+        return found if found is not None and locations.is_same(found.metadata.location or "", location) else None
+
+    def _check_kept(self, table: TableId, entry: Entry) -> None:
+        if self._is_lost(table, entry.location):
+            # A name that is encoded twice survives being decoded twice.
+            written_twice = TableId(table.namespace, table.wire())
+            catalog = table.namespace.catalog
+            if self._at(catalog, lambda at: self._find_at(at.table(written_twice), table, entry.location)) is None:
+                raise _decoded_twice(table, "what the server made could not be taken back")
+            self._delete_table(written_twice)
+            raise _decoded_twice(table, "it was taken back")
+
+    def _is_lost(self, table: TableId, location: str) -> bool:
+        """Whether the server has made a table and does not find it by its name.
+
+        Polaris decodes the names of Iceberg tables twice, the second time as a form does. Only a name that this changes
+        is worth a request.
+        """
+        if unquote_plus(table.name) == table.name:
+            return False
+        return self._at(table.namespace.catalog, lambda at: self._find_at(at.table(table), table, location)) is None
 
     def _delete_table(self, table: TableId) -> None:
         self._at(
@@ -169,8 +190,15 @@ class IcebergNamespace(ManagedTables):
         target = self._table([*namespace.parts, request.new_table_name])
         if namespace.catalog != source.namespace.catalog:
             raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
-        self._load_table(source, vend=False)
+        entry = self._load_table(source, vend=False)
         self._require(namespace)
+        self._rename(source, target)
+        if self._is_lost(target, entry.location):
+            self._rename(target, source)
+            raise _decoded_twice(target, f"it is {source} again")
+        return RenameTableResponse()
+
+    def _rename(self, source: TableId, target: TableId) -> None:
         body = RenameTable(source=_identifier(source), destination=_identifier(target))
 
         def rename(at: Warehouse) -> None:
@@ -190,7 +218,6 @@ class IcebergNamespace(ManagedTables):
             if is_route_missing(error) and not isinstance(error, InvalidInputError):
                 raise UnsupportedOperationError(f"the server has no call that renames tables: {error}") from error
             raise
-        return RenameTableResponse()
 
     def _was_renamed(self, source: TableId, target: TableId) -> bool:
         there = if_found(lambda: self._load_table(target, vend=False))
@@ -208,6 +235,13 @@ def _entry(loaded: LoadedTable) -> Entry:
         location=location,
         properties=loaded.metadata.properties or {},
         vended=credentials.from_iceberg(location, loaded.config, loaded.storage_credentials),
+    )
+
+
+def _decoded_twice(table: TableId, outcome: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{table}: the server decodes names twice and takes {table.name!r} for {unquote_plus(table.name)!r}, so that "
+        f"nobody could load such a table; {outcome}: use a name without + and %"
     )
 
 

@@ -338,11 +338,17 @@ class CatalogNamespace(TableOperations):
             wanted = {**FEW_METADATA_FILES, **wanted}
         if not is_plain(table.name):
             self._check_name(table)
+        entry = self._create_at(table, location, wanted, vend=vend)
+        self._check_kept(table, entry)
+        return entry
+
+    def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table, in its default place if no location is given."""
         if location:
-            return self._create_table(table, location, wanted, vend=vend)
+            return self._create_table(table, location, properties, vend=vend)
         default = self._default_location(table)
         try:
-            return self._create_table(table, default, wanted, vend=vend)
+            return self._create_table(table, default, properties, vend=vend)
         except (InvalidInputError, PermissionDeniedError, InternalError) as error:
             raise type(error)(
                 f"{error}; the location was the default one, {default}: if the server does not allow it, "
@@ -373,6 +379,17 @@ class CatalogNamespace(TableOperations):
         except InvalidInputError as error:
             if is_route_missing(error):
                 raise
+        except InternalError as error:
+            if table.name not in (".", ".."):
+                raise
+            raise InvalidInputError(f"{table}: the server takes the name for a step in the path: {error}") from error
+
+    def _check_kept(self, table: TableId, entry: Entry) -> None:
+        """Take back a table that the server has made and cannot find by its name.
+
+        Raises:
+            InvalidInputError: it was one.
+        """
 
     def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
         """Make the entry of a table whose data is there already."""

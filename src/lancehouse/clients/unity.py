@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 EXTERNAL = "EXTERNAL"
 TEXT = "TEXT"
 """The format of Lance tables for Unity, which knows no `LANCE`."""
+LONGEST = 255
+"""Of names, keys and values of properties, in characters: what a column of Unity's database holds."""
 
 
 class UnityNamespace(CatalogNamespace):
@@ -131,6 +133,7 @@ class UnityNamespace(CatalogNamespace):
         return self._children(self._namespace(levels, least=1))
 
     def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        _require_short(namespace, namespace.levels[-1], properties)
         body = CreateSchema(
             name=namespace.levels[-1], catalog_name=namespace.catalog, properties=dict(properties) or None
         )
@@ -191,6 +194,12 @@ class UnityNamespace(CatalogNamespace):
 
     def _get(self, table: TableId) -> Table:
         return self._rest.get(f"/tables/{_full_name(table.parts)}", Table, about=table, on={404: TableNotFoundError})
+
+    def _declare(
+        self, table: TableId, location: str | None, properties: Mapping[str, str] | None, *, vend: bool
+    ) -> Entry:
+        _require_short(table, table.name, properties or {})
+        return super()._declare(table, location, properties, vend=vend)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         schema = self._schema_at(location, properties)
@@ -275,6 +284,20 @@ def _levels(parts: Sequence[str] | None) -> list[str]:
     if named := next((level for level in levels if "." in level), None):
         raise InvalidInputError(f"a name in Unity Catalog has no period, got {named!r}")
     return levels
+
+
+def _require_short(about: NamespaceId | TableId, name: str, properties: Mapping[str, str]) -> None:
+    """Refuse what Unity has no room for: it answers 500, in the words of its database. Values may be secret.
+
+    Raises:
+        InvalidInputError: a name, or the key or value of a property, is too long.
+    """
+    lengths = {"the name": len(name)}
+    for key, value in properties.items():
+        shown = f"{key[:40]}…" if len(key) > LONGEST else key
+        lengths |= {f"the key of property {shown!r}": len(key), f"the value of property {shown!r}": len(value)}
+    if too_long := [f"{what} has {length}" for what, length in lengths.items() if length > LONGEST]:
+        raise InvalidInputError(f"{about}: Unity Catalog keeps at most {LONGEST} characters; {', '.join(too_long)}")
 
 
 def _full_name(parts: Sequence[str]) -> str:

@@ -140,6 +140,8 @@ class CreateTable(KebabModel):
     location: str
     table_schema: dict[str, Any] = Field(alias="schema")
     properties: dict[str, str]
+    stage_create: bool = False
+    """Nessie fails without it, though Iceberg's specification has a default."""
 
 
 class RenameTable(KebabModel):
