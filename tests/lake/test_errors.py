@@ -76,6 +76,22 @@ def outrun(d: Dataset) -> object:
     return late.update({"s": "'x'"}, where="id < 9", conflict_retries=0, retry_timeout=timedelta(seconds=5))
 
 
+KEY = {"lance-schema:unenforced-primary-key": "true"}
+NESTED_DICTIONARY: Any = pa.dictionary(pa.int32(), pa.list_(pa.int32()))
+
+
+def make(column: pa.Field[Any]) -> Callable[[Dataset], object]:
+    """Make a table with a column."""
+    schema = pa.schema([pa.field("id", pa.int64()), column])
+    return lambda d: lance.write_dataset(pa.RecordBatchReader.from_batches(schema, []), f"{d.uri}-new", schema=schema)
+
+
+def append_to(column: pa.Field[Any]) -> Callable[[Dataset], object]:
+    """Make a table with a column, and add rows to it."""
+    rows = pa.schema([column]).empty_table()
+    return lambda d: lance.write_dataset(rows, lance.write_dataset(rows, f"{d.uri}-new"), mode="append")
+
+
 def stale(d: Dataset) -> object:
     d.delete("id = 1")
     operation = lance.LanceOperation.Overwrite(d.schema, [])
@@ -162,6 +178,18 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
     ("commit, overtaken", overtaken, ConcurrentModificationError),
     ("commit, outrun", outrun, ConcurrentModificationError),
     ("commit, stale", stale, ConcurrentModificationError),
+    ("column, runs", make(pa.field("x", pa.run_end_encoded(pa.int32(), pa.string()))), TableSchemaValidationError),
+    ("column, union", make(pa.field("x", pa.dense_union([pa.field("a", pa.int8())]))), TableSchemaValidationError),
+    ("column, dot", make(pa.field("a.b", pa.int8())), TableSchemaValidationError),
+    ("column, no vector", make(pa.field("x", pa.list_(pa.float32(), 0))), TableSchemaValidationError),
+    ("column, dictionary", make(pa.field("x", NESTED_DICTIONARY)), TableSchemaValidationError),
+    ("column, nullable key", make(pa.field("x", pa.int8(), metadata=KEY)), TableSchemaValidationError),
+    (
+        "column, key of many",
+        make(pa.field("x", pa.struct([("a", pa.int8())]), metadata=KEY)),
+        TableSchemaValidationError,
+    ),
+    ("column, a name it cannot append to", append_to(pa.field("a`b", pa.int8())), TableColumnNotFoundError),
     ("scheme", lambda d: lance.dataset("zzz://a/b"), InvalidInputError),
     ("account", lambda d: lance.dataset("az://a/b"), InvalidInputError),
     ("a file", lambda d: lance.dataset(str(next(Path(d.uri).rglob("*.manifest")))), InvalidInputError),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -520,3 +521,16 @@ def test_a_race_where_versions_are_managed(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(TableAlreadyExistsError):
         namespace.create_table(CreateTableRequest(id=T), stream(rows(1)))
     assert count(namespace) == 5
+
+
+@pytest.mark.parametrize("as_file", [False, True], ids=["bytes", "stream"])
+def test_an_extension_on_a_type_that_is_not_its_own(ours: FolderNamespace, as_file: bool) -> None:
+    """What pylance's own extension type raises of it is no failure of ours."""
+    blob = {"ARROW:extension:name": "lance.blob.v2", "ARROW:extension:metadata": ""}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([pa.field("b", pa.int32(), metadata=blob)])):
+        pass
+    data = sink.getvalue().to_pybytes()
+    with pytest.raises(InvalidInputError, match="another type than its Arrow extension stores: BlobType"):
+        ours.create_table(CreateTableRequest(id=T), io.BytesIO(data) if as_file else data)
+    assert ours.entries() == []

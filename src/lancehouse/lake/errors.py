@@ -84,6 +84,13 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         # The shape of the data
         (r"Append with different schema|Duplicate field name|is marked non-null", TableSchemaValidationError),
         (r"Cannot cast column|Column .* already exists in the dataset", TableSchemaValidationError),
+        (r"Unsupported data type: |Cannot encode dictionary type ", TableSchemaValidationError),
+        (
+            r"contains a FixedSizeList with dimension 0|Top level field .* cannot contain `\.`",
+            TableSchemaValidationError,
+        ),
+        (r"Primary key column (and all its ancestors )?must ", TableSchemaValidationError),
+        (r"LanceError\(Schema\): Field .* not found", TableColumnNotFoundError),
         # Arguments
         (r"^Invalid user input|Invalid argument error|Ref is invalid|Cannot drop all columns", InvalidInputError),
         (r"must be (>|<=|1 or more|divisible|specified)|must have the same length", InvalidInputError),

@@ -12,6 +12,7 @@ from typing import IO, Any, Self
 import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
+from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.lake import windows
 from lancehouse.lake.blobs import BlobReader
@@ -118,8 +119,17 @@ class Version:
 
         Raises:
             InvalidInputError: a value that Iceberg's type cannot hold.
+            TableSchemaValidationError: a type that Parquet cannot hold.
             OSError: from `sink`.
         """
+        try:
+            return self._write(fragment, ids, rows, sink)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            # Extensions on a storage type that is not theirs: Lance keeps them, Parquet has no form for them.
+            reason = str(error).partition("\n")[0]
+            raise TableSchemaValidationError(f"{self.table}: it cannot be written as Parquet: {reason}") from error
+
+    def _write(self, fragment: Fragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
         columns = [column for key, column in self.columns.items() if key in ids]
         convert = converter(columns, self.schema)
         repeated = [column.name for column in columns if _repeats(column.type)]

@@ -13,6 +13,9 @@ Data = bytes | io.IOBase
 """An Arrow IPC stream. What can be read but once is not held in memory."""
 
 
+WRONG_EXTENSION = (TypeError, ValueError, LookupError, AttributeError, AssertionError)
+"""What extension types that Python has registered raise of a storage type that is not theirs, such as `lance.blob.v2`
+of integers: pyarrow passes it on, and each of them checks, or fails to, in its own way."""
 BATCH_BYTES = 1 << 20
 PARTS_HELD = 16
 """Of a large batch."""
@@ -100,11 +103,22 @@ def read_stream(data: Data, id: Sequence[str] | None) -> Given:
         raise InvalidInputError(f"{about}: the request has no data: an Arrow IPC stream is needed")
     try:
         if not isinstance(data, bytes):
-            return Stream(pa.ipc.open_stream(data), about, getattr(data, "let_go", None))
-        with pa.ipc.open_stream(data) as reader:
+            return Stream(_open(data, about), about, getattr(data, "let_go", None))
+        with _open(data, about) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:
         raise _no_stream(about, error) from error
+
+
+def _open(data: Data, about: str) -> pa.RecordBatchReader:
+    try:
+        return pa.ipc.open_stream(data)
+    except WRONG_EXTENSION as error:
+        if isinstance(error, pa.ArrowException):
+            raise
+        raise InvalidInputError(
+            f"{about}: a column has another type than its Arrow extension stores: {error}"
+        ) from error
 
 
 @contextmanager
