@@ -48,7 +48,7 @@ from lance_namespace_urllib3_client.models.query_table_request_vector import Que
 
 from lancehouse.lake import fragments
 from lancehouse.lake.dataset import exists
-from lancehouse.lake.rows import duration
+from lancehouse.lake.rows import duration, explain_existing
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import Store
 
@@ -534,3 +534,22 @@ def test_an_extension_on_a_type_that_is_not_its_own(ours: FolderNamespace, as_fi
     with pytest.raises(InvalidInputError, match="another type than its Arrow extension stores: BlobType"):
         ours.create_table(CreateTableRequest(id=T), io.BytesIO(data) if as_file else data)
     assert ours.entries() == []
+
+
+class Unseeing(FolderNamespace):
+    """Says that a table exists, and fails when it is looked at."""
+
+    failure: Exception = ServiceUnavailableError("the store is away")
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        raise self.failure
+
+
+@pytest.mark.parametrize("failure", [ServiceUnavailableError("away"), ValueError("away"), NotImplementedError()])
+def test_a_table_that_exists_and_cannot_be_looked_at(tmp_path: Path, failure: Exception) -> None:
+    namespace = Unseeing(tmp_path)
+    namespace.failure = failure
+    known = TableAlreadyExistsError("t is there")
+    with pytest.raises(TableAlreadyExistsError) as raised, explain_existing(namespace, T):
+        raise known
+    assert raised.value is known

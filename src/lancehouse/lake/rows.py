@@ -238,16 +238,22 @@ def explain_existing(namespace: LanceNamespace, id: Sequence[str] | None) -> Ite
     try:
         yield
     except TableAlreadyExistsError as error:
-        try:
-            described = namespace.describe_table(DescribeTableRequest(id=list(id or ()), check_declared=True))
-        except LanceNamespaceError:  # whoever cannot look still hears that the table exists
-            raise error from None
-        if not described.is_only_declared:
+        if not _is_only_declared(namespace, id):
             raise
         raise TableAlreadyExistsError(
             f"{error}; it is declared and has no data, as after a write that failed: append to it, which creates it, "
             "or deregister it first"
         ) from error
+
+
+def _is_only_declared(namespace: LanceNamespace, id: Sequence[str] | None) -> bool:
+    """Whether a table has no data; False where that cannot be seen, whatever a namespace of others raises."""
+    request = DescribeTableRequest(id=list(id or ()), check_declared=True)
+    try:
+        with translated("table"):
+            return bool(namespace.describe_table(request).is_only_declared)
+    except LanceNamespaceError:
+        return False
 
 
 def duration(text: str) -> timedelta:
