@@ -31,7 +31,7 @@ DEFAULT_WAREHOUSE = "main"
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
 BACKEND_KEYS = ("impl", "properties")
-WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "cache", "managed_by")
+WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "static_read", "cache", "managed_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,10 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
-    storage = _mapping(f"{place}.storage", fields.get("storage"))
+    storage, static_read = (
+        {str(key): _property(value) for key, value in _mapping(f"{place}.{name}", fields.get(name)).items()}
+        for name in ("storage", "static_read")
+    )
     roots = fields.get("roots") or []
     if not isinstance(roots, list):
         raise InvalidInputError(f"key '{place}.roots' must be a list of locations")
@@ -285,11 +288,12 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
         name,
         _location(f"{place}.location", fields.get("location")),
         tuple(_location(f"{place}.roots", root) for root in roots),
-        {str(key): _property(value) for key, value in storage.items()},
+        storage,
         vend,
         str(fields["role_arn"]) if fields.get("role_arn") else None,
         _location(f"{place}.cache", cache) if cache else None,
         manager,
+        static_read,
     )
 
 
