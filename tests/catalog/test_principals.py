@@ -118,14 +118,27 @@ def test_static_tokens(principals: Principals) -> None:
     for token in tokens.values():
         assert token.startswith("lh_")
         assert principals.authenticate_token(token).identity == Identity("ada", (WRITE,))
-    principals.rotate("ada")
-    assert principals.authenticate_token(tokens["ci"]).name == "ada"
     principals.delete_token("ada", "ci")
     assert principals.authenticate_token(tokens["laptop"]).name == "ada"
     for token in (tokens["ci"], tokens["laptop"][:-1], digest(tokens["laptop"]), "lh_", "", "\ud800"):
         with pytest.raises(UnauthenticatedError, match="not known") as caught:
             principals.authenticate_token(token)
         assert len(token) < 4 or token not in str(caught.value)
+
+
+@on_both
+def test_a_new_secret_ends_static_tokens_of_this_principal_alone(principals: Principals) -> None:
+    for name in ("ada", "bob"):
+        principals.create(name)
+    ended = [principals.create_token("ada", label) for label in ("ci", "laptop")]
+    kept = principals.create_token("bob", "ci")
+    principals.rotate("ada")
+    for token in ended:
+        with pytest.raises(UnauthenticatedError, match="not known"):
+            principals.authenticate_token(token)
+    assert principals.list_tokens("ada") == []
+    assert principals.authenticate_token(kept).name == "bob"
+    assert principals.authenticate_token(principals.create_token("ada", "ci")).name == "ada"
 
 
 @on_both

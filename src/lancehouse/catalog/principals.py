@@ -104,7 +104,9 @@ class Principals:
         return self._database.read(work)
 
     def rotate(self, name: str) -> Credential:
-        """Give a principal a new secret. The old one, and tokens issued for it, end; static tokens stay.
+        """Give a principal a new secret. The old one and all tokens end, those issued for it and static ones alike.
+
+        A secret is rotated because somebody may know it: nothing that was handed out before holds any longer.
 
         Raises:
             InvalidInputError: there is no such principal, or it is external.
@@ -117,6 +119,7 @@ class Principals:
             if row.client_id is None:
                 raise InvalidInputError(f"{name} is external: its issuer keeps its secret, there is none here")
             repository.update_secret(tx, row.id, row.client_id, secret_hash)
+            repository.delete_tokens(tx, row.id)
             return row.client_id
 
         return Credential(self._database.write(work), secret)

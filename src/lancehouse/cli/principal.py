@@ -143,7 +143,7 @@ def delete(app: App, name: str, db: str | None) -> None:
 def rotate(app: App, name: str, db: str | None) -> None:
     """Give a principal a new secret and show it, once.
 
-    The old secret and the tokens issued for it end; static tokens stay until they are deleted.
+    The old secret ends, and so do all tokens of the principal, static ones too: create those anew.
     """
     with opened(db) as principals:
         credential = principals.rotate(name)
@@ -185,7 +185,7 @@ def revoke(
 
 @principal.group()
 def token() -> None:
-    """Static bearer tokens, which hold until they are deleted."""
+    """Static bearer tokens, which hold until they are deleted or the secret is rotated."""
 
 
 @token.command("create")
