@@ -46,6 +46,7 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
         return response
 
     def page(call: Call) -> Response:  # noqa: ARG001
+        # Not open: it tells who works how much, and when. Any principal may read it.
         body, content_type = metrics.page()
         return Response(200, body, content_type=content_type.encode())
 
@@ -58,7 +59,7 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
     return [
         Route(TOKEN, "POST", "/v1/oauth/tokens", token, open=True),
         *(
-            Route(name, method, path, handler, fast=fast, open=True, quiet=path != "/")
+            Route(name, method, path, handler, fast=fast, open=name != "metrics", quiet=path != "/")
             for name, path, handler, fast in reads
             for method in ("GET", "HEAD")
         ),
