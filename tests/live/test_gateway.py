@@ -290,7 +290,7 @@ def test_who_may_do_what(tmp_path: Path) -> None:
             lance.write_dataset(rows, namespace_client=admin, table_id=[name, "t"], mode="create")
             lance.write_dataset(rows, namespace_client=client(server, "folder"), table_id=[f"{name}_t"], mode="create")
         database = Database(f"sqlite:///{tmp_path / 'catalog.db'}")
-        principals = Principals(database)
+        principals = Principals(database, ["folder"])
 
         def token(name: str, *grants: Grant) -> str:
             principals.create(name, grants)

@@ -38,7 +38,7 @@ class World:
         self.url = f"sqlite:///{file}"
         self.database = Database(self.url)
         migrate.create_if_empty(self.database)
-        self.principals = Principals(self.database)
+        self.principals = Principals(self.database, ["w"])
         credential = self.principals.create("ada", [READ])
         assert credential
         self.ada: Credential = credential

@@ -150,7 +150,28 @@ def _value(setting: Setting, given: Mapping[str, str | None], read: Mapping[str,
         raise InvalidInputError(f"{source} {error}") from None
 
 
+def configured_names(file: str) -> frozenset[str]:
+    """The warehouses and backends that a server's file names. Secrets that it takes from the environment may be absent.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or is no YAML of that form.
+    """
+    read = _read_yaml(file)
+    return frozenset(str(name) for key in ("warehouses", "backends") for name in _mapping(key, read.get(key)))
+
+
 def _read_file(file: str) -> dict[str, Any]:
+    named = {key: _substituted(key, value) for key, value in _read_yaml(file).items()}
+    _check_keys(
+        named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"], f"the file {file}"
+    )
+    for name, described in _mapping("warehouses", named.get("warehouses")).items():
+        if isinstance(described, dict):
+            _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
+    return named
+
+
+def _read_yaml(file: str) -> dict[str, Any]:
     import yaml
 
     try:
@@ -171,14 +192,7 @@ def _read_file(file: str) -> dict[str, Any]:
         return {}
     if not isinstance(read, dict):
         raise InvalidInputError(f"the file {file} must hold keys and values")
-    named = {str(key).replace("-", "_"): _substituted(str(key), value) for key, value in read.items()}
-    _check_keys(
-        named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"], f"the file {file}"
-    )
-    for name, described in _mapping("warehouses", named.get("warehouses")).items():
-        if isinstance(described, dict):
-            _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
-    return named
+    return {str(key).replace("-", "_"): value for key, value in read.items()}
 
 
 def _loader() -> Any:
