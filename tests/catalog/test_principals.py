@@ -215,7 +215,10 @@ def test_nothing_is_known_before_a_server_has_run(tmp_path: Path) -> None:
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("",))), "empty warehouse or level"),
         (lambda p: p.grant("ada", Grant(Role.READER, "v")), "no warehouse or backend 'v'; there is folder, w"),
         (lambda p: p.create("bob", [READ, Grant(Role.ADMIN, "W")]), "no warehouse or backend 'W'"),
-        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("x",))), "no namespace x of .* in warehouse w there is a, c"),
+        (
+            lambda p: p.grant("ada", Grant(Role.READER, "w", ("x",))),
+            "no namespace x of .* in warehouse w there is a, c",
+        ),
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a", "x"))), "in namespace a of warehouse w there is b"),
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a", "b", "x"))), "there is nothing.* Create it first"),
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a.b",))), "in warehouse w there is a, c"),
