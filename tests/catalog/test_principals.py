@@ -183,7 +183,7 @@ def test_a_grant_on_a_namespace_that_was_dropped_can_be_revoked(principals: Prin
         assert repository.delete_namespace(tx, namespace.id)
 
     database.write(drop)
-    with pytest.raises(InvalidInputError, match="no namespace a.b"):
+    with pytest.raises(InvalidInputError, match=r"no namespace a\.b"):
         principals.grant("ada", Grant(Role.READER, "w", WRITE.levels))
     assert principals.revoke("ada", "w", WRITE.levels) == WRITE
 

@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog import hashes
+from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Credential, Principals
 from lancehouse.server.attempts import FREE
@@ -99,7 +99,7 @@ def test_wrong_secrets_are_slowed_down_and_nobody_else_is(tmp_path: Path) -> Non
         spoof = {"x-forwarded-for": "203.0.113.7", "forwarded": "for=203.0.113.7"}
         wrong = [world.log_in(ada.client_id, f"guess {number}", **spoof) for number in range(FREE)]
         assert [(each.status, each.json["error"]) for each in wrong] == [(401, "invalid_client")] * FREE
-        # Slow, whatever the header says about the address; also with the right secret, or it would tell that it is right.
+        # Whatever a header says about the address; and with the right secret too, or it would tell that it is right.
         for secret in ("one more", ada.client_secret):
             refused = world.log_in(ada.client_id, secret, **{"x-forwarded-for": "198.51.100.1"})
             assert (refused.status, refused.json["error"]) == (429, "invalid_client")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -16,6 +17,11 @@ def _ready() -> None:
     os.write(1, b"ready\n")
 
 
+def _beat() -> None:
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # nobody reads: the parent is stopped, or gone
+        os.write(1, b".")
+
+
 def _parent_ends() -> None:
     os.read(0, 1)  # not of `sys.stdin`: its lock would be held when the interpreter ends
 
@@ -26,7 +32,8 @@ def main() -> None:
     listener = socket.socket(fileno=told["socket"])
     warehouses = [Warehouse(**{**each, "roots": tuple(each["roots"])}) for each in told["warehouses"]]
     die_with(_parent_ends)
-    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready, is_worker=True)
+    os.set_blocking(1, False)
+    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready, _beat)
 
 
 if __name__ == "__main__":
