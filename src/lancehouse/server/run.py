@@ -38,7 +38,7 @@ BACKLOG = 2048
 BEAT_S = 1.0
 """Between two signs of life of a worker."""
 DRAIN_TICK_S = 0.1
-LINGER_S = 5.0
+LINGER_S = 3.0
 """For a client to take the rest of an answer and confirm the close, when the server stops."""
 
 
