@@ -204,7 +204,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests that were begun finish, and close everything else.
 
-        Uvicorn's own closes only connections that exist at this moment. One whose TLS handshake ends later would then be
+        Uvicorn's own closes only connections that exist at this moment. One whose TLS handshake ends later would be
         waited for as if it had a request, until the time is over and real requests are cut.
         """
         for server in self.servers:

@@ -33,8 +33,8 @@ WITHIN_S = 60.0
 GRACE_S = 5.0
 """Beyond what requests are given to finish."""
 SILENT_S = 20.0
-"""After which a worker without a sign of life is taken to hang. Signs come every second from its event loop, which turns
-however busy its threads are."""
+"""After which a worker without a sign of life is taken to hang. Signs come every second from its event loop, which
+turns however busy its threads are."""
 LONGEST_TICK_S = 1.0
 """What one round of the parent counts at most: if it was itself stopped, or the machine was, its workers were not
 silent for that long; and where the machine is so busy that a round takes longer, they are given more time."""

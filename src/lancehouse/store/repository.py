@@ -19,6 +19,7 @@ from lancehouse.store.entries import (
     find_entry,
     insert_entry,
     list_entries,
+    list_everywhere,
     overlapping,
     rename_entry,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "is_warehouse_empty",
     "list_commits",
     "list_entries",
+    "list_everywhere",
     "list_grants",
     "list_namespaces",
     "list_principals",
