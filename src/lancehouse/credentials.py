@@ -64,6 +64,9 @@ SECRETS = frozenset(
 )
 """Options that are credentials, or of no use without."""
 
+PROOFS = SECRETS - {"azure_storage_client_id", "azure_storage_tenant_id", EXPIRES}
+"""Those of them that differ between two credentials of one account."""
+
 TUNING = frozenset(
     {"timeout", "connect_timeout", "client_max_retries", "client_retry_timeout", "download_retry_count"}
     | {"pool_idle_timeout", "pool_max_idle_per_host", "http1_only", "http2_only"}

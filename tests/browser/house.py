@@ -183,7 +183,7 @@ def open_house(folder: Path, *, many: int = 0, count: int = 600, shots: int = 12
         wanted = [Warehouse(0, name, str(place)) for name, place in places.items()]
         warehouse, _ = opening.record(database, wanted, wanted[0])
         principals = Principals(database)
-        credentials = {name: principals.create(name, [grant]) for name, grant in GRANTS.items()}
+        credentials = {name: principals.create(name, [] if grant.levels else [grant]) for name, grant in GRANTS.items()}
         tokens = {name: principals.create_token(name, "tests") for name in GRANTS}
         fill(database, warehouse, many)
     finally:
@@ -206,7 +206,17 @@ def open_house(folder: Path, *, many: int = 0, count: int = 600, shots: int = 12
         assert guest is not None
         house = Open(up.uri, tokens, f"{guest.client_id}:{guest.client_secret}", folder)
         furnish(house, count, shots)
+        grant_namespaces(url)
         yield house
+
+
+def grant_namespaces(url: str) -> None:
+    """Give the roles on namespaces, which exist by now."""
+    database = opening.open_database(url)
+    for name, grant in GRANTS.items():
+        if grant.levels:
+            Principals(database).grant(name, grant)
+    database.close()
 
 
 def fill(database: Database, warehouse: Warehouse, count: int) -> None:

@@ -10,8 +10,8 @@ from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 from lancehouse.catalog.callers import Grant, Identity, Role
 from lancehouse.catalog.hashes import digest
 from lancehouse.catalog.principals import Principals
-from lancehouse.store import migrate
-from lancehouse.store.database import Database
+from lancehouse.store import migrate, repository
+from lancehouse.store.database import Database, Tx
 from tests.servers.postgres import new_database
 
 READ = Grant(Role.READER, "w")
@@ -33,7 +33,16 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 @pytest.fixture
 def principals(database: Database) -> Principals:
-    return Principals(database)
+    """With a warehouse `w`, which has the namespaces `a`, `a.b` and `c`; `folder` is a backend in the server's file."""
+
+    def work(tx: Tx) -> None:
+        warehouse = repository.insert_warehouse(tx, "w", "/w")
+        assert warehouse
+        for levels in (("a",), ("a", "b"), ("c",)):
+            repository.insert_namespace(tx, warehouse.id, levels, {})
+
+    database.write(work)
+    return Principals(database, ["folder"])
 
 
 def test_a_secret_is_shown_once_and_proves_who_it_is(principals: Principals) -> None:
@@ -118,14 +127,27 @@ def test_static_tokens(principals: Principals) -> None:
     for token in tokens.values():
         assert token.startswith("lh_")
         assert principals.authenticate_token(token).identity == Identity("ada", (WRITE,))
-    principals.rotate("ada")
-    assert principals.authenticate_token(tokens["ci"]).name == "ada"
     principals.delete_token("ada", "ci")
     assert principals.authenticate_token(tokens["laptop"]).name == "ada"
     for token in (tokens["ci"], tokens["laptop"][:-1], digest(tokens["laptop"]), "lh_", "", "\ud800"):
         with pytest.raises(UnauthenticatedError, match="not known") as caught:
             principals.authenticate_token(token)
         assert len(token) < 4 or token not in str(caught.value)
+
+
+@on_both
+def test_a_new_secret_ends_static_tokens_of_this_principal_alone(principals: Principals) -> None:
+    for name in ("ada", "bob"):
+        principals.create(name)
+    ended = [principals.create_token("ada", label) for label in ("ci", "laptop")]
+    kept = principals.create_token("bob", "ci")
+    principals.rotate("ada")
+    for token in ended:
+        with pytest.raises(UnauthenticatedError, match="not known"):
+            principals.authenticate_token(token)
+    assert principals.list_tokens("ada") == []
+    assert principals.authenticate_token(kept).name == "bob"
+    assert principals.authenticate_token(principals.create_token("ada", "ci")).name == "ada"
 
 
 @on_both
@@ -145,6 +167,37 @@ def test_a_grant_replaces_the_one_at_its_place(principals: Principals) -> None:
         principals.revoke("ada", None, (), Role.ADMIN)
 
 
+def test_a_backend_may_be_granted_with_any_namespace(principals: Principals) -> None:
+    within = Grant(Role.READER, "folder", ("x", "y"))
+    principals.create("ada", [Grant(Role.WRITER, "folder"), within])
+    assert grants(principals) == {Grant(Role.WRITER, "folder"), within}
+
+
+def test_a_grant_on_a_namespace_that_was_dropped_can_be_revoked(principals: Principals, database: Database) -> None:
+    principals.create("ada", [WRITE])
+
+    def drop(tx: Tx) -> None:
+        (warehouse,) = repository.warehouses(tx)
+        namespace = repository.find_namespace(tx, warehouse.id, WRITE.levels)
+        assert namespace
+        assert repository.delete_namespace(tx, namespace.id)
+
+    database.write(drop)
+    with pytest.raises(InvalidInputError, match=r"no namespace a\.b"):
+        principals.grant("ada", Grant(Role.READER, "w", WRITE.levels))
+    assert principals.revoke("ada", "w", WRITE.levels) == WRITE
+
+
+def test_nothing_is_known_before_a_server_has_run(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    migrate.create_if_empty(database)
+    with pytest.raises(InvalidInputError, match=r"no server has run on this database yet\. Start one first"):
+        Principals(database).create("ada", [READ])
+    assert not Principals(database).any()
+    Principals(database, ["w"]).create("ada", [READ])
+    database.close()
+
+
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
@@ -160,6 +213,16 @@ def test_a_grant_replaces_the_one_at_its_place(principals: Principals) -> None:
         (lambda p: p.create("bob", [Grant(Role.READER, None, ("a",))]), "names its warehouse"),
         (lambda p: p.grant("ada", Grant(Role.READER, "")), "empty warehouse"),
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("",))), "empty warehouse or level"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "v")), "no warehouse or backend 'v'; there is folder, w"),
+        (lambda p: p.create("bob", [READ, Grant(Role.ADMIN, "W")]), "no warehouse or backend 'W'"),
+        (
+            lambda p: p.grant("ada", Grant(Role.READER, "w", ("x",))),
+            "no namespace x of .* in warehouse w there is a, c",
+        ),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a", "x"))), "in namespace a of warehouse w there is b"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a", "b", "x"))), "there is nothing.* Create it first"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a.b",))), "in warehouse w there is a, c"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("x\x1fy",))), "separator"),
         (lambda p: p.grant("bob", READ), "no principal called 'bob'"),
         (lambda p: p.revoke("bob", "w"), "no principal called 'bob'"),
         (lambda p: p.revoke("ada", "w", ("a",)), "was not made anything of namespace a of warehouse w; it is nothing"),

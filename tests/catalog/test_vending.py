@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import lance
@@ -53,14 +54,44 @@ def test_settings_without_secrets() -> None:
     ],
 )
 def test_static_credentials_for_the_table_and_the_copies(location: str, storage: dict[str, str], secret: str) -> None:
-    config, credentials = vended(
-        Warehouse(1, "main", location, storage=storage, vend="static"), f"{location}/t", write=False, uuid="u-1"
-    )
+    place = Warehouse(1, "main", location, storage=storage, vend="static")
+    config, credentials = vended(place, f"{location}/t", write=True, uuid="u-1")
     assert config[secret] == "s"
     assert credentials == [
         {"prefix": f"{location}/t", "config": config},
         {"prefix": f"{location}/.lancehouse/u-1", "config": config},
     ]
+
+
+@pytest.mark.parametrize(
+    ("location", "storage", "static_read", "told"),
+    [
+        (
+            "s3://b",
+            {"access_key_id": "k", "secret_access_key": "s", "token": "t", "region": "eu"},
+            {"aws_access_key_id": "rk", "aws_secret_access_key": "rs"},
+            {"s3.access-key-id": "rk", "s3.secret-access-key": "rs"},
+        ),
+        ("gs://b", {"google_storage_token": "s"}, {"google_storage_token": "r"}, {"gcs.oauth2.token": "r"}),
+        (
+            "abfss://c@a.dfs.core.windows.net",
+            {"account_name": "a", "account_key": "s"},
+            {"sas_token": "r"},
+            {"adls.sas-token": "r", "adls.sas-token.a.dfs.core.windows.net": "r"},
+        ),
+    ],
+)
+def test_readers_get_credentials_of_their_own_or_none(
+    location: str, storage: dict[str, str], static_read: dict[str, str], told: dict[str, str]
+) -> None:
+    place = Warehouse(1, "main", location, storage=storage, vend="static")
+    assert vended(place, f"{location}/t", write=False, uuid="u-1") == (settings(place), [])
+    place = replace(place, static_read=static_read)
+    check(place)
+    config, credentials = vended(place, f"{location}/t", write=False, uuid="u-1")
+    assert config == settings(place) | told
+    assert [each["config"] for each in credentials] == [config, config]
+    assert vended(place, f"{location}/t", write=True)[0].items().isdisjoint(told.items())
 
 
 @pytest.mark.parametrize("vend", ["static", "sts"])
@@ -178,6 +209,10 @@ def test_a_policy_takes_names_literally_and_lists_only_below() -> None:
         ({"vend": "none"}, None),
         ({"vend": "static", "storage": {"access_key_id": "k"}}, None),
         ({"vend": "static", "storage": {"region": "eu"}}, "put them in its options"),
+        ({"vend": "static", "storage": {"access_key_id": "k"}, "static_read": {"access_key_id": "r"}}, None),
+        ({"vend": "static", "storage": {"access_key_id": "k"}, "static_read": {"AWS_ACCESS_KEY_ID": "k"}}, "own key"),
+        ({"vend": "static", "storage": {"access_key_id": "k"}, "static_read": {"region": "eu"}}, "aws_region belongs"),
+        ({"vend": "none", "static_read": {"access_key_id": "r"}}, "static_read is for vend: static"),
         ({"vend": "sts", "role_arn": ROLE}, None),
         ({"vend": "sts"}, "needs the role"),
         ({"vend": "sts", "role_arn": "lancehouse"}, "needs the role"),

@@ -8,11 +8,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lancehouse.catalog.callers import Role
+from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Principals
 from lancehouse.cli.main import main
 from lancehouse.cli.principal import ROLES
 from lancehouse.server.auth import Authenticator
-from lancehouse.store.database import Database
+from lancehouse.store import repository
+from lancehouse.store.database import Database, Tx
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +22,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Commands without `--db` work in a data folder of their own."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("LANCEHOUSE_DB", raising=False)
+    monkeypatch.delenv("LANCEHOUSE_SERVER_CONFIG", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def warehouse(home: Path) -> None:
+    """A server has run on the database: there is the warehouse `w` with the namespaces `a` and `a`.`b.c`."""
+    database = open_database(f"sqlite:///{home / 'lancehouse' / 'catalog.db'}")
+
+    def work(tx: Tx) -> None:
+        row = repository.insert_warehouse(tx, "w", "/w")
+        assert row
+        for levels in (("a",), ("a", "b.c")):
+            repository.insert_namespace(tx, row.id, levels, {})
+
+    database.write(work)
+    database.close()
 
 
 def run(*words: str) -> Result:
@@ -44,6 +62,7 @@ def test_roles_are_those_of_the_catalog() -> None:
     assert [role.name.lower() for role in Role] == list(ROLES)
 
 
+@pytest.mark.usefixtures("warehouse")
 def test_what_is_shown_is_what_a_client_needs(home: Path) -> None:
     made = document("create", "ada", "--role", "writer", "--warehouse", "w", "--namespace", "a.`b.c`")
     assert made["credential"] == f"{made['client_id']}:{made['client_secret']}"
@@ -68,6 +87,7 @@ def test_text_shows_the_same_on_lines_that_are_never_broken() -> None:
     assert lines["client_secret"] not in again
 
 
+@pytest.mark.usefixtures("warehouse")
 def test_a_life() -> None:
     first = document("create", "ada", "--role", "reader", "--warehouse", "w")
     assert document("create", "eve", "--external") == {"name": "eve", "external": True}
@@ -91,6 +111,35 @@ def test_a_life() -> None:
     assert document("token", "list", "ada")["count"] == 0
     assert document("delete", "ada") == {"deleted": "ada"}
     assert [row["name"] for row in document("list")["rows"]] == ["eve"]
+
+
+@pytest.mark.usefixtures("warehouse")
+def test_grants_on_what_is_not_there_are_refused() -> None:
+    run("create", "ada")
+    for words, said in (
+        (["grant", "ada", "--role", "reader", "--warehouse", "x"], "no warehouse or backend 'x'; there is w"),
+        (["create", "bob", "--role", "reader", "--warehouse", "x"], "no warehouse or backend 'x'; there is w"),
+        (["grant", "ada", "--role", "reader", "--warehouse", "w", "--namespace", "z"], "in warehouse w there is a"),
+        (["create", "bob", "--role", "admin", "--warehouse", "w", "--namespace", "a.z"], "there is b.c"),
+    ):
+        done = run(*words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert said in done.stderr.replace("\n", " ")
+    assert [(row["name"], row["grants"]) for row in document("list")["rows"]] == [("ada", [])]
+
+
+@pytest.mark.usefixtures("warehouse")
+def test_what_the_servers_file_names_can_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("db: ${NOT_SET}\nwarehouses: {new: /new}\nbackends: {folder: {impl: dir}}")
+    run("create", "ada")
+    document("grant", "ada", "--role", "reader", "--warehouse", "folder", "--namespace", "z", "--config", str(file))
+    monkeypatch.setenv("LANCEHOUSE_SERVER_CONFIG", str(file))
+    document("create", "bob", "--role", "reader", "--warehouse", "new")
+    refused = run("grant", "ada", "--role", "reader", "--warehouse", "x")
+    assert "there is folder, new, w" in refused.stderr.replace("\n", " ")
+    broken = run("grant", "ada", "--role", "reader", "--warehouse", "folder", "--config", str(tmp_path / "none"))
+    assert (broken.exit_code, "cannot be read" in broken.stderr) == (1, True)
 
 
 def test_the_database_is_an_option_or_in_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from lance_namespace import (
 from lance_namespace import errors as lance
 
 import lancehouse
+from lancehouse.clients.namespace import LOOKAHEAD
 from tests.servers.faults import FaultProxy, canned
 from tests.servers.lancehouse import Served
 from tests.servers.loopback import Answer, Loopback, Request
@@ -359,6 +360,42 @@ def test_list_all_loads_no_more_than_it_needs(
     assert proxy.count("GET", r"/tables/[a-f]\?") == 2
     rest = namespace.list_all_tables(ListTablesRequest(id=db, page_token=listed.page_token))
     assert rest.tables == [".".join([*db, name]) for name in "cdef"]
+
+
+def test_a_page_of_all_tables_asks_for_the_namespaces_that_it_needs(
+    namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
+) -> None:
+    below = [[*db, f"n{number:02}"] for number in range(30)]
+    for number, levels in enumerate(below):
+        namespace.create_namespace(CreateNamespaceRequest(id=levels))
+        if number % 3 == 0:
+            namespace.create_namespace(CreateNamespaceRequest(id=[*levels, "deep"]))
+            namespace.declare_table(DeclareTableRequest(id=[*levels, "deep", "t"]))
+        for name in "ba":
+            namespace.declare_table(DeclareTableRequest(id=[*levels, name]))
+    whole = namespace.list_all_tables(ListTablesRequest(id=db)).tables
+    assert whole[:4] == [
+        ".".join([*db, *rest]) for rest in (("n00", "a"), ("n00", "b"), ("n00", "deep", "t"), ("n01", "a"))
+    ]
+    assert len(whole) == 70
+    pages, token = [], None
+    while True:
+        proxy.clear()
+        page = namespace.list_all_tables(ListTablesRequest(id=db, limit=7, page_token=token))
+        pages.append(page.tables)
+        # Lists of tables, and of namespaces: a few batches, not all forty.
+        assert proxy.count("GET", r"/tables(\?|$)") <= 2 * LOOKAHEAD
+        assert proxy.count("GET", r"/namespaces\?") <= 2 * LOOKAHEAD + 2
+        if (token := page.page_token) is None:
+            break
+    assert [len(page) for page in pages] == [7] * 10
+    assert [name for page in pages for name in page] == whole
+
+
+@pytest.mark.parametrize("token", ["bnMwMDAkdDAwMA", "W10", "WzEsIDJd", "e30", "%"])
+def test_a_token_of_another_list_is_refused(namespace: lancehouse.IcebergNamespace, db: list[str], token: str) -> None:
+    with pytest.raises(lance.InvalidInputError, match="page_token"):
+        namespace.list_all_tables(ListTablesRequest(id=db, limit=1, page_token=token))
 
 
 @pytest.mark.parametrize("answer", [{}, {"namespaces": None, "identifiers": None}])

@@ -48,7 +48,7 @@ def principal(db: str, name: str, role: Role) -> str:
     """Somebody with a role everywhere in `main`; their token."""
     database = open_database(db)
     try:
-        principals = Principals(database)
+        principals = Principals(database, ["main"])
         principals.create(name, [Grant(role, "main")])
         return principals.create_token(name, "test")
     finally:

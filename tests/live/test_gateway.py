@@ -114,6 +114,40 @@ def test_lance_reads_and_writes_by_name(gateway: Served, backend: str) -> None:
         namespace.describe_table(DescribeTableRequest(id=[*home, "missing"]))
 
 
+def test_all_tables_of_a_warehouse_page_by_page(tmp_path: Path) -> None:
+    with start_gateway(tmp_path, {}) as server:
+        admin = client(server)
+        for levels in (["a"], ["a", "deep"], ["b"]):
+            admin.create_namespace(CreateNamespaceRequest(id=levels))
+            full = [*levels, "full"]
+            lance.write_dataset(pa.table({"id": [1]}), namespace_client=admin, table_id=full, mode="create")
+            admin.declare_table(DeclareTableRequest(id=[*levels, "declared"]))
+
+        def walk(query: str = "", headers: dict[str, str] | None = None) -> list[list[str]]:
+            pages, token = [], ""
+            while True:
+                more = f"&page_token={token}" if token else ""
+                status, answer = send(server, "GET", f"/lance/main/v1/table?{query}{more}", None, headers)
+                assert status == 200
+                pages.append(answer["tables"])
+                if not (token := answer.get("page_token")):
+                    return pages
+
+        tables = ["a$declared", "a$full", "a$deep$declared", "a$deep$full", "b$declared", "b$full"]
+        assert walk() == [tables]
+        assert walk("limit=4") == [tables[:4], tables[4:]]
+        assert walk("delimiter=.") == [[name.replace("$", ".") for name in tables]]
+        assert [name for page in walk("limit=2&include_declared=false") for name in page] == tables[1::2]
+        assert send(server, "GET", "/lance/main/v1/table?limit=-1")[0] == 400
+        database = Database(f"sqlite:///{tmp_path / 'catalog.db'}")
+        principals = Principals(database)
+        principals.create("ada", [Grant(Role.READER, "main", ("a", "deep"))])
+        token = {"x-api-key": principals.create_token("ada", "test")}
+        database.close()
+        until(lambda: send(server, "GET", "/lance/main/v1/table")[0] == 401, "nobody is asked who they are")
+        assert walk(headers=token) == [tables[2:4]]
+
+
 def test_writers_of_a_table_that_the_catalog_manages_commit_through_it(gateway: Served, db: str) -> None:
     namespace = client(gateway)
     declared = namespace.declare_table(DeclareTableRequest(id=[db, "t"], properties={"managed_by": "impl"}))
@@ -303,7 +337,7 @@ def test_who_may_do_what(tmp_path: Path) -> None:
             lance.write_dataset(rows, namespace_client=admin, table_id=[name, "t"], mode="create")
             lance.write_dataset(rows, namespace_client=client(server, "folder"), table_id=[f"{name}_t"], mode="create")
         database = Database(f"sqlite:///{tmp_path / 'catalog.db'}")
-        principals = Principals(database)
+        principals = Principals(database, ["folder"])
 
         def token(name: str, *grants: Grant) -> str:
             principals.create(name, grants)

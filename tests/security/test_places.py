@@ -118,7 +118,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def _principals(db: str, **grants: Grant) -> dict[str, str]:
     database = open_database(db)
     try:
-        principals = Principals(database)
+        principals = Principals(database, ["rooted"])
         for name, grant in grants.items():
             principals.create(name, [grant])
         return {name: principals.create_token(name, "test") for name in grants}

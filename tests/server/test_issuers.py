@@ -56,6 +56,10 @@ def test_a_token_names_its_principal(openid: OpenId, algorithm: str, discovered:
     ("settings", "claims", "name"),
     [
         ({"name_claim": "email"}, lambda now: {"email": "ada@example.org"}, "ada@example.org"),
+        ({"name_claim": "email"}, lambda now: {"email": "ada@x.org", "email_verified": True}, "ada@x.org"),
+        ({"name_claim": "email"}, lambda now: {"email": "ada@x.org", "email_verified": "true"}, "ada@x.org"),
+        ({}, lambda now: {"email": "ada@x.org", "email_verified": False}, "ada"),
+        ({"name_claim": "email"}, lambda now: {"email": "ada@x.org", "phone_number_verified": False}, "ada@x.org"),
         ({"name_prefix": "google:"}, lambda now: {}, "google:ada"),
         ({}, lambda now: {"aud": ["other", AUDIENCE]}, "ada"),
         ({}, lambda now: {"exp": now - 30}, "ada"),
@@ -105,6 +109,27 @@ def test_a_bad_token_is_refused_without_repeating_it(openid: OpenId, case: str) 
     with pytest.raises(UnauthenticatedError, match=words) as caught:
         Issuer(openid.settings()).verify(token)
     assert len(token) < 2 or token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name_claim", "claims"),
+    [
+        ("email", {"email": "ada@x.org", "email_verified": False}),
+        ("email", {"email": "ada@x.org", "email_verified": "false"}),
+        ("email", {"email": "ada@x.org", "email_verified": "no"}),
+        ("email", {"email": "ada@x.org", "email_verified": 0}),
+        ("email", {"email": "ada@x.org", "email_verified": []}),
+        # The address under another name is no better.
+        ("preferred_username", {"preferred_username": "Ada@x.org", "email": "ada@x.org", "email_verified": False}),
+        ("sub", {"sub": "ada@x.org", "email": "ada@x.org", "email_verified": "false"}),
+        ("phone_number", {"phone_number": "+15550100", "phone_number_verified": False}),
+    ],
+)
+def test_a_name_that_the_issuer_has_not_verified_is_refused(
+    openid: OpenId, name_claim: str, claims: dict[str, Any]
+) -> None:
+    with pytest.raises(UnauthenticatedError, match="_verified"):
+        Issuer(openid.settings(name_claim=name_claim)).verify(openid.token("one", claims))
 
 
 def test_a_token_without_key_id_needs_an_issuer_with_one_key(openid: OpenId) -> None:

@@ -132,6 +132,7 @@ warehouses:
     storage: {aws_secret_access_key: "${SECRET}", allow_http: true}
     vend: sts
     role_arn: arn:aws:iam::1:role/r
+    static_read: {aws_secret_access_key: "${SECRET}2"}
     cache: s3://bucket/cache
     managed_by: impl
 issuers:
@@ -148,6 +149,7 @@ def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (plain.name, plain.location) == ("plain", "/data/plain")
     assert (lake.location, lake.roots, lake.cache) == ("s3://bucket/lake", ("s3://bucket/more",), "s3://bucket/cache")
     assert lake.storage == {"aws_secret_access_key": "hush", "allow_http": "true"}
+    assert lake.static_read == {"aws_secret_access_key": "hush2"}
     assert (lake.vend, lake.role_arn) == ("sts", "arn:aws:iam::1:role/r")
     assert (plain.managed_by, lake.managed_by) == ("storage", "impl")
     assert settings.issuers == ({"issuer": "https://id.example", "audience": "us", "name_claim": "email"},)
@@ -191,6 +193,7 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
         ),
         ("warehouses: {w: {location: /x, roots: /y}}", "key 'warehouses.w.roots' must be a list"),
         ("warehouses: {w: {location: /x, vend: all}}", "key 'warehouses.w.vend' must be one of"),
+        ("warehouses: {w: {location: /x, static_read: [k]}}", "key 'warehouses.w.static_read' must hold keys"),
         ("warehouses: {w: {location: /x, managed_by: me}}", "key 'warehouses.w.managed_by' must be storage or impl"),
         ("issuers: x", "key 'issuers' must be a list"),
         ("issuers: [{issuer: 'https://x'}]", r"issuers\[0\].audience"),

@@ -248,3 +248,32 @@ def test_snapshots_refs_and_commits(place: Place) -> None:
     assert read(lambda tx: repository.list_refs(tx, entry.id)) == []
     assert read(lambda tx: repository.list_commits(tx, entry.id)) == []
     assert len(read(lambda tx: repository.list_snapshots(tx, other.id))) == 1
+
+
+def test_entries_of_all_namespaces_in_the_order_of_the_index(place: Place) -> None:
+    def work(tx: Tx) -> None:
+        for levels in (("a", "b"), ("ab",), ("c",)):
+            namespace = repository.insert_namespace(tx, place.warehouse_id, levels, {})
+            assert namespace
+            for name in ("t", "u"):
+                assert insert(tx, namespace.id, name, location=f"/{'/'.join(levels)}/{name}")
+
+    place.made("t")
+    place.made("v", kind="view", metadata_location="m")
+    place.database.write(work)
+
+    def listed(*args: Any, **more: Any) -> list[str]:
+        found = place.database.read(
+            lambda tx: repository.list_everywhere(tx, place.warehouse_id, "lance", *args, **more)
+        )
+        return ["/".join([*levels, name]) for levels, name in found]
+
+    every = ["a/t", "a/b/t", "a/b/u", "ab/t", "ab/u", "c/t", "c/u"]
+    assert listed() == every
+    assert listed((("a",), "t")) == every[1:]
+    assert listed((("a", "b"), "t"), 2) == every[2:4]
+    assert listed((("a", "b"), "u"), 0) == []
+    assert listed((("gone",), "x")) == []
+    assert listed(below=[("a",)]) == every[:3]
+    assert listed(below=[("a", "b"), ("c",)]) == [*every[1:3], *every[5:]]
+    assert listed((("a", "b"), "t"), 1, [("c",), ("a",)]) == ["a/b/u"]

@@ -70,6 +70,10 @@ class Identity:
         """Whether this is an admin of every warehouse, as anybody is where nobody is asked who they are."""
         return any(grant.role >= Role.ADMIN and grant.warehouse is None for grant in self.grants)
 
+    def readable(self, warehouse: str) -> list[tuple[str, ...]]:
+        """The namespaces of a warehouse that this caller may read, apart from those below them; `()` is all of it."""
+        return [each.levels for each in self.grants if each.warehouse in (None, warehouse)]
+
     def written(self, warehouse: str) -> list[tuple[str, ...]]:
         """The namespaces of a warehouse that this caller may write to, apart from those below them."""
         return [each.levels for each in self.grants if each.role >= Role.WRITER and each.warehouse == warehouse]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
@@ -12,9 +12,13 @@ from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, place
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import GrantRow, PrincipalRow
+from lancehouse.store.rows import GrantRow, PrincipalRow, WarehouseRow
 
 LONGEST = 255
+MOST_PROVED = 1000
+"""Credentials that are remembered as right, by their digest, with the hash that they fit."""
+MOST_LISTED = 10
+"""Names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +54,29 @@ class Credential:
 class Principals:
     """The principals of one database. Every change holds for all servers on it within seconds."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, configured: Collection[str] = ()) -> None:
+        """Manage principals.
+
+        Args:
+            database: where they are kept.
+            configured: warehouses and backends that the server's file names; roles can be granted on them too, although
+                the database does not know backends, and knows a warehouse only once it was served.
+        """
         self._database = database
+        self._configured = configured
+        self._proved: dict[str, str] = {}
 
     def create(self, name: str, grants: Sequence[Grant] = (), *, external: bool = False) -> Credential | None:
         """Add a principal; its credential, or None for an external one.
 
         Raises:
-            InvalidInputError: the name is taken or is no name, or a grant makes no sense.
+            InvalidInputError: the name is taken or is no name, or a grant is on something that is not there.
         """
         if not is_name(name) or name == ANYBODY.name:
             raise InvalidInputError(
                 f"{name!r} cannot be a principal's name: 1 to {LONGEST} printable characters that do not begin with a "
                 f"dash or a space nor end with a space, and not {ANYBODY.name!r}"
             )
-        for grant in grants:
-            _check(grant)
         credential = None if external else Credential(hashes.new_client_id(), hashes.new_secret())
         client_id = credential.client_id if credential else None
         secret_hash = hashes.hashed(credential.client_secret) if credential else None
@@ -75,6 +86,7 @@ class Principals:
             if row is None:
                 raise InvalidInputError(f"there is a principal called {name!r} already")
             for grant in grants:
+                self._check(tx, grant)
                 repository.put_grant(tx, row.id, _to_row(grant))
 
         self._database.write(work)
@@ -104,7 +116,9 @@ class Principals:
         return self._database.read(work)
 
     def rotate(self, name: str) -> Credential:
-        """Give a principal a new secret. The old one, and tokens issued for it, end; static tokens stay.
+        """Give a principal a new secret. The old one and all tokens end, those issued for it and static ones alike.
+
+        A secret is rotated because somebody may know it: nothing that was handed out before holds any longer.
 
         Raises:
             InvalidInputError: there is no such principal, or it is external.
@@ -117,6 +131,7 @@ class Principals:
             if row.client_id is None:
                 raise InvalidInputError(f"{name} is external: its issuer keeps its secret, there is none here")
             repository.update_secret(tx, row.id, row.client_id, secret_hash)
+            repository.delete_tokens(tx, row.id)
             return row.client_id
 
         return Credential(self._database.write(work), secret)
@@ -133,12 +148,12 @@ class Principals:
         """Give a role somewhere, instead of the one that was given there before.
 
         Raises:
-            InvalidInputError: there is no such principal, or the grant makes no sense.
+            InvalidInputError: there is no such principal, or the grant is on something that is not there.
         """
-        _check(grant)
 
         def work(tx: Tx) -> None:
             row = _found(tx, name)
+            self._check(tx, grant)
             for before in repository.list_grants(tx, row.id):
                 if (before.warehouse, before.levels) == (grant.warehouse, grant.levels):
                     repository.delete_grant(tx, row.id, before)
@@ -216,15 +231,22 @@ class Principals:
         Raises:
             UnauthenticatedError: wrong id or wrong secret; it does not tell which, nor does the time it takes.
         """
-
-        def work(tx: Tx) -> tuple[Principal, str | None] | None:
-            row = repository.find_principal(tx, client_id=client_id)
-            return None if row is None else (_principal(tx, row), row.secret_hash)
-
-        found = self._database.read(work) if is_name(client_id) else None
-        if not hashes.matches(secret, found[1] if found else None) or found is None:
+        found = self._find_client(client_id)
+        if not hashes.matches(secret, found[1] if found else None) or found is None or found[1] is None:
             raise UnauthenticatedError("the client id or the client secret is wrong")
+        while len(self._proved) >= MOST_PROVED:
+            self._proved.pop(next(iter(self._proved)), None)
+        self._proved[hashes.digest(f"{client_id}:{secret}")] = found[1]
         return found[0]
+
+    def recognize_secret(self, client_id: str, secret: str) -> Principal | None:
+        """The principal whose credential this is, if `authenticate_secret` has found that out before.
+
+        It takes no scrypt: who has proved a secret once is never kept waiting by those who try wrong ones.
+        """
+        known = self._proved.get(hashes.digest(f"{client_id}:{secret}"))
+        found = self._find_client(client_id) if known else None
+        return found[0] if found and found[1] == known else None
 
     def authenticate_token(self, token: str) -> Principal:
         """The principal whose static token this is.
@@ -242,6 +264,32 @@ class Principals:
             raise UnauthenticatedError("the bearer token is not known, or it was deleted")
         return found
 
+    def _find_client(self, client_id: str) -> tuple[Principal, str | None] | None:
+        """The principal of a client id, and the hash of its secret."""
+
+        def work(tx: Tx) -> tuple[Principal, str | None] | None:
+            row = repository.find_principal(tx, client_id=client_id)
+            return None if row is None else (_principal(tx, row), row.secret_hash)
+
+        return self._database.read(work) if is_name(client_id) else None
+
+    def _check(self, tx: Tx, grant: Grant) -> None:
+        """Refuse a grant on something that is not there: a slip of the pen would hold as soon as somebody makes it."""
+        if grant.levels and grant.warehouse is None:
+            raise InvalidInputError("a grant on a namespace names its warehouse too")
+        if grant.warehouse == "" or "" in grant.levels:
+            raise InvalidInputError("a grant must not name an empty warehouse or level")
+        if grant.warehouse is None:
+            return
+        warehouses = {row.name: row for row in repository.warehouses(tx)}
+        warehouse = warehouses.get(grant.warehouse)
+        if warehouse is None:
+            # What a backend holds is for its catalog to know: any namespace of it may be granted.
+            if grant.warehouse not in self._configured:
+                raise _missing_warehouse(grant.warehouse, {*warehouses, *self._configured})
+        elif grant.levels and repository.find_namespace(tx, warehouse.id, grant.levels) is None:
+            raise _missing_namespace(tx, warehouse, grant.levels)
+
     def signing_key(self) -> str:
         """The key that signs tokens: one for all servers on this database, made by whoever needs it first."""
         key = self._database.read(repository.signing_key)
@@ -257,11 +305,35 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip() and not text.startswith("-")
 
 
-def _check(grant: Grant) -> None:
-    if grant.levels and grant.warehouse is None:
-        raise InvalidInputError("a grant on a namespace names its warehouse too")
-    if grant.warehouse == "" or "" in grant.levels:
-        raise InvalidInputError("a grant must not name an empty warehouse or level")
+def _missing_warehouse(name: str, known: Collection[str]) -> InvalidInputError:
+    what = f"there is no warehouse or backend {name!r}"
+    if not known:
+        return InvalidInputError(
+            f"{what}: no server has run on this database yet. Start one first, or name its file with --config"
+        )
+    return InvalidInputError(
+        f"{what}; there is {_listed(known)}. Backends, and warehouses that were never served, are known from the"
+        " server's file: name it with --config"
+    )
+
+
+def _missing_namespace(tx: Tx, warehouse: WarehouseRow, levels: tuple[str, ...]) -> InvalidInputError:
+    """Names what is there instead: the names below the last level that exists."""
+    depth = next(
+        depth
+        for depth in range(len(levels) - 1, -1, -1)
+        if not depth or repository.find_namespace(tx, warehouse.id, levels[:depth])
+    )
+    there = repository.list_namespaces(tx, warehouse.id, levels[:depth], limit=MOST_LISTED + 1)
+    return InvalidInputError(
+        f"there is no {place(warehouse.name, levels)}; in {place(warehouse.name, levels[:depth])} there is "
+        f"{_listed(there)}. Create it first, or grant the role on what holds it"
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = sorted(names)[:MOST_LISTED]
+    return ", ".join(shown) + (", …" if len(names) > len(shown) else "") if shown else "nothing"
 
 
 def _found(tx: Tx, name: str) -> PrincipalRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from lance_namespace.errors import TableNotFoundError
@@ -19,7 +20,7 @@ from lancehouse.store.rows import EntryRow as Entry
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
 
-__all__ = ["Change", "Entry", "changes", "find", "load"]
+__all__ = ["Change", "Entry", "changes", "changes_of", "find", "load"]
 
 
 def find(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:
@@ -46,3 +47,11 @@ def load(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels,
 def changes(database: Database, entry: Entry, limit: int) -> list[Change]:
     """What the catalog accepted for an entry, newest first. Whoever asks has been found to be allowed to read it."""
     return database.read(lambda tx: repository.list_commits(tx, entry.id, limit))
+
+
+def changes_of(database: Database, entry: Entry, snapshot_ids: Collection[int]) -> list[Change]:
+    """The changes that name some snapshots, and perhaps others between them, newest first."""
+    if not snapshot_ids:
+        return []
+    first, last = min(snapshot_ids), max(snapshot_ids)
+    return database.read(lambda tx: repository.list_commits_between(tx, entry.id, first, last))

@@ -18,7 +18,7 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
 from lancehouse.catalog import locations
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.credentials import EXPIRES, SECRETS, canonical, to_iceberg
+from lancehouse.credentials import EXPIRES, PROOFS, SECRETS, canonical, to_iceberg
 from lancehouse.store.rows import Json, Kind
 
 DURATION_S = 3600
@@ -45,6 +45,7 @@ def check(warehouse: Warehouse) -> None:
     Raises:
         InvalidInputError: it says what is missing.
     """
+    _check_static_read(warehouse)
     if warehouse.vend == "none":
         return
     options = canonical(warehouse.storage)
@@ -56,6 +57,20 @@ def check(warehouse: Warehouse) -> None:
         if not re.fullmatch(r"arn:[^:]+:iam:[^:]*:[^:]*:role/.+", warehouse.role_arn or ""):
             raise InvalidInputError(f"warehouse {warehouse.name}: STS needs the role to assume, arn:aws:iam::…:role/…")
         _botocore()
+
+
+def _check_static_read(warehouse: Warehouse) -> None:
+    """Refuse credentials for readers that nobody would get, or that are the warehouse's own again."""
+    if not warehouse.static_read:
+        return
+    about = f"warehouse {warehouse.name}: static_read"
+    if warehouse.vend != "static":
+        raise InvalidInputError(f"{about} is for vend: static, not for vend: {warehouse.vend}")
+    own, readers = canonical(warehouse.storage), canonical(warehouse.static_read)
+    if others := sorted(readers.keys() - SECRETS):
+        raise InvalidInputError(f"{about} holds credentials only; {', '.join(others)} belongs in storage")
+    if any(own.get(key) == value for key, value in readers.items() if key in PROOFS):
+        raise InvalidInputError(f"{about} has the warehouse's own key: give one that can only read")
 
 
 def settings(warehouse: Warehouse) -> dict[str, str]:
@@ -70,6 +85,7 @@ def vended(
 ) -> Access:
     """Access to a table's files, and to read the copies of its rows that scans are answered with.
 
+    Static credentials are those of `storage` for writers, and those of `static_read`, if there are any, for readers.
     The credentials are in `config` too: pyiceberg looks there for tables without a metadata file, and takes one set for
     all files of a table. One set is therefore good for both places.
 
@@ -88,6 +104,11 @@ def vended(
         return config, []
     copies = f"{locations.cache(warehouse).rstrip('/')}/{uuid}" if uuid else None
     options = canonical(warehouse.storage)
+    if warehouse.vend == "static" and not write:
+        # The warehouse's own keys could write, and to every table: a reader gets others, or none.
+        options = {key: value for key, value in options.items() if key not in SECRETS} | canonical(
+            warehouse.static_read
+        )
     if warehouse.vend == "sts":
         readable = locations.key(copies, "iceberg") if copies else None
         options |= _SESSIONS.get(_Request.of(warehouse, locations.key(location, kind), readable, write=write))

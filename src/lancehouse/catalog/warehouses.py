@@ -30,3 +30,5 @@ class Warehouse:
     """Places outside of its tables from which external blobs are read."""
     managed_by: str = STORAGE
     """Who decides which version of a new Lance table is the current one, where its properties do not say."""
+    static_read: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With `static`: the credentials that readers get. The warehouse's own, in `storage`, are for writers only."""

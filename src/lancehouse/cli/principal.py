@@ -34,6 +34,12 @@ with_db = click.option(
     "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
 )
 with_warehouse = click.option("--warehouse", metavar="NAME", help="Only in this warehouse; default: in all.")
+with_config = click.option(
+    "--config",
+    metavar="FILE",
+    envvar="LANCEHOUSE_SERVER_CONFIG",
+    help="The server's file: roles can be granted on the backends that it names too.",
+)
 with_namespace = click.option(
     "--namespace", metavar="ID", default="", callback=levels, help="Only there and below: a.b or a.`b.c`."
 )
@@ -45,20 +51,22 @@ def with_role(*, required: bool) -> Callable[[Command], Command]:
 
 
 @contextmanager
-def opened(url: str | None) -> Iterator[Principals]:
+def opened(url: str | None, config: str | None = None) -> Iterator[Principals]:
     """The principals of a database, which is made if it is not there yet."""
     try:
         from lancehouse.catalog.opening import open_database
         from lancehouse.catalog.principals import Principals
+        from lancehouse.server.settings import configured_names
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("lancehouse"):
             raise
         raise click.ClickException(f"this needs {error.name}: pip install 'lancehouse[server]'") from None
     from lancehouse.settings import default_db
 
+    configured = configured_names(config) if config else ()
     database = open_database(url or default_db())
     try:
-        yield Principals(database)
+        yield Principals(database, configured)
     finally:
         database.close()
 
@@ -78,6 +86,7 @@ def principal() -> None:
 @with_warehouse
 @with_namespace
 @click.option("--external", is_flag=True, help="An outside issuer says who it is; it gets no secret.")
+@with_config
 @with_db
 @click.pass_obj
 def create(
@@ -87,6 +96,7 @@ def create(
     warehouse: str | None,
     namespace: tuple[str, ...],
     external: bool,
+    config: str | None,
     db: str | None,
 ) -> None:
     """Add a principal and show its secret, once.
@@ -96,7 +106,7 @@ def create(
     if role is None and (warehouse or namespace):
         raise click.UsageError("--warehouse and --namespace say where a --role is given; give one")
     grants = [granted(role, warehouse, namespace)] if role else []
-    with opened(db) as principals:
+    with opened(db, config) as principals:
         credential = principals.create(name, grants, external=external)
     if credential is None:
         app.output.record("", {"name": name, "external": True})
@@ -143,7 +153,7 @@ def delete(app: App, name: str, db: str | None) -> None:
 def rotate(app: App, name: str, db: str | None) -> None:
     """Give a principal a new secret and show it, once.
 
-    The old secret and the tokens issued for it end; static tokens stay until they are deleted.
+    The old secret ends, and so do all tokens of the principal, static ones too: create those anew.
     """
     with opened(db) as principals:
         credential = principals.rotate(name)
@@ -155,12 +165,24 @@ def rotate(app: App, name: str, db: str | None) -> None:
 @with_role(required=True)
 @with_warehouse
 @with_namespace
+@with_config
 @with_db
 @click.pass_obj
-def grant(app: App, name: str, role: str, warehouse: str | None, namespace: tuple[str, ...], db: str | None) -> None:
-    """Give a role somewhere, instead of the one that was given there before."""
+def grant(
+    app: App,
+    name: str,
+    role: str,
+    warehouse: str | None,
+    namespace: tuple[str, ...],
+    config: str | None,
+    db: str | None,
+) -> None:
+    """Give a role somewhere, instead of the one that was given there before.
+
+    The warehouse and the namespace must exist.
+    """
     given = granted(role, warehouse, namespace)
-    with opened(db) as principals:
+    with opened(db, config) as principals:
         principals.grant(name, given)
     app.output.record("", {"name": name, "granted": str(given)})
 
@@ -185,7 +207,7 @@ def revoke(
 
 @principal.group()
 def token() -> None:
-    """Static bearer tokens, which hold until they are deleted."""
+    """Static bearer tokens, which hold until they are deleted or the secret is rotated."""
 
 
 @token.command("create")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeVar
 
 from lance_namespace import (
@@ -61,7 +64,7 @@ from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.removal import drop
 from lancehouse.lake.rows import explain_existing
 from lancehouse.modes import one_of
-from lancehouse.paging import page, remaining, token_after
+from lancehouse.paging import after, page, remaining, token_after
 from lancehouse.properties import (
     FEW_METADATA_FILES,
     IMPL,
@@ -92,6 +95,11 @@ class Entry:
 
 Candidate = tuple[TableId, Entry | None]
 """A table that may be a Lance table, with its entry where it is known already."""
+
+Position = tuple[list[str], str]
+"""Where a table stands in a list of all tables: the parts of its namespace, then its name."""
+LOOKAHEAD = 8
+"""Namespaces whose tables are asked for at once, for a page of a list of all tables."""
 
 
 class CatalogNamespace(TableOperations):
@@ -258,16 +266,59 @@ class CatalogNamespace(TableOperations):
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them.
 
-        A `delimiter` in the request's context joins their levels instead.
+        A `delimiter` in the request's context joins their levels instead. They are ordered by namespace, then by name.
+        With a limit, only the namespaces that the page needs are asked for.
         """
-        namespaces = self._tree(request.id)
+        limit, start = request.limit, _position(request.page_token)
+        if limit is not None and limit < 0:
+            raise InvalidInputError(f"limit {limit} is negative")
+        rest: list[tuple[Position, Candidate]] = []
+        found: list[Position] = []
+        for namespaces in self._batches(request.id, start[0], limit):
+            rest += [
+                ((namespace.parts, name), (TableId(namespace, name), entry))
+                for namespace, entries in zip(namespaces, at_once(self._candidates, namespaces), strict=True)
+                for name, entry in sorted(entries.items(), key=lambda each: each[0])
+                if (namespace.parts, name) > start
+            ]
+            while rest and (limit is None or len(found) < limit):
+                share = len(rest) if limit is None else limit - len(found)
+                chosen, rest = rest[:share], rest[share:]
+                kept = self._kept([table for _, table in chosen], declared=request.include_declared is not False)
+                found += [position for (position, _), keep in zip(chosen, kept, strict=True) if keep]
+            if rest:
+                break
         delimiter = (request.context or {}).get("delimiter", self.delimiter)
-        candidates = {
-            delimiter.join([*namespace.parts, name]): (TableId(namespace, name), entry)
-            for namespace, entries in zip(namespaces, at_once(self._candidates, namespaces), strict=True)
-            for name, entry in entries.items()
-        }
-        return self._page(candidates, request)
+        return ListTablesResponse(
+            tables=[delimiter.join([*parts, name]) for parts, name in found],
+            page_token=token_after(json.dumps(found[-1])) if rest and found else None,
+        )
+
+    def _batches(
+        self, parts: Sequence[str] | None, start: list[str], limit: int | None
+    ) -> Iterator[Sequence[NamespaceId]]:
+        """The namespaces that may hold tables, at an id and below it, from `start` on and in order.
+
+        For a whole list they are asked for many at once; for a page a few at a time, as it needs them.
+        """
+        if limit is None:
+            yield [each for each in sorted(self._tree(parts), key=_parts) if each.parts >= start]
+            return
+        walk = self._walk(parts, start)
+        while batch := list(islice(walk, LOOKAHEAD)):
+            yield batch
+
+    def _walk(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
+        """The same as `_tree`, in order and one after the other; what lies before `start` is not asked for."""
+
+        def walk(namespace: NamespaceId) -> Iterator[NamespaceId]:
+            if namespace.levels and namespace.parts >= start:
+                yield namespace
+            for child in sorted(self._children(namespace), key=_parts):
+                if child.parts >= start[: len(child.parts)]:
+                    yield from walk(child)
+
+        return walk(self._namespace(parts, least=1))
 
     def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
         """Every namespace that may hold tables, at an id and below it."""
@@ -513,6 +564,23 @@ class CatalogNamespace(TableOperations):
         own = storage_options(properties)
         trusted = own if self._settings.table_storage == ALL else harmless(own)
         return layered(trusted, self._settings.storage, vended or {})
+
+
+_parts = attrgetter("parts")
+
+
+def _position(page_token: str | None) -> Position:
+    """Behind which table the page of a token begins; for the first page, one that is before all others."""
+    text = after(page_token)
+    if text is None:
+        return [], ""
+    try:
+        parts, name = json.loads(text)
+        if isinstance(name, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+            return parts, name
+    except (ValueError, TypeError):
+        pass
+    raise InvalidInputError(f"page_token {page_token!r} was not given out by this list; start without one")
 
 
 def place(table: TableId, entry: Entry) -> str:

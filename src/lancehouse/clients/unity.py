@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote, urlencode
@@ -131,6 +131,11 @@ class UnityNamespace(CatalogNamespace):
         if len(levels) == 2:
             return [self._namespace(levels)]
         return self._children(self._namespace(levels, least=1))
+
+    def _walk(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
+        """One call tells all schemas."""
+        ordered = sorted(self._tree(parts), key=lambda schema: schema.parts)
+        return (schema for schema in ordered if schema.parts >= start)
 
     def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
         _require_short(namespace, namespace.levels[-1], properties)

@@ -12,10 +12,12 @@ from lance_namespace import (
     LanceNamespace,
     ListTableIndicesRequest,
     ListTableVersionsRequest,
+    ListTableVersionsResponse,
 )
 from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.gateway.backends import Backend
+from lancehouse.gateway.foreign import Rows
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.lake import layout, pages, plane, timeline
 from lancehouse.lake.dataset import TableRef
@@ -23,6 +25,8 @@ from lancehouse.lake.layout import Layout, Summary
 from lancehouse.lake.pages import Page as Page
 from lancehouse.lake.plane import Neighbours, Plane
 from lancehouse.lake.timeline import Made, Refs
+from lancehouse.lake.versions import manifests
+from lancehouse.paging import page
 from lancehouse.schema.shown import Cell
 
 INDICES = 200
@@ -77,13 +81,25 @@ class Table:
             return timeline.refs(ref)
 
     def versions(self, limit: int, page_token: str | None) -> tuple[list[Made], str | None]:
-        """Its versions, newest first, and the token of the next page."""
+        """Its versions, newest first, and the token of the next page. A page costs the manifests that it shows."""
         with self._opened() as ref:
-            listed = self.inner.list_table_versions(
-                ListTableVersionsRequest(id=list(ref.id), limit=limit, page_token=page_token, descending=True)
-            )
-            numbers = [version.version for version in listed.versions]
-            return timeline.read(replace(ref, version=None), numbers), listed.page_token or None
+            if isinstance(self.inner, Rows):  # what another's namespace calls a version, it alone knows
+                listed = self._list_versions(ref, limit, page_token)
+                numbers = [version.version for version in listed.versions]
+                return timeline.read(replace(ref, version=None), numbers), listed.page_token or None
+            # The newest one alone is the catalog's to tell. By the name, each older version would be asked of it too,
+            # and where it manages them, each answer holds all versions.
+            newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
+            entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
+            located = TableRef(entry.location, entry.storage_options or {})
+            files = {version: file for version, file in manifests(located).items() if version <= newest}
+            found = page(files, limit, page_token, descending=True)
+            return timeline.read(located, list(found.items)), found.token
+
+    def _list_versions(self, ref: TableRef, limit: int, page_token: str | None) -> ListTableVersionsResponse:
+        return self.inner.list_table_versions(
+            ListTableVersionsRequest(id=list(ref.id), limit=limit, page_token=page_token, descending=True)
+        )
 
     def indices(self) -> list[IndexContent]:
         """Its indices."""

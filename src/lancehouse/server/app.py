@@ -17,6 +17,7 @@ from lancehouse.catalog import keys
 from lancehouse.catalog.callers import Caller, IdempotencyKey, Identity
 from lancehouse.errors import is_panic
 from lancehouse.server import bodies, iceberg, idempotency, lance, operations
+from lancehouse.server.attempts import Waiting
 from lancehouse.server.calls import Call, parsed_query
 from lancehouse.server.errors import (
     FORESEEN,
@@ -64,8 +65,8 @@ class Authentication(Protocol):
     def cached(self, headers: Mapping[str, str]) -> Identity | None:
         """The principal, if that can be told at once."""
 
-    def token(self, form: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-        """Status and body of the OAuth2 token endpoint."""
+    def token(self, form: Mapping[str, str], headers: Mapping[str, str], peer: str) -> tuple[int, dict[str, Any]]:
+        """Status and body of the OAuth2 token endpoint, for a form from an address."""
 
 
 @dataclass(slots=True)
@@ -83,6 +84,8 @@ class Exchange:
     body: bytes = b""
     upload: Upload | None = None
     principal: str = ""
+    peer: str = ""
+    """The address at the other end of the connection, whatever headers say."""
 
 
 class App:
@@ -111,6 +114,7 @@ class App:
             (*iceberg.ROUTES, iceberg.CONFIG, *operations.routes(self._metrics, authentication), *more)
         )
         self._pools = Pools(self._limits)
+        self._logins = Waiting()
         self._streaming = Streaming(self._pools, self._limits)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -170,6 +174,7 @@ class App:
         started = perf_counter()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         exchange = self._exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
+        exchange.peer = (scope.get("client") or ("",))[0]
         self._in_flight += 1
         try:
             response = await self._answer(exchange, receive)
@@ -248,6 +253,9 @@ class App:
         if exchange.method not in READS:
             exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
             lance.identify(exchange)
+        if route.pool == "secrets":
+            with self._logins.enter(exchange.peer):
+                return await self._in_thread(exchange, route)
         return await self._in_thread(exchange, route)
 
     async def _answer_upload(self, exchange: Exchange, route: Route, upload: Upload) -> Response:
@@ -314,6 +322,7 @@ class App:
             exchange.body,
             exchange.raw_query,
             exchange.upload.file() if exchange.upload is not None else None,
+            exchange.peer,
         )
 
     def _key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
@@ -354,7 +363,7 @@ def _refused(exchange: Exchange, error: BaseException) -> Response:
         return lance.refusal(error, exchange.id)
     response = refusal(error)
     if exchange.route is not None and exchange.route.name == operations.TOKEN and response.status < 500:
-        response.body = operations.token_refusal(str(error))
+        response.body = operations.token_refusal(error)
     return response
 
 

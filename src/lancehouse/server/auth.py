@@ -77,9 +77,13 @@ class Authenticator:
             return ANYBODY
         return found or self._identified(headers)
 
-    def token(self, form: Mapping[str, str], headers: Headers) -> tuple[int, dict[str, Any]]:
-        """The status and the document that the OAuth2 token endpoint answers to a form. It blocks."""
-        return self._endpoint.answer(form, headers)
+    def token(self, form: Mapping[str, str], headers: Headers, peer: str = "") -> tuple[int, dict[str, Any]]:
+        """The status and the document that the OAuth2 token endpoint answers to a form from an address. It blocks.
+
+        Raises:
+            SlowDownError: too many wrong secrets came for this client from there.
+        """
+        return self._endpoint.answer(form, headers, peer)
 
     def _is_open(self) -> bool:
         if not self._required and self._principals.any():

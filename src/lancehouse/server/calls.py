@@ -40,6 +40,8 @@ class Call:
     raw_query: bytes = b""
     upload: io.IOBase | None = None
     """The body, where it is read while the request is carried out."""
+    peer: str = ""
+    """The address at the other end of the connection."""
 
     @property
     def warehouse(self) -> Warehouse:

@@ -26,8 +26,6 @@ Json = dict[str, Any]
 VERSIONS = 50
 MOST_VERSIONS = 200
 CHANGES = 200
-LOOKED_AT = 20_000
-"""Changes among which those of versions are looked for."""
 NO_COMMITS = frozenset({"create", "metadata"})
 """Changes of an entry that made no version: what they name was there before."""
 
@@ -145,7 +143,8 @@ def _named(refs: Any) -> dict[str, Json]:
 
 def _add_committers(asked: Asked, entry: Entry, shown: list[Json]) -> None:
     """Say of each version who committed it, where the catalog knows that."""
-    found = records.changes(asked.call.catalog.database, entry, LOOKED_AT)
+    ids = [int(version["version"]) for version in shown]
+    found = records.changes_of(asked.call.catalog.database, entry, ids)
     made = {str(row.snapshot_id): row for row in found if row.operation not in NO_COMMITS}
     for version in shown:
         row = made.get(version["version"])

@@ -158,7 +158,7 @@ def refusal(error: BaseException) -> Response:
     if isinstance(error, UnauthenticatedError):
         headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
     if isinstance(error, (ServiceUnavailableError, ThrottlingError)):
-        headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
+        headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", RETRY_AFTER_S)))
     if isinstance(error, (TooLargeError, TooSlowError)):
         headers.append((b"connection", b"close"))
     return _error(status, type_, WORDS.get(type(error)) or str(error), headers)

@@ -30,6 +30,9 @@ ALGORITHMS = ("RS256", "ES256", "EdDSA")
 LEEWAY_S = 60
 """How far an issuer's clock may be off."""
 
+SELF_ASSERTED = ("email", "phone_number")
+"""Claims that OpenID Connect pairs with a claim that says whether the issuer has verified them."""
+
 FETCH_TIMEOUT_S = 5
 LARGEST_BYTES = 2**20
 SHORTEST_RSA_BITS = 2048
@@ -140,6 +143,7 @@ class Issuer:
             raise UnauthenticatedError("the bearer token is malformed") from None
         if not isinstance(name, str) or not name:
             raise UnauthenticatedError(f"the bearer token has no text in its claim {settings.name_claim!r}")
+        _check_verified(claims, settings.name_claim, name)
         return settings.name_prefix + name, expires_at + LEEWAY_S
 
     def _key(self, kid: str | None) -> jwt.PyJWK:
@@ -187,6 +191,20 @@ class Issuer:
         if not isinstance(uri, str) or not _is_url(uri):
             raise ValueError("its OpenID configuration has no jwks_uri")
         return uri
+
+
+def _check_verified(claims: Mapping[str, Any], name_claim: str, name: str) -> None:
+    """Refuse a name that its issuer says it has not verified: anybody may type another's address.
+
+    An issuer that does not say is taken at its word. Some say `"true"` instead of `true`. An issuer may repeat the
+    address in `preferred_username` or `sub`, so the value counts, whichever claim it was read from.
+    """
+    for claim in dict.fromkeys((name_claim, *SELF_ASSERTED)):
+        value, verified = claims.get(claim), claims.get(f"{claim}_verified", True)
+        if isinstance(value, str) and value.casefold() == name.casefold() and str(verified).lower() != "true":
+            raise UnauthenticatedError(
+                f"the bearer token's claim '{claim}_verified' is not true: its issuer has not verified {claim}"
+            )
 
 
 def _opener() -> OpenerDirector:

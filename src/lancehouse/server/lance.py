@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundError
+from lance_namespace import DescribeTableRequest, ListTablesRequest, ListTablesResponse
+from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundError, TableNotFoundError
 
+from lancehouse.catalog import listing
 from lancehouse.catalog.callers import Identity, Role
 from lancehouse.gateway import answers, requests
 from lancehouse.gateway.backends import Backend, ask
@@ -25,6 +27,7 @@ PREFIX = "/lance/{backend}/v1/"
 ARROW_FILE = b"application/vnd.apache.arrow.file"
 RETRY_AFTER_S = 1
 IDENTITY = frozenset({"authorization", "x-api-key"})
+DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
 COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCommitTables"})
 """Who loses the answer must look before it is repeated."""
 
@@ -76,12 +79,38 @@ def carry_out(operation: Operation, backends: Backends, call: Call) -> Response:
         writes_all = call.caller.identity.may(Role.WRITER, backend.name)
         backend.require_location(location, about[:-1], writes_all=writes_all)
     _consider_vending(call, backend, request)
+    if operation.name == "ListAllTables" and backend.is_warehouse:
+        return _answer(operation, _list_warehouse(call, backend, request, requests.delimiter_of(query)))
     if operation.name == "ListAllTables":
         more = {"delimiter": requests.delimiter_of(query)}
         request = request.model_copy(update={"context": {**(request.context or {}), **more}})
     reads_all = call.caller.identity.may(Role.READER, backend.name)
     answer = ask(backend, operation, request, token_of(call.headers), call.upload, reads_all=reads_all)
     return _answer(operation, answer)
+
+
+def _list_warehouse(call: Call, backend: Backend, request: ListTablesRequest, delimiter: str) -> ListTablesResponse:
+    """All tables of a warehouse, from its database: its client would ask for every namespace first."""
+
+    def has_data(table: list[str]) -> bool:
+        wanted = DescribeTableRequest(id=table, check_declared=True)
+        try:
+            return not ask(backend, DESCRIBE, wanted, token_of(call.headers), None).is_only_declared
+        except TableNotFoundError:
+            return False  # dropped meanwhile
+
+    names: list[str] = []
+    token, limit = request.page_token, request.limit
+    warehouse = call.catalog.warehouse(backend.name)
+    while True:
+        rest = None if limit is None else limit - len(names)
+        tables, token = listing.lance_tables(call.catalog.database, call.caller, warehouse, token, rest)
+        shown = [[*levels, name] for levels, name in tables]
+        if request.include_declared is False:
+            shown = [table for table in shown if has_data(table)]
+        names += map(delimiter.join, shown)
+        if token is None or limit is None or len(names) >= limit:
+            return ListTablesResponse(tables=names, page_token=token)
 
 
 def _require(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lance_namespace.errors import UnauthenticatedError
 
 from lancehouse.catalog.hashes import TOKEN_PREFIX
 from lancehouse.catalog.principals import Principal, Principals
+from lancehouse.server.attempts import Attempts
 from lancehouse.server.tokens import Tokens
 
 Json = dict[str, Any]
@@ -44,9 +45,14 @@ class Endpoint:
 
     principals: Principals
     tokens: Tokens
+    attempts: Attempts = field(default_factory=Attempts)
 
-    def answer(self, form: Fields, headers: Fields) -> tuple[int, Json]:
-        """The status and the document for a form."""
+    def answer(self, form: Fields, headers: Fields, peer: str = "") -> tuple[int, Json]:
+        """The status and the document for a form that came from the address `peer`.
+
+        Raises:
+            SlowDownError: too many wrong secrets came for this client from there.
+        """
         grants = {CLIENT_CREDENTIALS: self._client_credentials, TOKEN_EXCHANGE: self._exchange}
         try:
             kind = form.get("grant_type")
@@ -54,17 +60,17 @@ class Endpoint:
                 raise OAuthError(400, "invalid_request", "grant_type is missing; is the request a form?")
             if kind not in grants:
                 raise OAuthError(400, "unsupported_grant_type", f"grant_type must be one of {', '.join(grants)}")
-            return 200, grants[kind](form, headers)
+            return 200, grants[kind](form, headers, peer)
         except OAuthError as error:
             return error.answer
 
-    def _client_credentials(self, form: Fields, headers: Fields) -> Json:
-        principal = self._client(form, headers)
+    def _client_credentials(self, form: Fields, headers: Fields, peer: str) -> Json:
+        principal = self._client(form, headers, peer)
         if principal is None:
             raise OAuthError(401, "invalid_client", "client_id and client_secret are missing")
         return self._issued(principal)
 
-    def _exchange(self, form: Fields, headers: Fields) -> Json:
+    def _exchange(self, form: Fields, headers: Fields, peer: str) -> Json:
         subject = form.get("subject_token")
         if not subject:
             raise OAuthError(400, "invalid_request", "subject_token is missing")
@@ -73,7 +79,7 @@ class Endpoint:
         for name in ("subject_token_type", "requested_token_type"):
             if form.get(name, ACCESS_TOKEN) not in (ACCESS_TOKEN, JWT):
                 raise OAuthError(400, "invalid_request", f"{name} must be {ACCESS_TOKEN} or {JWT}")
-        client = self._client(form, headers)
+        client = self._client(form, headers, peer)
         try:
             if subject.startswith(TOKEN_PREFIX):
                 self.principals.authenticate_token(subject)
@@ -91,7 +97,7 @@ class Endpoint:
             return client
         return current(self.principals.find(claims.name), claims.generation)
 
-    def _client(self, form: Fields, headers: Fields) -> Principal | None:
+    def _client(self, form: Fields, headers: Fields, peer: str) -> Principal | None:
         """The principal whose credential came with the request; None where none did.
 
         Clients that renew a token send the old one as bearer along with their credential: it is not looked at.
@@ -107,9 +113,19 @@ class Endpoint:
         if given is None:
             return None
         try:
-            return self.principals.authenticate_secret(*given)
+            return self.principals.recognize_secret(*given) or self._authenticate(*given, peer)
         except UnauthenticatedError as error:
             raise OAuthError(401, "invalid_client", str(error)) from None
+
+    def _authenticate(self, client_id: str, secret: str, peer: str) -> Principal:
+        self.attempts.check(client_id, peer)
+        try:
+            principal = self.principals.authenticate_secret(client_id, secret)
+        except UnauthenticatedError:
+            self.attempts.count_failure(client_id, peer)
+            raise
+        self.attempts.forget(client_id, peer)
+        return principal
 
     def _issued(self, principal: Principal) -> Json:
         return {

@@ -11,6 +11,7 @@ from lance_namespace.errors import LanceNamespaceError
 from lancehouse.catalog import opening
 from lancehouse.catalog.callers import Identity
 from lancehouse.server import responses
+from lancehouse.server.attempts import SlowDownError
 from lancehouse.server.calls import Call
 from lancehouse.server.observability import Metrics
 from lancehouse.server.responses import Response
@@ -38,7 +39,7 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
 
     def token(call: Call) -> Response:
         form = dict(parse_qsl(call.body.decode("utf-8", "replace"), keep_blank_values=True))
-        status, body = authentication.token(form, call.headers)
+        status, body = authentication.token(form, call.headers, call.peer)
         response = responses.json(body, status)
         if "error" in body:
             response.why = body["error"], body["error_description"]
@@ -46,6 +47,7 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
         return response
 
     def page(call: Call) -> Response:  # noqa: ARG001
+        # Not open: it tells who works how much, and when. Any principal may read it.
         body, content_type = metrics.page()
         return Response(200, body, content_type=content_type.encode())
 
@@ -56,18 +58,19 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
         ("metrics", "/metrics", page, None),
     ]
     return [
-        Route(TOKEN, "POST", "/v1/oauth/tokens", token, open=True),
+        Route(TOKEN, "POST", "/v1/oauth/tokens", token, open=True, pool="secrets"),
         *(
-            Route(name, method, path, handler, fast=fast, open=True, quiet=path != "/")
+            Route(name, method, path, handler, fast=fast, open=name != "metrics", quiet=path != "/")
             for name, path, handler, fast in reads
             for method in ("GET", "HEAD")
         ),
     ]
 
 
-def token_refusal(message: str) -> bytes:
-    """The body of an answer of the token endpoint to what is no form that it could read."""
-    return orjson.dumps({"error": "invalid_request", "error_description": message})
+def token_refusal(error: BaseException) -> bytes:
+    """The body of the token endpoint's answer to a client that must wait, and to what is no form it could read."""
+    word = "invalid_client" if isinstance(error, SlowDownError) else "invalid_request"
+    return orjson.dumps({"error": word, "error_description": str(error)})
 
 
 def root(call: Call) -> Response:  # noqa: ARG001

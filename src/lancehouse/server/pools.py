@@ -12,8 +12,11 @@ from lancehouse.server.limits import Limits
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Kind = Literal["requests", "scans", "rows", "uploads"]
-"""Of work: short; plans of scans; rows that are read or changed; rows that come in, at the pace of who sends them."""
+Kind = Literal["requests", "scans", "rows", "uploads", "secrets"]
+"""Of work: short; plans of scans; rows that are read or changed; rows that come in, at the pace of who sends them;
+secrets that are checked, each of which keeps a core busy for a while."""
+SECRET_THREADS = 2
+"""Few: whoever sends wrong secrets, without any authentication, gets no more of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Pools:
             "scans": limits.scan_threads,
             "rows": limits.row_threads,
             "uploads": limits.upload_threads,
+            "secrets": SECRET_THREADS,
         }
         self._seconds: dict[Kind, float] = {"scans": limits.plan_s, "rows": limits.rows_s, "uploads": limits.rows_s}
         self._default_s = limits.handle_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import signal
 import socket
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
     from lancehouse.server.app import App
     from lancehouse.server.auth import Authenticator
 
+logger = logging.getLogger(__name__)
+
 BACKLOG = 2048
+BEAT_S = 1.0
+"""Between two signs of life of a worker."""
+DRAIN_TICK_S = 0.1
+LINGER_S = 3.0
+"""For a client to take the rest of an answer and confirm the close, when the server stops."""
 
 
 def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Warehouse]:
@@ -183,16 +191,55 @@ def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint
 class Server(uvicorn.Server):
     """Says when it is ready; stops by a signal, with success."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], *, is_worker: bool = False) -> None:
-        """Of a worker, the parent decides when it ends at once."""
+    def __init__(
+        self, config: uvicorn.Config, on_ready: Callable[[], None], beat: Callable[[], None] | None = None
+    ) -> None:
+        """Of a worker, which says by `beat` that its event loop turns, the parent decides when it ends at once."""
         super().__init__(config)
         self._on_ready = on_ready
-        self._is_worker = is_worker
+        self._beat = beat
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
         await super().startup(sockets)
         self._on_ready()
+        if self._beat is not None:
+            self._keep_beating(self._beat)
+
+    def _keep_beating(self, beat: Callable[[], None]) -> None:
+        """Beat until the process ends, also while the last requests are finished."""
+        beat()
+        asyncio.get_running_loop().call_later(BEAT_S, self._keep_beating, beat)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests that were begun finish, and close everything else.
+
+        Uvicorn's own closes only connections that exist at this moment. One whose TLS handshake ends later would be
+        waited for as if it had a request, until the time is over and real requests are cut.
+        """
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._drain()
+        except TimeoutError:
+            logger.error("%d requests did not finish in time and are cut", len(self.server_state.tasks))
+            for task in list(self.server_state.tasks):
+                task.cancel()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
+
+    async def _drain(self) -> None:
+        state, closing_since = self.server_state, dict[object, float]()
+        now = asyncio.get_running_loop().time
+        while (state.connections or state.tasks) and not self.force_exit:
+            for connection in list(state.connections):
+                connection.shutdown()  # closes it, or sees to it that it closes after the request that it has
+                if connection.transport.is_closing() and now() - closing_since.setdefault(connection, now()) > LINGER_S:
+                    connection.transport.abort()  # a TLS client that does not answer the close
+            await asyncio.sleep(DRAIN_TICK_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -207,7 +254,7 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         """Finish what was begun, and end."""
-        self.force_exit = self.should_exit and not self._is_worker
+        self.force_exit = self.should_exit and self._beat is None
         self.should_exit = True
 
 
@@ -216,10 +263,9 @@ def run(
     listener: socket.socket,
     warehouses: list[Warehouse],
     ready: Callable[[], None],
-    *,
-    is_worker: bool = False,
+    beat: Callable[[], None] | None = None,
 ) -> None:
-    """Serve in this process until a signal comes."""
+    """Serve in this process until a signal comes; a worker calls `beat` now and then."""
     from lancehouse.server.protocol import protocol
 
     memory.share_heaps()
@@ -249,7 +295,7 @@ def run(
     )
     config.load()
     config.ssl = tls_context(settings)
-    server = Server(config, ready, is_worker=is_worker)
+    server = Server(config, ready, beat)
     try:
         server.run([listener])
     finally:

@@ -32,7 +32,17 @@ DEFAULT_WAREHOUSE = "main"
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
 BACKEND_KEYS = ("impl", "properties", "roots")
-WAREHOUSE_KEYS = ("location", "roots", "storage", "vend", "role_arn", "cache", "blob_roots", "managed_by")
+WAREHOUSE_KEYS = (
+    "location",
+    "roots",
+    "storage",
+    "vend",
+    "role_arn",
+    "static_read",
+    "cache",
+    "blob_roots",
+    "managed_by",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +133,8 @@ class ServerSettings:
             **{
                 **data,
                 "limits": Limits(**data["limits"]),
-                "warehouses": tuple(_from_json(each) for each in data["warehouses"]),
-                "default": _from_json(data["default"]),
+                "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
+                "default": warehouse_from_json(data["default"]),
                 "roots": {name: tuple(places) for name, places in data["roots"].items()},
                 "issuers": tuple(data["issuers"]),
                 "backends": tuple(BackendSettings(**backend) for backend in data["backends"]),
@@ -132,7 +142,8 @@ class ServerSettings:
         )
 
 
-def _from_json(data: Mapping[str, Any]) -> Warehouse:
+def warehouse_from_json(data: Mapping[str, Any]) -> Warehouse:
+    """As a worker gets it."""
     return Warehouse(**{**data, **{key: tuple(data[key]) for key in ("roots", "blob_roots")}})
 
 
@@ -162,7 +173,28 @@ def _value(setting: Setting, given: Mapping[str, str | None], read: Mapping[str,
         raise InvalidInputError(f"{source} {error}") from None
 
 
+def configured_names(file: str) -> frozenset[str]:
+    """The warehouses and backends that a server's file names. Secrets that it takes from the environment may be absent.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or is no YAML of that form.
+    """
+    read = _read_yaml(file)
+    return frozenset(str(name) for key in ("warehouses", "backends") for name in _mapping(key, read.get(key)))
+
+
 def _read_file(file: str) -> dict[str, Any]:
+    named = {key: _substituted(key, value) for key, value in _read_yaml(file).items()}
+    _check_keys(
+        named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"], f"the file {file}"
+    )
+    for name, described in _mapping("warehouses", named.get("warehouses")).items():
+        if isinstance(described, dict):
+            _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
+    return named
+
+
+def _read_yaml(file: str) -> dict[str, Any]:
     import yaml
 
     try:
@@ -183,14 +215,7 @@ def _read_file(file: str) -> dict[str, Any]:
         return {}
     if not isinstance(read, dict):
         raise InvalidInputError(f"the file {file} must hold keys and values")
-    named = {str(key).replace("-", "_"): _substituted(str(key), value) for key, value in read.items()}
-    _check_keys(
-        named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"], f"the file {file}"
-    )
-    for name, described in _mapping("warehouses", named.get("warehouses")).items():
-        if isinstance(described, dict):
-            _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
-    return named
+    return {str(key).replace("-", "_"): value for key, value in read.items()}
 
 
 def _loader() -> Any:
@@ -284,7 +309,10 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
-    storage = _mapping(f"{place}.storage", fields.get("storage"))
+    storage, static_read = (
+        {str(key): _property(value) for key, value in _mapping(f"{place}.{name}", fields.get(name)).items()}
+        for name in ("storage", "static_read")
+    )
     cache = fields.get("cache")
     manager = str(fields.get("managed_by") or STORAGE)
     if manager not in (STORAGE, IMPL):
@@ -294,12 +322,13 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
         name,
         _location(f"{place}.location", fields.get("location")),
         _locations(f"{place}.roots", fields.get("roots")),
-        {str(key): _property(value) for key, value in storage.items()},
+        storage,
         vend,
         str(fields["role_arn"]) if fields.get("role_arn") else None,
         _location(f"{place}.cache", cache) if cache else None,
         _locations(f"{place}.blob_roots", fields.get("blob_roots")),
         manager,
+        static_read,
     )
 
 

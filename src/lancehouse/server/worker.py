@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
 
-from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server.run import die_with, run
-from lancehouse.server.settings import ServerSettings
+from lancehouse.server.settings import ServerSettings, warehouse_from_json
 
 
 def _ready() -> None:
     os.write(1, b"ready\n")
+
+
+def _beat() -> None:
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # nobody reads: the parent is stopped, or gone
+        os.write(1, b".")
 
 
 def _parent_ends() -> None:
@@ -24,9 +29,10 @@ def main() -> None:
     """Serve on the socket that the parent has bound. The parent has blocked SIGINT: it alone says when to stop."""
     told = json.loads(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=told["socket"])
-    warehouses = [Warehouse(**{**each, "roots": tuple(each["roots"])}) for each in told["warehouses"]]
+    warehouses = [warehouse_from_json(warehouse) for warehouse in told["warehouses"]]
     die_with(_parent_ends)
-    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready, is_worker=True)
+    os.set_blocking(1, False)
+    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready, _beat)
 
 
 if __name__ == "__main__":

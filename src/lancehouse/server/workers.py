@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
@@ -32,6 +32,27 @@ MOST_CRASHES = 5
 WITHIN_S = 60.0
 GRACE_S = 5.0
 """Beyond what requests are given to finish."""
+SILENT_S = 20.0
+"""After which a worker without a sign of life is taken to hang. Signs come every second from its event loop, which
+turns however busy its threads are."""
+LONGEST_TICK_S = 1.0
+"""What one round of the parent counts at most: if it was itself stopped, or the machine was, its workers were not
+silent for that long; and where the machine is so busy that a round takes longer, they are given more time."""
+READY = b"\n"
+"""What a worker's first line ends with; signs of life have none."""
+
+
+class Silence:
+    """How long each worker has been silent, in rounds of the parent."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def count(self, pids: Iterable[int], heard: Collection[int], elapsed_s: float) -> list[int]:
+        """Take note of one round; those of the workers that hang."""
+        counted = min(elapsed_s, LONGEST_TICK_S)
+        self._seconds = {pid: 0.0 if pid in heard else self._seconds.get(pid, 0.0) + counted for pid in pids}
+        return [pid for pid, silent_s in self._seconds.items() if silent_s > SILENT_S]
 
 
 class Workers:
@@ -83,25 +104,37 @@ class Workers:
         self._starting.add(worker.pid)
 
     def _watch(self, ready: Callable[[], None]) -> None:
-        announced = False
+        announced, silence, before = False, Silence(), time.monotonic()
         while not self._is_stopping:
-            self._listen()
+            heard = self._listen()
+            before, elapsed_s = time.monotonic(), time.monotonic() - before
+            serving = [each.pid for each in self._running if each.pid not in self._starting]
+            self._end_hanging(silence.count(serving, heard, elapsed_s))
             for worker in [each for each in self._running if each.poll() is not None]:
                 self._replace(worker, announced)
             if not announced and not self._starting:
                 announced = True
                 ready()
 
-    def _listen(self) -> None:
-        """Wait a moment for workers that say they are ready."""
-        pipes = {each.stdout: each for each in self._running if each.pid in self._starting and each.stdout}
-        if not pipes:
-            time.sleep(TICK_S)
-            return
+    def _listen(self) -> set[int]:
+        """Wait a moment for workers that say they are ready, or alive; which did."""
+        pipes = {each.stdout.fileno(): each for each in self._running if each.stdout}
         said, _, _ = select.select(list(pipes), [], [], TICK_S)
+        heard = set()
         for pipe in said:
-            if pipe.readline():
-                self._starting.discard(pipes[pipe].pid)
+            if words := os.read(pipe, 4096):  # nothing: it has ended
+                heard.add(pipes[pipe].pid)
+                if READY in words:
+                    self._starting.discard(pipes[pipe].pid)
+        if said and not heard:
+            time.sleep(TICK_S)
+        return heard
+
+    def _end_hanging(self, pids: Collection[int]) -> None:
+        for worker in self._running:
+            if worker.pid in pids and worker.poll() is None:
+                logger.error("worker %d gave no sign of life for %g s and is killed", worker.pid, SILENT_S)
+                worker.kill()  # a process that is stopped takes no other signal
 
     def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
         self._forget(worker)

@@ -52,6 +52,17 @@ COMMITS = Statement(
 )
 
 
+COMMITS_BETWEEN = Statement(
+    select(*(c.c[name] for name in COMMIT))
+    .where(
+        c.c.entry_id == bindparam("entry"),
+        c.c.snapshot_id >= bindparam("first"),
+        c.c.snapshot_id <= bindparam("last"),
+    )
+    .order_by(c.c.id.desc())
+)
+
+
 def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None:
     """Add versions."""
     tx.run_many(
@@ -113,6 +124,11 @@ def list_commits(tx: Tx, entry_id: int, limit: int | None = None) -> list[Commit
     """The changes of a table, newest first."""
     size = EVERYTHING if limit is None else limit
     return [CommitRow(*row) for row in tx.all(COMMITS, {"entry": entry_id, "size": size})]
+
+
+def list_commits_between(tx: Tx, entry_id: int, first: int, last: int) -> list[CommitRow]:
+    """The changes of a table that name a snapshot with an id from `first` to `last`, newest first."""
+    return [CommitRow(*row) for row in tx.all(COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})]
 
 
 def _snapshot(

@@ -8,9 +8,9 @@ from hashlib import blake2b
 from typing import Any
 
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError
-from sqlalchemy import bindparam, delete, literal_column, or_, select, update
+from sqlalchemy import bindparam, delete, func, literal_column, or_, select, update
 
-from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, key, levels, parsed, path
+from lancehouse.store.columns import EVERYTHING, NONE, SEPARATOR, dumped, indexed, insertion, key, levels, parsed, path
 from lancehouse.store.failures import DanglingError, TakenError
 from lancehouse.store.model import entries as e
 from lancehouse.store.model import namespaces as n
@@ -53,6 +53,19 @@ LIST = Statement(
     .where(
         e.c.namespace_id == bindparam("namespace"),
         e.c.kind.in_([bindparam(kind) for kind in KINDS]),
+        e.c.name > bindparam("after"),
+    )
+    .order_by(e.c.name)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+LIST_REST = Statement(
+    select(e.c.name)
+    .join(n, n.c.id == e.c.namespace_id)
+    .where(
+        n.c.warehouse_id == bindparam("warehouse"),
+        n.c.path_key == bindparam("here"),
+        e.c.kind == bindparam("kind_0"),
         e.c.name > bindparam("after"),
     )
     .order_by(e.c.name)
@@ -112,6 +125,65 @@ def list_entries(
     wanted = [*kinds, *[next(iter(kinds))] * len(KINDS)]
     values = {"namespace": namespace_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
     return [row[0] for row in tx.all(LIST, {**values, **dict(zip(KINDS, wanted, strict=False))})]
+
+
+def list_everywhere(
+    tx: Tx,
+    warehouse_id: int,
+    kind: Kind,
+    after: tuple[tuple[str, ...], str] | None = None,
+    limit: int | None = None,
+    below: Collection[tuple[str, ...]] = (),
+) -> list[tuple[tuple[str, ...], str]]:
+    """Namespace and name of the entries of a kind in all namespaces of a warehouse, in the order of an index.
+
+    Args:
+        tx: the transaction.
+        warehouse_id: of the warehouse.
+        kind: of the entries.
+        after: the last one of the page before; it need not be there any more.
+        limit: how many at most.
+        below: only those in these namespaces and below them; if there are none, all.
+    """
+    size = EVERYTHING if limit is None else limit
+    found: list[tuple[tuple[str, ...], str]] = []
+    here = ""
+    if after is not None:
+        # The rest of one namespace, and then the namespaces behind it: each is one range of an index.
+        here = key(path(after[0]))
+        values = {"warehouse": warehouse_id, "here": here, "kind_0": kind, "after": after[1], "size": size}
+        found = [(after[0], row[0]) for row in tx.all(LIST_REST, values)]
+    places = [path(levels) for levels in below]
+    values = {"warehouse": warehouse_id, "here": here, "kind_0": kind, "size": size - len(found)}
+    for number, place in enumerate(places):
+        start = f"{place}{SEPARATOR}"
+        values |= {f"place_{number}": place, f"start_{number}": start, f"length_{number}": len(start)}
+    return found + [(levels(row[0]), row[1]) for row in tx.all(_everywhere(len(places)), values)]
+
+
+@cache
+def _everywhere(places: int) -> Statement:
+    """Entries of one kind behind a namespace, within a number of places."""
+    clause = (
+        select(n.c.path, e.c.name)
+        .join(e, e.c.namespace_id == n.c.id)
+        .where(
+            n.c.warehouse_id == bindparam("warehouse"),
+            n.c.path_key > bindparam("here"),
+            e.c.kind == bindparam("kind_0"),
+        )
+    )
+    if places:
+        within = [
+            (n.c.path == bindparam(f"place_{number}"))
+            | (
+                func.substr(n.c.path, literal_column("1"), bindparam(f"length_{number}"))
+                == bindparam(f"start_{number}")
+            )
+            for number in range(places)
+        ]
+        clause = clause.where(or_(*within))
+    return Statement(clause.order_by(n.c.path_key, e.c.name).limit(bindparam("size")).offset(NONE))
 
 
 def insert_entry(

@@ -36,6 +36,7 @@ TOKENS = Statement(
     select(t.c.label, t.c.created_ms).where(t.c.principal_id == bindparam("principal")).order_by(t.c.label)
 )
 DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
+DELETE_TOKENS = Statement(delete(t).where(t.c.principal_id == bindparam("principal")))
 PUT_GRANT = Statement(insertion(g, "principal_id", "role", "warehouse", "path_key", "path").on_conflict_do_nothing())
 DELETE_GRANT = Statement(
     delete(g).where(
@@ -112,6 +113,11 @@ def list_tokens(tx: Tx, principal_id: int) -> list[tuple[str, int]]:
 def delete_token(tx: Tx, principal_id: int, label: str) -> bool:
     """Forget a token; False if there is none of that label."""
     return tx.run(DELETE_TOKEN, {"principal": principal_id, "called": label}) == 1
+
+
+def delete_tokens(tx: Tx, principal_id: int) -> None:
+    """Forget all tokens of a principal."""
+    tx.run(DELETE_TOKENS, {"principal": principal_id})
 
 
 def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:

@@ -1,0 +1,130 @@
+"""Attempts to log in: who sends wrong secrets is slowed down, and nobody else is.
+
+Failures are counted by principal and peer together. By principal alone, anybody could lock a principal out by guessing;
+by peer alone, one wrong program would lock out all others behind the same proxy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+from lance_namespace.errors import ServiceUnavailableError, ThrottlingError
+
+from lancehouse.catalog.hashes import digest
+
+FREE = 5
+"""Wrong secrets in a row that cost nothing: people mistype, and programs start with an old secret."""
+FIRST_S = 1.0
+LONGEST_S = 60.0
+"""The pause after a failure doubles with each, up to this."""
+FORGOTTEN_S = 900.0
+"""After which failures no longer count."""
+COUNTED = 10_000
+"""Pairs of principal and peer that are counted at most. To push one out takes that many wrong secrets, which takes
+longer than its pause."""
+
+WAITING = 256
+"""Logins that wait for a thread at once. More would take all requests that a worker answers at once."""
+WAITING_OF_A_PEER = 128
+
+
+class SlowDownError(ThrottlingError):
+    """Too many wrong secrets came; the next one is looked at after `retry_after_s`."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.retry_after_s = max(1, -int(-wait_s // 1))
+        super().__init__(f"too many wrong secrets for this client id from your address; wait {self.retry_after_s} s")
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int
+    last_at: float
+
+    @property
+    def pause_s(self) -> float:
+        over = self.count - FREE
+        return min(FIRST_S * 2.0 ** min(over, 32), LONGEST_S) if over >= 0 else 0.0
+
+
+class Attempts:
+    """Counts wrong secrets. All of it is in memory, of this process alone."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, client_id: str, peer: str) -> None:
+        """Refuse an attempt that comes before the pause is over.
+
+        Raises:
+            SlowDownError: it says how long to wait.
+        """
+        with self._lock:
+            failures = self._failures.get(_key(client_id, peer))
+            wait_s = 0.0 if failures is None else failures.last_at + failures.pause_s - self._clock()
+        if wait_s > 0:
+            raise SlowDownError(wait_s)
+
+    def count_failure(self, client_id: str, peer: str) -> None:
+        """Take note of a wrong secret."""
+        key, now = _key(client_id, peer), self._clock()
+        with self._lock:
+            before = self._failures.pop(key, None)
+            count = before.count if before and now - before.last_at < FORGOTTEN_S else 0
+            self._failures[key] = _Failures(count + 1, now)
+            while len(self._failures) > COUNTED:
+                self._failures.popitem(last=False)
+
+    def forget(self, client_id: str, peer: str) -> None:
+        """Start counting anew, after the right secret came."""
+        with self._lock:
+            self._failures.pop(_key(client_id, peer), None)
+
+
+class Waiting:
+    """Limits how many logins wait for a thread, of all peers and of one. For the event loop's thread alone."""
+
+    def __init__(self) -> None:
+        self._peers: Counter[str] = Counter()
+
+    @contextmanager
+    def enter(self, peer: str) -> Iterator[None]:
+        """Wait with the others.
+
+        Raises:
+            ServiceUnavailableError: too many wait already.
+        """
+        key = network(peer)
+        if self._peers.total() >= WAITING or self._peers[key] >= WAITING_OF_A_PEER:
+            raise ServiceUnavailableError("too many clients ask for tokens at once; try again")
+        self._peers[key] += 1
+        try:
+            yield
+        finally:
+            self._peers[key] -= 1
+            if not self._peers[key]:
+                del self._peers[key]
+
+
+def network(peer: str) -> str:
+    """Who a peer is: its address; of IPv6 the first 64 bits, for a single host has all of the rest."""
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or address.exploded[:19])
+    return str(address)
+
+
+def _key(client_id: str, peer: str) -> str:
+    """Of constant length, whatever somebody invents as a client id."""
+    return digest(f"{network(peer)} {client_id}")

@@ -1,0 +1,130 @@
+"""All tables of a warehouse, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError, PermissionDeniedError
+
+from lancehouse.catalog import listing
+from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store import repository
+from lancehouse.store.database import Database, Tx
+
+LONG = ("a", "x" * 255, "y" * 255)
+"""A path that is too long for an index as it is."""
+SPACES: tuple[tuple[str, ...], ...] = (("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("b",), LONG[:2], LONG)
+
+MANY = [Grant(Role.READER, "main", (f"x{number}",)) for number in range(listing.MOST_PLACES)]
+
+Named = tuple[tuple[str, ...], str]
+
+
+@pytest.fixture
+def filled(catalog: Catalog, main: Warehouse) -> Catalog:
+    """Five Lance tables in each of some namespaces, between entries of other kinds; one in another warehouse."""
+    other = catalog.warehouse("other")
+
+    def insert(tx: Tx, namespace: repository.NamespaceRow | None, name: str, kind: Any) -> None:
+        assert namespace
+        place = f"/{namespace.id}/{name}"
+        values: dict[str, Any] = {"uuid": place, "location": place, "location_key": f"{place}/", "properties": {}}
+        assert repository.insert_entry(tx, namespace.id, name=name, kind=kind, now_ms=1, **values)
+
+    def work(tx: Tx) -> None:
+        for levels in SPACES:
+            namespace = repository.insert_namespace(tx, main.id, levels, {})
+            for number in range(5):
+                insert(tx, namespace, f"t{number}", "lance")
+                insert(tx, namespace, f"t{number} is a view", "view")
+            insert(tx, namespace, "iceberg", "iceberg")
+        repository.insert_namespace(tx, main.id, ("empty",), {})
+        insert(tx, repository.insert_namespace(tx, other.id, ("a",), {}), "elsewhere", "lance")
+
+    catalog.database.write(work)
+    return catalog
+
+
+def pages(catalog: Catalog, warehouse: Warehouse, grants: Sequence[Grant], limit: int) -> list[list[Named]]:
+    caller = Caller(Identity("ada", tuple(grants)))
+    found, token = [], None
+    while True:
+        page, token = listing.lance_tables(catalog.database, caller, warehouse, token, limit)
+        found.append(page)
+        if token is None:
+            return found
+
+
+def of(*spaces: tuple[str, ...]) -> set[Named]:
+    return {(levels, f"t{number}") for levels in spaces for number in range(5)}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5, 7, 35, 100])
+@pytest.mark.parametrize(
+    ("grants", "seen"),
+    [
+        ([Grant(Role.READER)], of(*SPACES)),
+        ([Grant(Role.WRITER, "main")], of(*SPACES)),
+        ([Grant(Role.READER, "main", ("a",))], of(*(space for space in SPACES if space[0] == "a"))),
+        ([Grant(Role.READER, "main", ("a", "b"))], of(("a", "b"), ("a", "b", "c"))),
+        ([Grant(Role.READER, "main", LONG)], of(LONG)),
+        ([Grant(Role.READER, "main", ("b",)), Grant(Role.ADMIN, "main", ("a", "b", "c"))], of(("b",), ("a", "b", "c"))),
+        ([*MANY, Grant(Role.READER, "main", ("b",))], of(("b",))),
+        ([Grant(Role.READER, "main", ("gone",))], set()),
+    ],
+)
+def test_pages_hold_what_a_caller_may_read(
+    filled: Catalog, main: Warehouse, grants: list[Grant], seen: set[Named], limit: int
+) -> None:
+    found = pages(filled, main, grants, limit)
+    names = [name for page in found for name in page]
+    assert len(names) == len(set(names))
+    assert set(names) == seen
+    assert all(len(page) == limit for page in found[:-1])
+    whole, token = listing.lance_tables(filled.database, Caller(Identity("ada", tuple(grants))), main, None, None)
+    assert (whole, token) == (names, None)
+
+
+def test_a_page_is_one_read(filled: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[object] = []
+    read = Database.read
+
+    def counted(database: Database, work: Callable[[Tx], Any]) -> Any:
+        reads.append(work)
+        return read(database, work)
+
+    monkeypatch.setattr(Database, "read", counted)
+    _, token = listing.lance_tables(filled.database, caller, main, None, 2)
+    assert len(reads) == 1
+    listing.lance_tables(filled.database, caller, main, token, 30)
+    assert len(reads) == 2
+
+
+def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Warehouse, caller: Caller) -> None:
+    first, token = listing.lance_tables(filled.database, caller, main, None, 2)
+    assert first == [(("a",), "t0"), (("a",), "t1")]
+
+    def drop(tx: Tx) -> None:
+        entry = repository.find_entry(tx, main.id, *first[-1])
+        assert entry
+        repository.delete_entry(tx, entry.id)
+
+    filled.database.write(drop)
+    assert listing.lance_tables(filled.database, caller, main, token, 2)[0] == [(("a",), "t2"), (("a",), "t3")]
+
+
+@pytest.mark.parametrize(
+    ("token", "limit", "words"), [("!", 1, "page_token"), ("YQ", 1, "page_token"), (None, -1, "limit -1")]
+)
+def test_what_is_refused(catalog: Catalog, main: Warehouse, token: str | None, limit: int, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        listing.lance_tables(catalog.database, Caller(ANYBODY), main, token, limit)
+
+
+def test_nothing_for_those_who_may_read_nothing(filled: Catalog, main: Warehouse) -> None:
+    with pytest.raises(PermissionDeniedError, match="ada is no reader of warehouse main"):
+        pages(filled, main, [Grant(Role.ADMIN, "other")], 1)
