@@ -142,6 +142,7 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
     from lancehouse.server.app import App
     from lancehouse.server.auth import Authenticator
     from lancehouse.server.issuers import IssuerSettings
+    from lancehouse.server.origins import Origins
 
     database = opening.open_database(settings.db)
     catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
@@ -152,7 +153,8 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
     name = uuid4().hex
     backends = _backends(settings, warehouses, f"{inside.SCHEME}://{name}/iceberg")
     more = [*lance.routes(backends), *console.routes(backends)]
-    app = App(catalog, authenticator, limits=settings.limits, log=log, more=more)
+    origins = Origins(settings.allowed_hosts, settings.host)
+    app = App(catalog, authenticator, limits=settings.limits, log=log, more=more, origins=origins)
     inside.offer(name, app.inside)
     return app
 

@@ -44,6 +44,8 @@ class ServerSettings:
     workers: int = 1
     auth: bool = False
     insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which people reach it, besides its addresses."""
     tls_cert: str | None = None
     tls_key: str | None = None
     log_level: str = "info"
@@ -110,6 +112,7 @@ class ServerSettings:
         return cls(
             **{
                 **data,
+                "allowed_hosts": tuple(data["allowed_hosts"]),
                 "limits": Limits(**data["limits"]),
                 "warehouses": tuple(_from_json(each) for each in data["warehouses"]),
                 "default": _from_json(data["default"]),
