@@ -57,8 +57,8 @@ class Sender:
             while self.left and not self.answer:
                 self.left -= self.socket.send(b" " * min(self.left, MIB))
         with suppress(OSError):
-            self.answer = self.answer or self.socket.recv(65536)
-        return bool(self.answer)
+            self.answer += self.socket.recv(65536)
+        return self.answer.endswith(b"}")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def filled(server: Served, path: str, headers: dict[str, str], count: int, *, he
     senders = [Sender(server, path, headers) for _ in range(count)]
     try:
         until(lambda: sum(sender.go_on() for sender in senders) >= count - held, f"no more than {held} are held")
-        yield [sender.answer for sender in senders if sender.answer]
+        yield [sender.answer for sender in senders if sender.go_on()]
     finally:
         for sender in senders:
             sender.socket.close()

@@ -122,19 +122,19 @@ async def _received(receive: Receive, limit: int, memory: Reservation) -> bytes:
 
 
 def _unzip(raw: bytes, limit: int, memory: Reservation) -> bytes:
-    """A gzip body. How large it will be stands at its end: it is not unpacked if that is too much."""
-    size = int.from_bytes(raw[-4:], "little")
-    if size > limit:
-        raise _too_large(limit)
-    if size > max(FREE, RATIO * len(raw)):
-        raise too_dense()
+    """A gzip body. How large it will be stands at its end: no more is reserved and unpacked."""
+    most = min(limit, max(FREE, RATIO * len(raw)))
+    declared = int.from_bytes(raw[-4:], "little")
+    size = min(declared, most)
     memory.grow(size)
     unpacker = zlib.decompressobj(wbits=31)
     try:
         body = unpacker.decompress(raw, size + 1)
     except zlib.error:
         raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
-    if len(body) != size or not unpacker.eof or unpacker.unused_data:
+    if len(body) > most:
+        raise _too_large(limit) if most == limit else too_dense()
+    if len(body) != declared or not unpacker.eof or unpacker.unused_data:
         raise InvalidInputError("the body is gzip that ends too early, or goes on after its end")
     return body
 

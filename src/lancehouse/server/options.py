@@ -108,7 +108,7 @@ class Setting:
     @property
     def shown(self) -> str:
         """The default as people write it; nothing where there is none."""
-        if self.default in (None, False, ()):
+        if self.default in (None, False):
             return ""
         if self.read is _size:
             return _shown_size(self.default)
@@ -122,7 +122,7 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("workers", _number(1, 256), 1, "processes that answer"),
     Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
     Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
-    Setting("allowed_hosts", _hosts, (), "names of the server besides its addresses, separated by commas"),
+    Setting("allowed_hosts", _hosts, None, "names of the server besides its addresses, separated by commas"),
     Setting("tls_cert", _file, None, "PEM file with the server's certificate: it speaks HTTPS"),
     Setting("tls_key", _file, None, "PEM file with its key"),
     Setting("issuer", _text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"),

@@ -86,6 +86,7 @@ class ServerSettings:
             missing = "--tls-key" if values["tls_cert"] else "--tls-cert"
             raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
+        values["allowed_hosts"] = values["allowed_hosts"] or ()
         issuers = _issuers(values.pop("issuer"), values.pop("issuer_audience"), read.get("issuers"))
         return cls(
             **values,
