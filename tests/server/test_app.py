@@ -166,32 +166,22 @@ def test_too_many_requests_at_once(awkward: Client) -> None:
     assert awkward.send("GET", "/iceberg/v1/config?warehouse=main").status == 200
 
 
-CHUNKED = (
-    b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-)
+POST = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (
-            b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n",
-            413,
-        ),  # known before a byte of it came
+        (POST + b"content-length: 1001\r\n\r\n", 413),  # known before a byte of it came
         (CHUNKED + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\ny\r\n0\r\n\r\n", 413),
-        (
-            b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\nabc",
-            408,
-        ),
+        (POST + b"content-length: 10\r\n\r\nabc", 408),
         (CHUNKED + b"5\r\nab", 408),
         (b"GET /health/live HTTP/1.1\r\nhost: x\r\n", 408),  # a head that does not end
         (b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 70_000, 431),
         (b"nonsense\r\n\r\n", 400),
         (b"GET /iceberg/v1/\xc3\xbc HTTP/1.1\r\nhost: x\r\n\r\n", 400),
-        (
-            b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: -1\r\n\r\n",
-            400,
-        ),
+        (POST + b"content-length: -1\r\n\r\n", 400),
     ],
 )
 def test_requests_that_are_not_taken(awkward: Client, request_: bytes, status: int) -> None:
