@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
 
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.server.errors import TooLargeError
+from lancehouse.server.responses import Response
 
 
 class Budget:
@@ -45,7 +46,7 @@ class Reservation:
 
     def __init__(self, budget: Budget) -> None:
         self.size = 0
-        self.is_handed_over = False
+        self.is_handed_over = self._is_over = False
         self._budget = budget
 
     def grow(self, size: int) -> None:
@@ -61,27 +62,38 @@ class Reservation:
                 f"the request takes more than {total} bytes of memory, which is all that the server has for requests; "
                 "send it in parts"
             )
-        if not self._budget.add(size, total):
+        if self._is_over or not self._budget.add(size, total):
             raise ServiceUnavailableError("the server holds as many requests as its memory allows; try again")
         self.size += size
 
     def try_grow(self, size: int) -> bool:
         """Hold so many bytes more if that leaves half of all memory to others; for those who can do without."""
-        if not self._budget.add(size, self._budget.total // 2):
+        if self._is_over or not self._budget.add(size, self._budget.total // 2):
             return False
         self.size += size
         return True
 
     def shrink(self, size: int) -> None:
         """Give some back."""
+        size = min(size, self.size)
         self._budget.add(-size, 0)
         self.size -= size
 
     def release(self) -> None:
-        """Give all back."""
+        """Give all back, and hold nothing more."""
+        self._is_over = True
         self.shrink(self.size)
 
-    def release_after(self, work: Future[Any]) -> None:
-        """Give all back when `work` is done, however long others wait for it."""
+    def release_after(self, work: Future[Response]) -> None:
+        """Give all back when `work` is done, however long others wait for it, and its answer is sent.
+
+        The rows of an answer are made while they are sent, and what makes them keeps the request.
+        """
         self.is_handed_over = True
-        work.add_done_callback(lambda _: self.release())
+        work.add_done_callback(self._finish)
+
+    def _finish(self, work: Future[Response]) -> None:
+        if work.cancelled() or work.exception() is not None or work.result().parts is None:
+            self.release()
+        else:
+            weakref.finalize(work.result().parts, self.release)
