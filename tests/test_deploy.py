@@ -77,9 +77,11 @@ def test_the_server_takes_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     described = read("compose.yml")["services"]["lancehouse"]
     for key, value in described["environment"].items():
         monkeypatch.setenv(key, value)
-    settings = ServerSettings.parse({}, file=str(ROOT / "deploy" / "lancehouse.yaml"))
+    given = {"db": described["environment"]["LANCEHOUSE_DB"]}
+    settings = ServerSettings.parse(given, file=str(ROOT / "deploy" / "lancehouse.yaml"))
     assert settings.db == "postgresql://lancehouse:local-only@postgres/lancehouse"
-    assert (settings.host, settings.insecure, settings.port) == ("0.0.0.0", True, 8181)
+    assert (settings.host, settings.port) == ("0.0.0.0", 8181)
+    assert (settings.auth, settings.insecure) == (True, False)  # a page in a browser reaches ports of this machine too
     (warehouse,) = settings.warehouses
     minio = read("compose.yml")["services"]["minio"]["environment"]
     assert warehouse.storage["aws_access_key_id"] == minio["MINIO_ROOT_USER"]
@@ -115,6 +117,7 @@ def test_what_the_page_says() -> None:
     minio = read("compose.yml")["services"]["minio"]
     assert found["properties"]["storage.aws_secret_access_key"] == minio["environment"]["MINIO_ROOT_PASSWORD"]
     assert found["properties"]["storage.aws_endpoint"].removeprefix("http://") in minio["ports"][0]
+    assert "credential" in found["properties"]  # the server asks who calls
     assert "were not run here" in page
     polaris, unity = (read("compose.catalogs.yml")["services"][name] for name in ("polaris", "unity"))
     assert f"localhost:{polaris['ports'][0].split(':')[1]},credential=root:local-only" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -65,6 +66,12 @@ class Heard:
         return self.status, self.json["code"]
 
 
+def content_type(path: str) -> dict[str, str]:
+    """The header field for the body of an operation."""
+    takes_rows = re.search(r"/table/[^/]+/(create|insert|merge_insert)(\?|$)", path)
+    return {"content-type": f"application/{'vnd.apache.arrow.stream' if takes_rows else 'json'}"}
+
+
 def ask(
     server: Served,
     method: str,
@@ -73,10 +80,10 @@ def ask(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 60,
 ) -> Heard:
-    """One request over a connection of its own."""
+    """One request over a connection of its own; its body is JSON or rows, unless the headers say otherwise."""
     connection = HTTPConnection(urlsplit(server.uri).netloc, timeout=timeout_s)
     try:
-        connection.request(method, path, body, dict(headers or {}))
+        connection.request(method, path, body, {**content_type(path), **(headers or {})})
         answer = connection.getresponse()
         named = {name.lower(): value for name, value in answer.getheaders()}
         return Heard(answer.status, named, answer.read())
@@ -205,7 +212,7 @@ class Conversation:
     def __init__(self, server: Served, path: str, headers: dict[str, str]) -> None:
         self._connection = HTTPConnection(urlsplit(server.uri).netloc, timeout=DEADLINE_S)
         self._connection.putrequest("POST", path)
-        for name, value in headers.items():
+        for name, value in {**content_type(path), **headers}.items():
             self._connection.putheader(name, value)
         self._connection.endheaders()
         self._answer: HTTPResponse | None = None

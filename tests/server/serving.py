@@ -74,7 +74,8 @@ class Client:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, path, data, {**self.headers, **(headers or {})})
+            kind = {} if data is None else {"content-type": "application/json"}
+            connection.request(method, path, data, {**kind, **self.headers, **(headers or {})})
             reply = connection.getresponse()
             return Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
         finally:

@@ -166,21 +166,22 @@ def test_too_many_requests_at_once(awkward: Client) -> None:
     assert awkward.send("GET", "/iceberg/v1/config?warehouse=main").status == 200
 
 
-CHUNKED = b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+POST = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 1001\r\n\r\n", 413),  # known before a byte of it came
+        (POST + b"content-length: 1001\r\n\r\n", 413),  # known before a byte of it came
         (CHUNKED + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\ny\r\n0\r\n\r\n", 413),
-        (b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc", 408),
+        (POST + b"content-length: 10\r\n\r\nabc", 408),
         (CHUNKED + b"5\r\nab", 408),
         (b"GET /health/live HTTP/1.1\r\nhost: x\r\n", 408),  # a head that does not end
         (b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 70_000, 431),
         (b"nonsense\r\n\r\n", 400),
         (b"GET /iceberg/v1/\xc3\xbc HTTP/1.1\r\nhost: x\r\n\r\n", 400),
-        (b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n", 400),
+        (POST + b"content-length: -1\r\n\r\n", 400),
     ],
 )
 def test_requests_that_are_not_taken(awkward: Client, request_: bytes, status: int) -> None:
@@ -203,7 +204,8 @@ def test_who_says_nothing_is_hung_up_on(awkward: Client) -> None:
         (b"x" * 1000, None, 1000),
         (gzip.compress(b"x" * 1000, mtime=0), "gzip", 1000),
         (gzip.compress(b"x" * 1001, mtime=0), "gzip", 413),
-        (gzip.compress(b"\0" * 10**8, 9, mtime=0)[:900], "gzip", 413),
+        (gzip.compress(b"\0" * 500_000, 9, mtime=0), "gzip", 413),
+        (gzip.compress(b"\0" * 10**8, 9, mtime=0)[:900], "gzip", 400),
         (gzip.compress(b"abc", mtime=0)[:-4], "gzip", 400),
         (gzip.compress(b"abc", mtime=0) + b"more", "gzip", 400),
         (b"abc", "gzip", 400),
@@ -217,7 +219,8 @@ def test_bodies(awkward: Client, data: bytes, coding: str | None, expected: int)
 
 
 def test_the_token_endpoint_refuses_in_the_form_of_oauth(awkward: Client) -> None:
-    answer = awkward.send("POST", "/iceberg/v1/oauth/tokens", raw=b"abc", headers={"Content-Encoding": "br"})
+    form = {"content-type": "application/x-www-form-urlencoded", "Content-Encoding": "br"}
+    answer = awkward.send("POST", "/iceberg/v1/oauth/tokens", raw=b"abc", headers=form)
     assert (answer.status, answer.json["error"]) == (400, "invalid_request")
     assert "Content-Encoding 'br' is not known here" in answer.json["error_description"]
 
@@ -310,7 +313,7 @@ def test_one_line_a_request(tmp_path: Path, level: str) -> None:
 
 
 def test_the_log_has_the_reason_of_a_refusal(tmp_path: Path) -> None:
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    form = {"content-type": "application/x-www-form-urlencoded"}
     secret = b"grant_type=client_credentials&client_id=me&client_secret=s3cr3t"
     with serving(tmp_path, more=ROUTES) as client:
         long = client.iceberg("GET", f"main/namespaces/{'n' * 400}").message
@@ -362,7 +365,7 @@ def test_authentication(tmp_path: Path) -> None:
             assert answer.headers["www-authenticate"].startswith("Bearer")
         for path in ("/health/live", "/health/ready", "/"):
             assert client.send("GET", path).status == 200
-        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        form = {"content-type": "application/x-www-form-urlencoded"}
         token = client.send("POST", "/iceberg/v1/oauth/tokens", raw=b"grant_type=client_credentials", headers=form)
         assert (token.status, token.json["error"]) == (401, "invalid_client")
         assert token.headers["cache-control"] == "no-store"
@@ -379,7 +382,7 @@ def test_a_broken_query_is_not_repeated(client: Client) -> None:
 def test_requests_on_one_connection_are_answered_in_turn(awkward: Client) -> None:
     """Some on the connection itself, some by a thread; and none after the one that is to be the last."""
     asked = ["/health/live", "/health/ready", "/health/live", "/refuse", "/", "/nonsense"]
-    head = "GET {} HTTP/1.1\r\nHost: here\r\nX-Request-Id: id{}\r\n{}\r\n"
+    head = "GET {} HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: id{}\r\n{}\r\n"
     last = len(asked) - 1
     sent = [head.format(path, at, "Connection: close\r\n" * (at == last)) for at, path in enumerate([*asked, "/"])]
     answers = raw(awkward.port, "".join(sent).encode()).split(b"HTTP/1.1 ")[1:]

@@ -73,6 +73,19 @@ def test_a_wrong_value_is_named(name: str, value: str) -> None:
         parse({name: value})
 
 
+def test_names_of_the_server() -> None:
+    settings = parse({"allowed_hosts": "lake.example.com, Lake:8181"})
+    assert settings.allowed_hosts == ("lake.example.com", "Lake:8181")
+    assert ServerSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+    assert parse().allowed_hosts == ()
+
+
+@pytest.mark.parametrize("names", ["lake example", "http://lake", "a,,b", "[::1]", ""])
+def test_names_that_are_none(names: str) -> None:
+    with pytest.raises(InvalidInputError, match="--allowed-hosts must be names"):
+        parse({"allowed_hosts": names})
+
+
 def test_every_setting_has_a_field() -> None:
     values = {each.name: str(each.default) for each in SERVER_SETTINGS if each.default is not None}
     assert parse({name: value.lower() for name, value in values.items()}) == parse()

@@ -14,12 +14,17 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 from lancehouse.lake.streams import Stream, read_stream
 from lancehouse.server import uploads
 from lancehouse.server.bodies import GoneError
-from lancehouse.server.errors import TooSlowError
+from lancehouse.server.budget import Budget, Reservation
+from lancehouse.server.errors import TooLargeError, TooSlowError
 from lancehouse.server.uploads import Body, Upload
 
 T = TypeVar("T")
 GONE = {"type": "http.disconnect"}
 LENGTH = {"content-length": "1"}
+
+
+def memory(total: int = 2**30) -> Reservation:
+    return Reservation(Budget(total))
 
 
 def parts(*data: bytes) -> list[dict[str, Any]]:
@@ -44,7 +49,7 @@ def taken(
                 await asyncio.Event().wait()
             return left.pop(0)
 
-        upload = Upload(receive, headers or LENGTH, timeout_s)
+        upload = Upload(receive, headers or LENGTH, timeout_s, memory())
         try:
             return await work(upload)
         finally:
@@ -84,7 +89,7 @@ def test_who_drips_takes_no_place_for_long() -> None:
             await asyncio.sleep(0.02)
             return {"type": "http.request", "body": b"x", "more_body": True}
 
-        upload = Upload(receive, LENGTH, 0.2)
+        upload = Upload(receive, LENGTH, 0.2, memory())
         with pytest.raises(TooSlowError, match=r"did not begin to come within 0\.2 s"):
             await asyncio.wait_for(upload.begin(), 10)
         upload.end()
@@ -97,7 +102,7 @@ def test_no_body() -> None:
 
 
 def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = gzip.compress(b"\0" * 50_000_000)
+    packed = gzip.compress(b"\0" * 15_000_000)
     largest = 0
     unpacked = Upload._unpacked
 
@@ -108,8 +113,38 @@ def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.Mo
         return made
 
     monkeypatch.setattr(Upload, "_unpacked", watched)
-    assert len(taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})) == 50_000_000
+    assert len(taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})) == 15_000_000
     assert largest <= uploads.BUFFER
+
+
+def test_little_gzip_that_is_far_too_much_is_refused() -> None:
+    packed = gzip.compress(b"\0" * 50_000_000)
+    with pytest.raises(TooLargeError, match="100 times"):
+        taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})
+
+
+def test_what_a_body_holds_is_reserved_and_given_back() -> None:
+    budget = Budget(64 * 2**20)
+    data = b"x" * (3 * 2**20)
+    reservation = Reservation(budget)
+    body = Body(io.BytesIO(data), reservation)  # type: ignore[arg-type]
+    body.read(2**20)
+    assert budget.used == 2**20
+    body.hold(5 * 2**20)
+    assert budget.used == 6 * 2**20
+    body.read(2**20)
+    body.hold(2**20)
+    assert budget.used == 2 * 2**20
+    with pytest.raises(TooLargeError):
+        body.hold(64 * 2**20)
+    other = Reservation(budget)
+    other.grow(60 * 2**20)
+    with pytest.raises(ServiceUnavailableError):
+        body.hold(20 * 2**20)
+    assert isinstance(body.read(2**20), memoryview)  # there is no memory for it, but a disk
+    reservation.release()
+    other.release()
+    assert budget.used == 0
 
 
 def test_no_more_is_held_than_is_allowed() -> None:
@@ -121,7 +156,7 @@ def test_no_more_is_held_than_is_allowed() -> None:
             sent += 100_000
             return {"type": "http.request", "body": b"x" * 100_000, "more_body": True}
 
-        upload = Upload(receive, LENGTH, 5)
+        upload = Upload(receive, LENGTH, 5, memory())
         await upload.begin()
         for _ in range(100):
             await asyncio.sleep(0)
@@ -183,7 +218,7 @@ def test_a_reader_hears_why_nobody_takes_it_in_any_more() -> None:
 def test_a_large_piece_is_put_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "SPOOLED", 1000)
     data = bytes(range(256)) * 100
-    body = Body(io.BytesIO(data))  # type: ignore[arg-type]
+    body = Body(io.BytesIO(data), memory())  # type: ignore[arg-type]
     assert body.read(500) == data[:500]
     large = body.read(20_000)
     assert isinstance(large, memoryview)
@@ -214,7 +249,7 @@ def test_one_batch_of_all_rows_is_read_in_parts(values: Any, monkeypatch: pytest
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    stream = read_stream(Body(io.BytesIO(sink.getvalue().to_pybytes())), ["t"])  # type: ignore[arg-type]
+    stream = read_stream(Body(io.BytesIO(sink.getvalue().to_pybytes()), memory()), ["t"])  # type: ignore[arg-type]
     assert isinstance(stream, Stream)
     batches = list(stream.to_reader())
     assert len(batches) > 1
@@ -230,5 +265,5 @@ def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "TemporaryFile", lambda **_: Full())
     monkeypatch.setattr(uploads, "SPOOLED", 1000)
     with pytest.raises(ServiceUnavailableError, match=r"no room for 2000 bytes of rows \(No space left on device\)"):
-        Body(io.BytesIO(b"x" * 2000)).read(2000)  # type: ignore[arg-type]
+        Body(io.BytesIO(b"x" * 2000), memory()).read(2000)  # type: ignore[arg-type]
     assert tempfile.gettempdir()

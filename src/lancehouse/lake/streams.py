@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import pyarrow as pa
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, LanceNamespaceError
+
+from lancehouse.lake.ipc import Checked, Source, viewed_size
 
 Data = bytes | io.IOBase
 """An Arrow IPC stream. What can be read but once is not held in memory."""
@@ -24,8 +27,21 @@ PARTS_HELD = 16
 class Stream:
     """Rows that come while they are written. Like a `pa.Table` that can be read but once."""
 
-    def __init__(self, reader: pa.RecordBatchReader, about: str, let_go: Callable[[], None] | None = None) -> None:
-        """Read batch by batch; `let_go` frees what can be read again, where a batch is large."""
+    def __init__(
+        self,
+        reader: pa.RecordBatchReader,
+        about: str,
+        let_go: Callable[[], None] | None = None,
+        hold: Callable[[int], None] | None = None,
+    ) -> None:
+        """Read batch by batch.
+
+        Args:
+            reader: where the batches come from.
+            about: the table, for errors.
+            let_go: frees what can be read again, where a batch is large.
+            hold: reserves memory for what Lance copies of a batch; it raises if there is none.
+        """
         self.schema = reader.schema
         self.num_rows = 0
         """So far."""
@@ -34,6 +50,7 @@ class Stream:
         self._reader: pa.RecordBatchReader | None = reader
         self._about = about
         self._let_go = let_go
+        self._hold = hold
         self._is_flat = all(_is_flat(field.type) for field in self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -50,10 +67,12 @@ class Stream:
     def _counted(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:
             while (batch := _next(reader)) is not None:
-                if not self._is_flat:
-                    batch.validate(full=True)
+                batch.validate(full=not self._is_flat)
+                viewed = sum(map(viewed_size, batch.columns))
+                if viewed and self._hold is not None:
+                    self._hold(viewed)
                 self.num_rows += batch.num_rows
-                parts = self._parts(batch)
+                parts = self._parts(batch, max(batch.nbytes, viewed, 1))
                 del batch  # before the next one is read
                 yield from parts
         except LanceNamespaceError as error:
@@ -63,9 +82,9 @@ class Stream:
             self.error = _no_stream(self._about, error)
             raise self.error from error
 
-    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """A batch in parts: Lance reads some ahead, and how large a batch is, the sender decides."""
-        rows = max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
+    def _parts(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+        """A batch of so many bytes in parts: Lance reads some ahead, and how large a batch is, the sender decides."""
+        rows = max(1, batch.num_rows * BATCH_BYTES // size)
         for number, first in enumerate(range(0, batch.num_rows, rows), 1):
             part = batch.slice(first, rows)
             if self._is_flat:
@@ -103,11 +122,18 @@ def read_stream(data: Data, id: Sequence[str] | None) -> Given:
         raise InvalidInputError(f"{about}: the request has no data: an Arrow IPC stream is needed")
     try:
         if not isinstance(data, bytes):
-            return Stream(_open(data, about), about, getattr(data, "let_go", None))
+            return _stream(data, about)
         with _open(data, about) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:
         raise _no_stream(about, error) from error
+
+
+def _stream(data: io.IOBase, about: str) -> Stream:
+    if not hasattr(data, "hold"):  # of this process itself
+        return Stream(_open(data, about), about)
+    checked = Checked(cast("Source", data), about)
+    return Stream(_open(checked, about), about, getattr(data, "let_go", None), checked.hold)
 
 
 def _open(data: Data, about: str) -> pa.RecordBatchReader:

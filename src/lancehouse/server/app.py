@@ -6,30 +6,34 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
+from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError, UnauthenticatedError
 
 from lancehouse import inside
 from lancehouse.catalog import keys
-from lancehouse.catalog.callers import Caller, IdempotencyKey, Identity
+from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
 from lancehouse.errors import is_panic
 from lancehouse.server import bodies, iceberg, idempotency, lance, operations
 from lancehouse.server.attempts import Waiting
+from lancehouse.server.budget import Budget, Reservation
 from lancehouse.server.calls import Call, parsed_query
 from lancehouse.server.errors import (
     FORESEEN,
     ChangeDeadlineError,
     CommitDeadlineError,
     DeadlineError,
+    TooLargeError,
     failure,
     refusal,
 )
 from lancehouse.server.limits import Limits
 from lancehouse.server.memory import Heaps
 from lancehouse.server.observability import Log, Metrics, RequestIds
+from lancehouse.server.origins import READS, Origins
 from lancehouse.server.pools import Place, Pools
 from lancehouse.server.responses import Gzip, Response
 from lancehouse.server.routes import Match, Route, Routes, match
@@ -45,7 +49,6 @@ logger = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _NO_MATCH = Match("")
-READS = frozenset({"GET", "HEAD"})
 BODILESS = frozenset({204, 304})
 FAILED = "request %s failed"
 LONGEST_CLIENT = 200
@@ -99,11 +102,13 @@ class App:
         log: Log,
         limits: Limits | None = None,
         more: Sequence[Route] = (),
+        origins: Origins | None = None,
     ) -> None:
         """Serve Iceberg REST, health and metrics, and `more`."""
         self.catalog = catalog
         self._auth = authentication
         self._limits = limits or Limits()
+        self._origins = origins or Origins()
         self._log = log
         self._metrics = Metrics()
         self._ids = RequestIds()
@@ -116,6 +121,7 @@ class App:
         self._pools = Pools(self._limits)
         self._logins = Waiting()
         self._streaming = Streaming(self._pools, self._limits)
+        self._budget = Budget(max(self._limits.body_memory, self._limits.body))
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -236,9 +242,11 @@ class App:
             raise self._too_busy()
         if route.fast is None:
             return None
+        self._origins.check_page(exchange.method, exchange.headers)
         identity = operations.NOBODY if route.open else self._auth.cached(exchange.headers)
         if identity is None:
             return None
+        self._check_host(exchange, identity)
         response = route.fast(self._call(exchange, identity))
         if response is not None:
             self._gzip.apply(response, exchange.headers.get("accept-encoding"))
@@ -248,30 +256,71 @@ class App:
         route = self._find(exchange)
         if self._in_flight > self._limits.requests and not route.quiet:
             raise self._too_busy()
-        if route.streams:
-            return await self._answer_upload(exchange, route, Upload(receive, exchange.headers, self._limits.read_s))
-        if exchange.method not in READS:
-            exchange.body = await bodies.read(receive, exchange.headers, self._limits.body, self._limits.read_s)
-            lance.identify(exchange)
-        if route.pool == "secrets":
-            with self._logins.enter(exchange.peer):
-                return await self._in_thread(exchange, route)
-        return await self._in_thread(exchange, route)
+        self._origins.check_page(exchange.method, exchange.headers)
+        if exchange.method in READS or not bodies.is_announced(exchange.headers):
+            return await self._in_thread(exchange, route)
+        bodies.check_type(exchange.headers, route.takes)
+        is_known = await self._authenticate(exchange, route)
+        with self._budget.reserve() as memory:
+            if route.streams:
+                return await self._answer_upload(exchange, route, receive, memory)
+            try:
+                return await self._answer_body(exchange, route, receive, memory, is_known=is_known)
+            except TooLargeError as error:
+                if is_known:
+                    raise
+                raise UnauthenticatedError(lance.ASKED_WHO) from error
 
-    async def _answer_upload(self, exchange: Exchange, route: Route, upload: Upload) -> Response:
-        exchange.upload = upload
+    async def _authenticate(self, exchange: Exchange, route: Route) -> bool:
+        """Find out who calls before the body is read; False where only the body may say it.
+
+        Raises:
+            UnauthenticatedError: nobody may: the body is not read.
+        """
+        if route.open or self._auth.cached(exchange.headers) is not None:
+            return True
+        limit_s = self._limits.handle_s
+        work = self._pools.submit(Place("requests"), self._identify, exchange, route)
+        identified = asyncio.wrap_future(work)
+        if not (await asyncio.wait([identified], timeout=limit_s))[0]:
+            work.cancel()
+            raise DeadlineError(f"the server could not find out who calls within {limit_s:g} s; try again")
+        try:
+            identified.result()
+        except UnauthenticatedError:
+            if not lance.may_identify(exchange):
+                raise
+            return False
+        return True
+
+    async def _answer_body(
+        self, exchange: Exchange, route: Route, receive: Receive, memory: Reservation, *, is_known: bool
+    ) -> Response:
+        limit = route.largest or self._limits.body
+        if not is_known:
+            limit = min(limit, lance.LARGEST_IDENTIFYING)
+        body = await bodies.read(receive, exchange.headers, limit, self._limits.read_s, memory)
+        with self._logins.enter(exchange.peer) if route.pool == "secrets" else nullcontext():
+            return await self._in_thread(exchange, route, body, memory)
+
+    async def _answer_upload(self, exchange: Exchange, route: Route, receive: Receive, memory: Reservation) -> Response:
+        upload = exchange.upload = Upload(receive, exchange.headers, self._limits.read_s, memory)
         try:
             await upload.begin()
-            return await self._in_thread(exchange, route)
+            return await self._in_thread(exchange, route, memory=memory)
         finally:
             upload.end()
 
     def _too_busy(self) -> ServiceUnavailableError:
         return ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
 
-    async def _in_thread(self, exchange: Exchange, route: Route) -> Response:
+    async def _in_thread(
+        self, exchange: Exchange, route: Route, body: bodies.Body | None = None, memory: Reservation | None = None
+    ) -> Response:
         place = self._place(exchange)
-        work = self._pools.submit(place, self._handle, exchange, route)
+        work = self._pools.submit(place, self._handle, exchange, route, body)
+        if memory is not None:
+            memory.release_after(work)  # it may go on when nobody waits for it any more
         limit_s = route.limit_s or self._pools.limit_s(place)
         answered = asyncio.wrap_future(work)
         done, _ = await asyncio.wait([answered], timeout=limit_s)
@@ -289,10 +338,13 @@ class App:
         assert exchange.route is not None
         return exchange.route.place(exchange.match, exchange.query)
 
-    def _handle(self, exchange: Exchange, route: Route) -> Response:
+    def _handle(self, exchange: Exchange, route: Route, body: bodies.Body | None = None) -> Response:
         """In a thread: find out who calls, and do it."""
         try:
-            identity = operations.NOBODY if route.open else self._auth.identify(exchange.headers)
+            if body is not None:
+                exchange.body = body.unpack()
+                lance.identify(exchange)
+            identity = self._identify(exchange, route)
             response = idempotency.once(route, self._call(exchange, identity))
         except BaseException as error:
             if is_panic(error):  # nothing else here takes it for an error
@@ -300,6 +352,17 @@ class App:
             raise
         self._gzip.apply(response, exchange.headers.get("accept-encoding"))
         return response
+
+    def _identify(self, exchange: Exchange, route: Route) -> Identity:
+        """Who calls, by a name that this server has."""
+        identity = operations.NOBODY if route.open else self._auth.identify(exchange.headers)
+        self._check_host(exchange, identity)
+        return identity
+
+    def _check_host(self, exchange: Exchange, identity: Identity) -> None:
+        """Refuse names that are not this server's, but for what is everybody's: health, and the page without data."""
+        if identity is not operations.NOBODY:
+            self._origins.check_host(exchange.headers, is_open=identity is ANYBODY)
 
     def _call(self, exchange: Exchange, identity: Identity) -> Call:
         headers = exchange.headers

@@ -65,6 +65,10 @@ class TooLargeError(InvalidInputError):
     """The request has more bytes than are taken."""
 
 
+class ContentTypeError(InvalidInputError):
+    """The body is of a type that is not taken here."""
+
+
 class TooSlowError(InvalidInputError):
     """The request did not come in time."""
 
@@ -116,6 +120,7 @@ TO_WIRE: Mapping[type[BaseException], tuple[int, str]] = MappingProxyType(
         NoRouteError: (404, "NotFoundException"),
         MethodError: (405, "MethodNotAllowedException"),
         TooLargeError: (413, "PayloadTooLargeException"),
+        ContentTypeError: (415, "UnsupportedMediaTypeException"),
         TooSlowError: (408, "RequestTimeoutException"),
         DeadlineError: (503, "ServiceUnavailableException"),
         ChangeDeadlineError: (504, "GatewayTimeoutException"),

@@ -15,6 +15,7 @@ from lancehouse.gateway import answers, requests
 from lancehouse.gateway.backends import Backend, ask
 from lancehouse.gateway.ids import ids_of, locations_of
 from lancehouse.gateway.operations import OPERATIONS, Answer, Body, Needs, Operation
+from lancehouse.server.bodies import JSON, ROWS
 from lancehouse.server.errors import NoRouteError
 from lancehouse.server.responses import Response
 from lancehouse.server.routes import LANCE, Match, Route
@@ -28,6 +29,12 @@ ARROW_FILE = b"application/vnd.apache.arrow.file"
 RETRY_AFTER_S = 1
 IDENTITY = frozenset({"authorization", "x-api-key"})
 DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
+LARGEST_IDENTIFYING = 64 * 1024
+"""Bytes of a body that is read to find out who calls."""
+ASKED_WHO = (
+    "this server asks who you are: send a bearer token, or a static token in the header x-api-key; a body is read to "
+    f"find it there only up to {LARGEST_IDENTIFYING} bytes"
+)
 COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCommitTables"})
 """Who loses the answer must look before it is repeated."""
 
@@ -53,6 +60,7 @@ def routes(backends: Backends) -> list[Route]:
             commits=operation.name in COMMITS,
             alters=operation.needs is not Needs.READ,
             streams=streams,
+            takes=ROWS if streams else JSON,
         )
 
     return [route(operation) for operation in OPERATIONS]
@@ -171,9 +179,15 @@ def is_of(exchange: Exchange) -> bool:
     return exchange.raw_path.startswith(LANCE)
 
 
+def may_identify(exchange: Exchange) -> bool:
+    """Whether the body may say who calls: no header field does, and it is not rows."""
+    is_json = exchange.route is not None and exchange.route.takes == JSON
+    return is_of(exchange) and is_json and not exchange.headers.keys() & IDENTITY
+
+
 def identify(exchange: Exchange) -> None:
-    """Who calls may stand in the body, where no header field says it."""
-    if is_of(exchange) and not exchange.headers.keys() & IDENTITY:
+    """Take over what the body says of who calls."""
+    if may_identify(exchange):
         exchange.headers.update(requests.identity_of(exchange.body))
 
 

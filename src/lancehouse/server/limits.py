@@ -11,6 +11,8 @@ class Limits:
 
     body: int = 16 * 2**20
     """Bytes of a request, unpacked."""
+    body_memory: int = 128 * 2**20
+    """Bytes of all requests together that are held at once; more are told to come back."""
     read_s: float = 60.0
     """For a request's body to come in."""
     write_s: float = 60.0

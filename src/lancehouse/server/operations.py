@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import orjson
-from lance_namespace.errors import LanceNamespaceError
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.catalog import opening
 from lancehouse.catalog.callers import Identity
 from lancehouse.server import responses
 from lancehouse.server.attempts import SlowDownError
+from lancehouse.server.bodies import FORM
 from lancehouse.server.calls import Call
 from lancehouse.server.observability import Metrics
 from lancehouse.server.responses import Response
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 TOKEN = "getToken"  # noqa: S105
 """The name of the route to the token endpoint."""
+LARGEST_FORM = 8192
+MOST_FIELDS = 20
+"""Of a form that asks for a token."""
 NOBODY = Identity("", ())
 """Who calls where nobody asks."""
 
@@ -38,7 +42,7 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
     """The routes of one server."""
 
     def token(call: Call) -> Response:
-        form = dict(parse_qsl(call.body.decode("utf-8", "replace"), keep_blank_values=True))
+        form = _read_form(call.body)
         status, body = authentication.token(form, call.headers, call.peer)
         response = responses.json(body, status)
         if "error" in body:
@@ -58,13 +62,22 @@ def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
         ("metrics", "/metrics", page, None),
     ]
     return [
-        Route(TOKEN, "POST", "/v1/oauth/tokens", token, open=True, pool="secrets"),
+        Route(TOKEN, "POST", "/v1/oauth/tokens", token, takes=FORM, largest=LARGEST_FORM, open=True, pool="secrets"),
         *(
             Route(name, method, path, handler, fast=fast, open=name != "metrics", quiet=path != "/")
             for name, path, handler, fast in reads
             for method in ("GET", "HEAD")
         ),
     ]
+
+
+def _read_form(body: bytes) -> dict[str, str]:
+    """The fields of a form; nobody is known yet who sends it, so it may have few."""
+    try:
+        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise InvalidInputError(f"the form has more than {MOST_FIELDS} fields") from None
+    return dict(fields)
 
 
 def token_refusal(error: BaseException) -> bytes:

@@ -72,6 +72,13 @@ def _host(value: str) -> str:
     return value
 
 
+def _hosts(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(re.fullmatch(r"[A-Za-z0-9_.-]+(:[0-9]{1,5})?", name) for name in names):
+        raise ValueError("must be names, each with or without a port, separated by commas: lake.example.com,lake:8181")
+    return names
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: its name, how it is read, its default, and what it is for."""
@@ -115,6 +122,7 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("workers", _number(1, 256), 1, "processes that answer"),
     Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
     Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
+    Setting("allowed_hosts", _hosts, None, "names of the server besides its addresses, separated by commas"),
     Setting("tls_cert", _file, None, "PEM file with the server's certificate: it speaks HTTPS"),
     Setting("tls_key", _file, None, "PEM file with its key"),
     Setting("issuer", _text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"),
@@ -122,6 +130,7 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("log_level", _level, "info", f"least level of what is logged: {', '.join(LEVELS)}"),
     Setting("scan_cache_bytes", _size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"),
     Setting("max_body", _size, 16 * 2**20, "largest request", limit="body"),
+    Setting("max_body_memory", _size, 128 * 2**20, "memory of a worker for requests that come in", limit="body_memory"),
     Setting("max_requests", _number(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"),
     Setting("max_streams", _number(1, 10**6), 200, "answers of many rows that a worker sends at once", limit="streams"),
     Setting("max_connections", _number(1, 10**6), 4000, "connections that a worker holds", limit="connections"),

@@ -41,6 +41,8 @@ def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
         _head = 0
         """Bytes of the head that is coming in."""
         _is_head = False
+        _is_body = False
+        """Whether the body of a request is coming in that is answered by the application."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -75,16 +77,25 @@ def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
             self._stop_waiting()
             if self.transport.is_closing():
                 return
-            if self.cycle is not None and not self.cycle.response_complete:
-                super().on_headers_complete()  # it waits for the one before it
-            elif (response := self._at_once()) is None:
-                super().on_headers_complete()
-            else:
+            waits = self.cycle is not None and not self.cycle.response_complete  # for the one before it
+            if not waits and (response := self._at_once()) is not None:
                 self._answer(response)
+            else:
+                self._is_body = True
+                super().on_headers_complete()
 
         def on_message_complete(self) -> None:
+            self._is_body = False
+            self._stop_waiting()
             if self.cycle is not None:
                 super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self._is_body and self.cycle is not None and self.cycle.response_complete and self._deadline is None:
+                # It was refused before it was read. What still comes is thrown away for a while, so that the client
+                # reads the answer; who goes on for ever must not keep the connection.
+                self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
 
         def _at_once(self) -> Response | None:
             method = READS.get(self.parser.get_method())

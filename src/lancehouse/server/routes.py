@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.server.bodies import JSON
 from lancehouse.server.errors import MethodError, NoRouteError
 from lancehouse.server.pools import Kind, Place
 from lancehouse.server.responses import Response
@@ -53,6 +54,10 @@ class Route:
     """Whether it changes something, though it takes no idempotency key."""
     streams: bool = False
     """Whether the body is read while the request is carried out."""
+    takes: str = JSON
+    """The type of the body."""
+    largest: int | None = None
+    """Bytes of the body, where fewer are taken than by other routes."""
     open: bool = False
     """Whether it needs no authentication."""
     quiet: bool = False

@@ -153,6 +153,7 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
     from lancehouse.server.app import App
     from lancehouse.server.auth import Authenticator
     from lancehouse.server.issuers import IssuerSettings
+    from lancehouse.server.origins import Origins
 
     database = opening.open_database(settings.db)
     catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
@@ -165,7 +166,8 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
     others = {each.name: Backend(each.name, each.impl, dict(each.properties), each.roots) for each in settings.backends}
     backends = own | others
     more = [*lance.routes(backends), *console.routes(backends)]
-    app = App(catalog, authenticator, limits=settings.limits, log=log, more=more)
+    origins = Origins(settings.allowed_hosts, settings.host)
+    app = App(catalog, authenticator, limits=settings.limits, log=log, more=more, origins=origins)
     inside.offer(name, app.inside)
     return app
 

@@ -66,6 +66,8 @@ class ServerSettings:
     workers: int = 1
     auth: bool = False
     insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which people reach it, besides its addresses."""
     tls_cert: str | None = None
     tls_key: str | None = None
     log_level: str = "info"
@@ -106,6 +108,7 @@ class ServerSettings:
             missing = "--tls-key" if values["tls_cert"] else "--tls-cert"
             raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
+        values["allowed_hosts"] = values["allowed_hosts"] or ()
         issuers = _issuers(values.pop("issuer"), values.pop("issuer_audience"), read.get("issuers"))
         return cls(
             **values,
@@ -132,6 +135,7 @@ class ServerSettings:
         return cls(
             **{
                 **data,
+                "allowed_hosts": tuple(data["allowed_hosts"]),
                 "limits": Limits(**data["limits"]),
                 "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
                 "default": warehouse_from_json(data["default"]),

@@ -15,7 +15,8 @@ from weakref import WeakSet
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError
 
-from lancehouse.server.bodies import GoneError
+from lancehouse.server.bodies import RATIO, GoneError, is_packed, too_dense
+from lancehouse.server.budget import Reservation
 from lancehouse.server.errors import TooSlowError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 BUFFER = 256 * 1024
 FIRST = 64 * 1024
 """Bytes that are there before a thread is taken: who sends less, and slowly, holds none."""
-MOST = 1024 * 1024
+MOST = 512 * 1024
 """Bytes that wait for the thread."""
 SPOOLED = 16 * 1024 * 1024
 """Bytes read at once beyond which they are put on disk."""
@@ -33,16 +34,18 @@ SPOOLED = 16 * 1024 * 1024
 class Upload(io.RawIOBase):
     """A body on its way. Made on the event loop, which takes it in; read by a thread."""
 
-    def __init__(self, receive: Receive, headers: Mapping[str, str], timeout_s: float) -> None:
-        """Begin to take it in.
+    def __init__(self, receive: Receive, headers: Mapping[str, str], timeout_s: float, memory: Reservation) -> None:
+        """Begin to take it in; what is held of it is reserved in `memory`.
 
         Raises:
             InvalidInputError: it is packed in a way that is not known here.
+            ServiceUnavailableError: there is no memory for it now.
         """
-        coding = headers.get("content-encoding", "identity").strip().lower()
-        if coding not in ("identity", "", "gzip", "x-gzip"):
-            raise InvalidInputError(f"Content-Encoding {coding[:40]!r} is not known here; gzip is")
-        self._unpack = _unpacker() if "gzip" in coding else None
+        self._unpack = _unpacker() if is_packed(headers) else None
+        self._came = self._made = 0
+        """Bytes of gzip, and what they became."""
+        memory.grow(MOST + BUFFER)
+        self._memory = memory
         self._receive = receive
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -58,7 +61,7 @@ class Upload(io.RawIOBase):
 
     def file(self) -> Body:
         """What a thread reads."""
-        return Body(self, BUFFER)
+        return Body(self, self._memory)
 
     async def begin(self) -> None:
         """Wait until there is enough of it to begin with.
@@ -163,6 +166,7 @@ class Upload(io.RawIOBase):
             if not self._parts:
                 return None
             part = self._parts.popleft()
+            self._came += len(part)
             was_full = self._held > MOST
             self._held -= len(part)
         if was_full and self._held <= MOST:
@@ -173,9 +177,13 @@ class Upload(io.RawIOBase):
         """No more of it than a buffer at a time: a little gzip can be a lot."""
         assert self._unpack is not None
         try:
-            return self._unpack.decompress(part, BUFFER)
+            unpacked = self._unpack.decompress(part, BUFFER)
         except zlib.error:
             raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
+        self._made += len(unpacked)
+        if self._made > max(SPOOLED, RATIO * self._came):
+            raise too_dense()
+        return unpacked
 
 
 def _unpacker() -> zlib._Decompress:
@@ -185,15 +193,33 @@ def _unpacker() -> zlib._Decompress:
 class Body(io.BufferedReader):
     """A body as a file. What is read of it in one large piece, such as a batch of all rows, is put on disk."""
 
-    def __init__(self, raw: io.RawIOBase, buffer_size: int = BUFFER) -> None:
-        super().__init__(raw, buffer_size)
+    def __init__(self, raw: io.RawIOBase, memory: Reservation) -> None:
+        super().__init__(raw, BUFFER)
+        self._memory = memory
+        self._piece = self._kept = 0
+        """Bytes that are reserved for the last piece, and for what was made of pieces."""
         self._maps: WeakSet[mmap.mmap] = WeakSet()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes, as many as are wanted if there are so many."""
-        if size is None or size <= SPOOLED:
+        """The next bytes, as many as are wanted if there are so many; the piece before is done with."""
+        if size is None or size <= min(BUFFER, SPOOLED):
+            return super().read(size)
+        self._memory.shrink(self._piece)
+        self._piece = size if size <= SPOOLED and self._memory.try_grow(size) else 0
+        if self._piece:
             return super().read(size)
         return cast("bytes", self._spooled(size))  # anything that has a buffer will do
+
+    def hold(self, size: int) -> None:
+        """Reserve memory for what is made of the body and stays for now, in place of what was reserved before.
+
+        Raises:
+            TooLargeError, ServiceUnavailableError: there is not so much, or not now.
+        """
+        self._memory.shrink(self._kept)
+        self._kept = 0
+        self._memory.grow(size)
+        self._kept = size
 
     def let_go(self) -> None:
         """Hold nothing of pieces on disk: who still needs something of them has it read again."""

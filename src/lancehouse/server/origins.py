@@ -1,0 +1,98 @@
+"""Pages in a browser that are not this server's own: what they send is refused, by the names and origins they carry.
+
+A browser sends what any page asks it to, to any address that it can reach, loopback included. Two things tell such
+requests from those of programs. `Origin` and `Sec-Fetch-Site` say which page asks; no page can change them. And `Host`
+is the name that the page has reached the server by: a page that has its own name lead to this machine (DNS rebinding)
+is of the same origin as the server, but under a name that nobody gave it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+
+from lance_namespace.errors import PermissionDeniedError
+
+READS = frozenset({"GET", "HEAD"})
+OTHERS = frozenset({"cross-site", "same-site"})
+"""What `Sec-Fetch-Site` says of pages that are not this server's; one of the same site may be anybody's port."""
+_ORIGIN = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
+_PORT = re.compile(r":[0-9]*$")
+_DEFAULT_PORT = re.compile(r":(80|443)?$")
+
+
+class Origins:
+    """The names of a server."""
+
+    def __init__(self, allowed: Iterable[str] = (), host: str = "localhost") -> None:
+        """Keep the names that the settings allow, NAME or NAME:PORT, and the one that the server listens on."""
+        self._authorities = frozenset(map(_authority, allowed))
+        self._names = frozenset(map(_name, (*self._authorities, host)))
+
+    def check_page(self, method: str, headers: Mapping[str, str]) -> None:
+        """Refuse what a page of another origin has a browser send; who is no browser says nothing of an origin.
+
+        To follow a link is not refused: what a page of this server shows then, the other page cannot read.
+
+        Raises:
+            PermissionDeniedError: it is such a page.
+        """
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is None:
+            is_link = method in READS and headers.get("sec-fetch-mode") == "navigate"
+            if site in OTHERS and not is_link:
+                raise _foreign("another site")
+        elif site != "same-origin" and not self._is_own(origin, headers.get("host", "")):
+            raise _foreign(f"the origin {origin[:200]!r}")
+
+    def check_host(self, headers: Mapping[str, str], *, is_open: bool) -> None:
+        """Refuse a request for a name that is not this server's.
+
+        Addresses and localhost lead nowhere else, so they are fine; and who sends no `Host` is no browser. Where
+        callers are asked who they are, names are checked only if the settings allow some: no page knows a token.
+
+        Raises:
+            PermissionDeniedError: the name is another.
+        """
+        host = headers.get("host")
+        if host is None or not (is_open or self._authorities):
+            return
+        name = _name(host)
+        if name not in self._names and not _is_local(name):
+            raise PermissionDeniedError(
+                f"this server is not known by the name {name[:200]!r}; its operator can allow it: --allowed-hosts NAME"
+            )
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        found = _ORIGIN.fullmatch(origin)
+        authority = _authority(found[1]) if found else None
+        return authority is not None and (authority == _authority(host) or authority in self._authorities)
+
+
+def _authority(text: str) -> str:
+    """Name and port in one form. A proxy may speak TLS for the server, so that both default ports are none."""
+    name, port = _PORT.sub("", text), _PORT.search(_DEFAULT_PORT.sub("", text))
+    return name.lower().removesuffix(".") + (port[0] if port else "")
+
+
+def _name(authority: str) -> str:
+    return _PORT.sub("", authority).lower().removesuffix(".")
+
+
+def _is_local(name: str) -> bool:
+    """Whether it is an address, or a name that browsers take for this machine whatever DNS says."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _foreign(who: str) -> PermissionDeniedError:
+    return PermissionDeniedError(
+        f"a page of {who} has sent this, and only the server's own pages may; if it is one of them, behind a proxy, "
+        "allow the name that people see: --allowed-hosts NAME"
+    )
