@@ -29,6 +29,7 @@ from tests.servers.lancehouse import PROGRAM
 
 START_TIMEOUT_S = 60
 EMPTY = {"type": "struct", "fields": []}
+JSON = "content-type: application/json\r\n"
 
 
 @dataclass
@@ -211,7 +212,7 @@ def test_a_stop_finishes_what_was_begun_and_is_silent(
 ) -> None:
     """Also where the signal goes to the whole group, as Ctrl-C does, and the workers get it from both sides."""
     body = b'{"namespace": ["n"]}'
-    head = f"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: [::1]\r\n{JSON}content-length: {len(body)}\r\n\r\n"
     with serve(tmp_path, "--workers", str(workers)) as running:
         pids = running.workers()
         assert running.client.iceberg("GET", "config").status == 200
@@ -234,7 +235,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, workers: int) -> None:
     with serve(tmp_path, "--workers", str(workers)) as running:
         pids = running.workers()
         assert running.client.iceberg("GET", "config").status == 200
-        head = b"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+        head = f"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: [::1]\r\n{JSON}content-length: 9\r\n\r\n".encode()
         with socket.create_connection(("127.0.0.1", running.client.port), timeout=START_TIMEOUT_S) as connection:
             connection.sendall(head)
             time.sleep(0.3)

@@ -132,7 +132,7 @@ ATTACKS: list[tuple[Callable[[], bytes], str]] = [
     (one_text_many_times, "memory"),
     (one_text_in_lists, "memory"),
     (large_dictionary, "memory"),
-    (large_metadata, "the metadata of a message have 2147483647 bytes"),
+    (large_metadata, "2147483647 bytes of metadata"),
     (shared_buffers, "the same bytes for several buffers"),
 ]
 

@@ -152,7 +152,10 @@ class Checked(io.IOBase):
         if len(marks[-1]) < 4 or size <= 0:
             return marks
         if size > LARGEST_METADATA:
-            raise self._refusal(f"the metadata of a message have {size} bytes, and {LARGEST_METADATA} are the most")
+            raise self._refusal(
+                f"the request's data is no Arrow IPC stream, or one that is not taken: a message has {size} bytes of "
+                f"metadata, and {LARGEST_METADATA} are the most"
+            )
         metadata = self._source.read(size)
         if len(metadata) < size:
             return [*marks, metadata]
