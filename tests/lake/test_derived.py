@@ -151,7 +151,7 @@ def test_the_digest_knows_functions_by_what_they_do(table: TableRef) -> None:
     dataset = table.open()
 
     def digest(function: Function) -> str:
-        return Derivation.of(table, dataset, {"a": function}).digest
+        return Derivation.of(table, dataset, {"a": function}).fingerprint().digest
 
     assert digest(doubled) == digest(doubled)
     assert digest(lambda batch: pc.add(batch.column("id"), 1)) != digest(lambda batch: pc.add(batch.column("id"), 2))
@@ -207,7 +207,9 @@ def scaled(batch: pa.RecordBatch) -> Any:
 )
 def test_the_digest_knows_what_functions_were_given(table: TableRef, make: Any) -> None:
     dataset = table.open()
-    one, again, other = (Derivation.of(table, dataset, {"a": make(number)}).digest for number in (1, 1, 2))
+    one, again, other = (
+        Derivation.of(table, dataset, {"a": make(number)}).fingerprint().digest for number in (1, 1, 2)
+    )
     assert one == again != other
 
 
@@ -219,7 +221,7 @@ def test_functions_that_cannot_be_told_apart_are_others(table: TableRef) -> None
         lock = Lock()
         return lambda batch: doubled(batch) if lock else None
 
-    one, other = (Derivation.of(table, dataset, {"a": make()}).digest for _ in range(2))
+    one, other = (Derivation.of(table, dataset, {"a": make()}).fingerprint().digest for _ in range(2))
     assert one != other
 
 

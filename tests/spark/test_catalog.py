@@ -417,6 +417,44 @@ def test_columns_are_added(catalog: LanceCatalog, table: lance.LanceDataset) -> 
     assert not (Path(table.uri) / "_lancehouse").exists()
 
 
+HELPER = """
+def score(ids):
+    if ids[0] >= 900 and {fails}:
+        raise ValueError("not yet")
+    return [{factor}] * len(ids)
+"""
+
+
+def test_adding_columns_by_other_code_starts_over(
+    catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    """A module that the function imports has changed since: no value of before is taken over, and a warning says so."""
+    place = str(tmp_path / "modules")
+    Path(place).mkdir()
+    monkeypatch.syspath_prepend(place)
+
+    def scored(batch: pa.RecordBatch) -> Any:
+        import sys
+
+        sys.path.insert(0, place)
+        sys.modules.pop("own_scores", None)  # workers are used again
+        import own_scores  # type: ignore[import-not-found]
+
+        return pa.array(own_scores.score(batch.column("id").to_pylist()), pa.int64())
+
+    (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=True, factor=1))
+    with pytest.raises(LanceNamespaceError, match="not yet"):
+        catalog.add_columns("t", {"score": scored})
+    assert any((tmp_path / "t.lance" / "_lancehouse" / "jobs").rglob("*.json"))
+    (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=False, factor=22))
+    with caplog.at_level("WARNING"):
+        catalog.add_columns("t", {"score": scored})
+    assert set(lance.dataset(table.uri).to_table(columns=["score"]).column(0).to_pylist()) == {22}
+    assert "add_columns starts over" in caplog.text
+    assert "changed since: module own_scores" in caplog.text
+    assert not (tmp_path / "t.lance" / "_lancehouse").exists()
+
+
 def test_adding_columns_goes_on_where_it_was(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.mkdir()

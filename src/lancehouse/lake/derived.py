@@ -7,11 +7,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from hashlib import sha256
-from types import CodeType, FunctionType, MethodType, NoneType
 from typing import Any, Self
-from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -22,6 +18,7 @@ from lancehouse.lake import windows
 from lancehouse.lake.commits import Properties, commit
 from lancehouse.lake.dataset import TableRef, committing
 from lancehouse.lake.errors import translated
+from lancehouse.lake.fingerprints import Fingerprint, digest_of, environment, fingerprint
 from lancehouse.lake.fragments import Piece, Place
 from lancehouse.lake.windows import has_blobs
 
@@ -30,8 +27,6 @@ Function = Callable[[pa.RecordBatch], Any]
 
 SAMPLE = 16
 """Rows that tell which type a function gives."""
-
-_PLAIN = (int, float, str, bytes, bool, NoneType)
 
 ROW_BYTES = 1024
 """What a row takes besides its blobs, by a guess."""
@@ -75,10 +70,16 @@ class Derivation:
         return cls(expressions, functions, chosen, _schema(table, dataset, expressions, functions, chosen))
 
     @property
-    def digest(self) -> str:
-        """The same for the same columns, in another process too."""
-        codes = {name: _told(function) for name, function in self.functions.items()}
-        return _hash([dict(self.expressions), codes, list(self.reads), str(self.schema)])
+    def key(self) -> str:
+        """The same for columns of the same names, whatever they are computed by."""
+        return digest_of(sorted(self.schema.names))
+
+    def fingerprint(self) -> Fingerprint:
+        """What the values of the new columns depend on, besides the rows of the table."""
+        code = fingerprint(self.functions) if self.functions else Fingerprint(environment())
+        sql = {f"SQL of {name}": text for name, text in self.expressions.items()}
+        types = {f"type of {field.name}": str(field.type) for field in self.schema}
+        return Fingerprint({**code.parts, **sql, **types, "columns read": ", ".join(self.reads)}, code.doubts)
 
     def values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the functions give for a batch."""
@@ -220,58 +221,4 @@ def _arrays(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterato
 
 
 def _state(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
-    return _hash([str(dataset.lance_schema), [file.path for file in fragment.files]])
-
-
-def _told(function: Function) -> list[Any]:
-    """What a function does, with all that it was given; where that cannot be told, it is like no other."""
-    try:
-        return _code(function)
-    except (RecursionError, ValueError):  # functions that know each other, or a cell without a value
-        return [uuid4().hex]
-
-
-def _code(function: Any) -> list[Any]:
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    if isinstance(function, FunctionType):
-        cells = [cell.cell_contents for cell in function.__closure__ or () if cell.cell_contents is not function]
-        seen = {each: function.__globals__[each] for each in _names(function.__code__) if each in function.__globals__}
-        plain = {each: value for each, value in seen.items() if isinstance(value, _PLAIN)}
-        given = [cells, function.__defaults__, function.__kwdefaults__, plain]
-        return [name, _bytes_of(function.__code__), _value(given)]
-    if isinstance(function, partial):
-        return [name, _code(function.func), _value([function.args, function.keywords])]
-    if isinstance(function, MethodType):
-        return [name, _code(function.__func__), _value(function.__self__)]
-    call = vars(type(function)).get("__call__")
-    return [name, *([_code(call)] if isinstance(call, FunctionType) else []), _value(function)]
-
-
-def _bytes_of(code: CodeType) -> list[Any]:
-    constants = [_bytes_of(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return [code.co_code.hex(), list(code.co_names), constants]
-
-
-def _names(code: CodeType) -> set[str]:
-    nested = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*nested)
-
-
-def _value(value: Any) -> Any:
-    match value:
-        case FunctionType() | MethodType() | partial():
-            return _code(value)
-        case list() | tuple():
-            return [_value(each) for each in value]
-        case dict():
-            return [[repr(key), _value(each)] for key, each in sorted(value.items(), key=repr)]
-        case _ if isinstance(value, _PLAIN):
-            return repr(value)
-    try:
-        return sha256(pickle.dumps(value)).hexdigest()
-    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
-        return uuid4().hex
-
-
-def _hash(value: Any) -> str:
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+    return digest_of([str(dataset.lance_schema), [file.path for file in fragment.files]])
