@@ -36,8 +36,8 @@ def add_columns(
 ) -> int:
     """Add columns that are computed from others; the version that this made.
 
-    What a task has computed is noted in the table's own storage. After a failure the same call computes only the rest, if
-    the code is the same, with all modules of the user's own that it imports; else it starts over.
+    What a task has computed is noted in the table's own storage. After a failure the same call computes only the rest,
+    if the code is the same, with all modules of the user's own that it imports; else it starts over.
 
     Raises:
         InvalidInputError: a column that is there already, or no such SQL.

@@ -70,7 +70,7 @@ def ingest(
     format: str | None,
     mode: str,
     columns: Sequence[str] | None,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
     how: Write,
 ) -> int:
     """Bring rows into a table; the version that this made. A missing table is created.
@@ -124,6 +124,8 @@ def bring(
     if dataset is not None and mode == "create":
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
     adds = dataset is not None and mode == "append"
+    if not adds or transform is not None:
+        found.require_types()
     given = found.schema if transform is None else transform.schema
     schema = dataset.schema if dataset is not None and adds else target or given
     if unknown := [name for name in given.names if name not in schema.names]:
@@ -136,7 +138,7 @@ def bring(
         declare(table)
     at = place(table)
     columns = str(dataset.lance_schema if dataset is not None and adds else schema)
-    key = _digest(mode, columns, str(given), *name, *([transform.key] if transform is not None else []))
+    key = _digest(mode, columns, str(given), found.key, *name, *([transform.key] if transform is not None else []))
     progress = Progress(at.location, at.storage_options, f"ingest-{key}")
     units = _digest(*(unit.key for unit in found.units))
     recorded = progress.done()

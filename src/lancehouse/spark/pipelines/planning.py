@@ -167,6 +167,7 @@ class _Planning:
     def _source(self, origin: Origin) -> _Rows | None:
         with self.problems.of("source", self.shape.source.kind):
             found: Source = origin.open()
+            found.require_types()
             schema = seen(found.schema)
             self.lines.append(Line("source", ARROW, f"read {origin.words}", lines.columns(schema)))
             return _Rows(schema)

@@ -22,7 +22,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from lancehouse.identifiers import parse_levels
 from lancehouse.spark.pipelines.documents import VARIABLES, Document, plain
-from lancehouse.spark.pipelines.problems import Loc, close, meant
+from lancehouse.spark.pipelines.problems import Loc
+from lancehouse.spark.suggestions import close, meant
 
 
 def _as_list(value: Any) -> Any:
