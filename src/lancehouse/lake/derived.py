@@ -21,6 +21,7 @@ from lancehouse.lake.errors import translated
 from lancehouse.lake.fingerprints import Fingerprint, digest_of, environment, fingerprint
 from lancehouse.lake.fragments import Piece, Place
 from lancehouse.lake.windows import has_blobs
+from lancehouse.schema.walk import relaxed, require_types
 
 Function = Callable[[pa.RecordBatch], Any]
 """Takes a batch, gives an Arrow array of as many values."""
@@ -64,7 +65,7 @@ class Derivation:
             raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(known)}")
         expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
         functions = {name: value for name, value in columns.items() if callable(value)}
-        if not columns or len(expressions) not in (0, len(columns)) or len(functions) not in (0, len(columns)):
+        if not columns or len(columns) not in (len(expressions), len(functions)):
             raise InvalidInputError("add_columns takes columns that are all SQL, or all functions of Arrow batches")
         chosen = tuple(known if reads is None else reads)
         return cls(expressions, functions, chosen, _schema(table, dataset, expressions, functions, chosen))
@@ -112,7 +113,7 @@ def execute(table: TableRef, dataset: lance.LanceDataset, fragment: int, derivat
     found = dataset.get_fragment(fragment)
     with translated(table, table.storage_options):
         if derivation.expressions:
-            metadata, schema = found.merge_columns(dict(derivation.expressions))
+            metadata, schema = found.merge_columns(_values_of_sql(dataset, fragment, derivation))
         elif any(has_blobs(dataset.schema.field(name)) for name in derivation.reads):
             metadata, schema = found.merge_columns(_values_of_blobs(dataset, fragment, derivation))
         else:
@@ -128,6 +129,16 @@ def _values_of_blobs(dataset: lance.LanceDataset, fragment: int, derivation: Der
     columns = [dataset.schema.field(name) for name in derivation.reads]
     batches = windows.read(found, columns, range(found.count_rows()), ROW_BYTES)
     return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.values, batches))
+
+
+def _values_of_sql(dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> Any:
+    """The SQL, or what it gives where Lance would make columns of it that may not be null."""
+    found = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    scanner = found.scanner(columns=dict(derivation.expressions), scan_in_order=True)
+    if scanner.projected_schema.equals(derivation.schema):
+        return dict(derivation.expressions)
+    batches = (each.cast(derivation.schema) for each in scanner.to_batches())
+    return pa.RecordBatchReader.from_batches(derivation.schema, batches)
 
 
 def missing(dataset: lance.LanceDataset, done: Iterable[Added]) -> list[int]:
@@ -185,10 +196,16 @@ def _schema(
     with translated(table, table.storage_options):
         if expressions:
             found: pa.Schema = dataset.scanner(columns=dict(expressions)).projected_schema
-            return found
+            return _checked(found)
         sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
     [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], sample.schema)]
-    return _called(functions, batch).schema
+    return _checked(_called(functions, batch).schema)
+
+
+def _checked(schema: pa.Schema) -> pa.Schema:
+    """New columns, which have a type and may be null, as those of a DataFrame."""
+    require_types(schema)
+    return relaxed(schema)
 
 
 def _called(

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote, urlsplit
 
 import lance
@@ -34,6 +34,7 @@ from lancehouse.lake.errors import translated
 from lancehouse.paging import page
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = 2**64 - 1
 """Names of the second scheme count down from here, so that the latest version is listed first."""
 
@@ -158,9 +159,13 @@ def operation(transaction: lance.Transaction) -> str:
     return "DropIndex" if dropped else type(done).__name__
 
 
-def millis(local: datetime) -> int:
-    """A time as Lance tells it, in milliseconds since 1970."""
-    return int(local.timestamp() * 1000)
+def millis(moment: datetime) -> int:
+    """A time in whole milliseconds since 1970, as Iceberg, Lance's interface and we tell times.
+
+    One without a zone is of this machine, as Lance and Python have it. It is counted in whole numbers: a float of so
+    many seconds may be a millisecond off.
+    """
+    return (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def root_path(location: str) -> str:

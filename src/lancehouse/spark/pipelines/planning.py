@@ -65,7 +65,7 @@ class Plan:
         """How rows are written."""
         sink = self.shape.sink
         layout = Layout(sink.max_rows_per_file, sink.max_bytes_per_file, sink.data_storage_version)
-        return Write(sink.vector_columns, layout, self.state.attempt, self.is_new)
+        return Write(sink.vector_columns, layout, self.state.attempt, self.is_new, sink.nullable)
 
 
 @dataclass(slots=True)

@@ -84,7 +84,8 @@ def open_files(
     groups = gathered(_parts(files, surveys, target), lambda part: part.bytes, target)
     read = pa.schema(everything)
     doubts = {name: why for each in surveys.values() for name, why in each.doubts.items() if name in read.names}
-    return Source(read, [_unit(reader, parts, known) for parts in groups], reader.options.key, doubts)
+    is_explicit = reader.options.schema is not None
+    return Source(read, [_unit(reader, parts, known) for parts in groups], reader.options.key, doubts, is_explicit)
 
 
 def _surveys(format: Format, files: Sequence[File]) -> dict[File, Survey]:

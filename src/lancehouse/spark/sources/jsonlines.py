@@ -11,11 +11,12 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from pyarrow import json
 
+from lancehouse.schema.walk import rebuilt
 from lancehouse.spark.sources.conforming import storage
 from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, Wanted
 from lancehouse.spark.sources.listing import File
 from lancehouse.spark.sources.options import UTF8
-from lancehouse.spark.sources.schemas import rebuilt, without_nulls
+from lancehouse.spark.sources.schemas import without_nulls
 from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, too_large
 
 LONGEST_LINE = 1 << 30

@@ -12,6 +12,8 @@ from typing import TypeVar
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.schema.walk import relaxed
+
 T = TypeVar("T")
 
 TARGET_BYTES = 96 << 20
@@ -57,6 +59,13 @@ class Source:
     """How it is read: of the same files, other options make other rows."""
     doubts: Mapping[str, str] = field(default_factory=dict)
     """Columns whose type cannot be inferred, and why."""
+
+    is_explicit: bool = False
+    """Whether somebody gave all columns, and whether they may be null."""
+
+    def table_schema(self, schema: pa.Schema, nullable: bool) -> pa.Schema:
+        """The columns of a new table for rows that have these: unless somebody says otherwise, they may be null."""
+        return relaxed(schema) if nullable and not self.is_explicit else schema
 
     def require_types(self) -> None:
         """Check that the types of all columns are known, where nothing but the source tells them.
