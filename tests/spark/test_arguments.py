@@ -64,8 +64,6 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda cat: cat.ingest("a.csv", "t", format=7), "format must be a text, not 7"),
     (lambda cat: cat.ingest("a.csv", "t", mode=None), "mode must be a text"),
     (lambda cat: cat.ingest(7, "t"), "a source is a file, a folder or a glob, not 7"),
-    (lambda cat: cat.cleanup("t", older_than="14d"), "older_than must be a timedelta"),
-    (lambda cat: cat.remove_orphans("t", older_than=7), "older_than must be a timedelta"),
 ]  # fmt: skip
 
 

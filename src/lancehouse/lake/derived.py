@@ -133,12 +133,24 @@ def _values_of_blobs(dataset: lance.LanceDataset, fragment: int, derivation: Der
 
 def _values_of_sql(dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> Any:
     """The SQL, or what it gives where Lance would make columns of it that may not be null."""
+    expressions, schema = dict(derivation.expressions), derivation.schema
     found = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
-    scanner = found.scanner(columns=dict(derivation.expressions), scan_in_order=True)
-    if scanner.projected_schema.equals(derivation.schema):
-        return dict(derivation.expressions)
-    batches = (each.cast(derivation.schema) for each in scanner.to_batches())
-    return pa.RecordBatchReader.from_batches(derivation.schema, batches)
+    scanner = _scanner(dataset, expressions, [found])
+    if _without_id(scanner.projected_schema).equals(schema):
+        return expressions
+    batches = (batch.select(schema.names).cast(schema) for batch in scanner.to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _scanner(
+    dataset: lance.LanceDataset, expressions: Mapping[str, str], fragments: list[lance.LanceFragment] | None = None
+) -> lance.LanceScanner:
+    # With the row id: Lance scans no expressions alone, if none of them names a column.
+    return dataset.scanner(columns=dict(expressions), with_row_id=True, fragments=fragments, scan_in_order=True)
+
+
+def _without_id(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name != "_rowid"])
 
 
 def missing(dataset: lance.LanceDataset, done: Iterable[Added]) -> list[int]:
@@ -195,8 +207,7 @@ def _schema(
 ) -> pa.Schema:
     with translated(table, table.storage_options):
         if expressions:
-            found: pa.Schema = dataset.scanner(columns=dict(expressions)).projected_schema
-            return _checked(found)
+            return _checked(_without_id(_scanner(dataset, expressions).projected_schema))
         sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
     [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], sample.schema)]
     return _checked(_called(functions, batch).schema)

@@ -146,8 +146,7 @@ class _Fitting:
         source = self._types.get(node.path)
         if source is None or source == _VOID:
             if not node.nullable:
-                is_there = "missing" if source is None else source
-                self._note(node.path, f"is {is_there} and may not be null ({nullable_hint('.'.join(node.path))})")
+                self._note(node.path, f"is {'missing' if source is None else source} and may not be null")
             return _nothing(node)
         if _kind(source) != _kind_of(node):
             return self._refused(node, source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from lance_namespace.errors import InvalidInputError
@@ -74,13 +73,6 @@ def frame(value: Any) -> Any:
     """A DataFrame of Spark."""
     if not callable(getattr(value, "mapInArrow", None)):
         raise _wrong("df", "a DataFrame of Spark (spark.createDataFrame makes one)", type(value))
-    return value
-
-
-def age(name: str, value: Any) -> timedelta:
-    """An age."""
-    if not isinstance(value, timedelta):
-        raise _wrong(name, "a timedelta, such as timedelta(days=14)", value)
     return value
 
 

@@ -385,7 +385,6 @@ class LanceCatalog:
 
         See `compact` for namespaces.
         """
-        older_than = arguments.age("older_than", older_than)
         return self._each(
             table, namespace, lambda address: maintenance.cleanup(self.spark, address, older_than, dry_run)
         )
@@ -408,7 +407,6 @@ class LanceCatalog:
             dry_run: whether to remove nothing and only tell.
             no_writers: the caller knows that nobody writes to the table, so that any age will do.
         """
-        older_than = arguments.age("older_than", older_than)
         return self._each(
             table,
             namespace,
