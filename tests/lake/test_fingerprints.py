@@ -96,9 +96,10 @@ def test_a_module_that_is_imported_changes(folder: Path, code: str, changed: str
         ("words = {}\ndef function(batch): return words", ("{'one', 'two', 'three'}", "{'one', 'two', 'four'}")),
         ("def function(batch): return function(batch) if batch else {}", ("1", "2")),
         ("from collections import Counter\ndef function(b, c=Counter({})): return c", ("'aab'", "'abb'")),
+        ("def made(a, b):\n    return lambda batch: (a, b)\nfunction = made({})", ("None, 1", "1, None")),
         ("even = lambda n: n == 0 or odd(n)\nodd = lambda n: n != {} and even(n)\nfunction = even", ("0", "1")),
     ],
-    ids=["helper", "global", "base", "state", "method", "cached", "partial", "set", "itself", "default", "each other"],
+    ids=["helper", "global", "base", "state", "method", "cached", "partial", "set", "itself", "default", "cells", "two"],
 )  # fmt: skip
 def test_what_a_script_defines(folder: Path, one: str, other: tuple[str, str]) -> None:
     """What the function reaches counts, and lines that it does not reach do not."""
@@ -117,14 +118,20 @@ def test_what_a_script_defines(folder: Path, one: str, other: tuple[str, str]) -
         ("from threading import Lock\nlock = Lock()\ndef function(batch): return lock", "cannot pickle '_thread.lock'"),
         ("import binary\nfunction = binary.score", "the module secret has no source that can be read"),
         ("import dynamic\nfunction = dynamic.score", "dynamic imports modules whose names it computes"),
-        ("def function(batch): return __import__(batch)", "function imports modules by __import__"),
+        ("import renamed\nfunction = renamed.score", "renamed imports modules whose names it computes"),
+        ("def function(batch): return __import__(batch)", "function imports modules whose names it computes"),
+        (
+            "from importlib import import_module as load\ndef function(batch): return load(batch)",
+            "function imports modules whose names it computes",
+        ),
     ],
-    ids=["lock", "no source", "computed import", "computed import in a script"],
+    ids=["lock", "no source", "computed import", "renamed", "computed import in a script", "renamed in a script"],
 )
 def test_what_cannot_be_compared_equals_nothing(folder: Path, code: str, says: str) -> None:
     (folder / "binary.py").write_text("import secret\ndef score(x): return x\n")
     (folder / "secret.py").write_text("value = 1\n")
     (folder / "dynamic.py").write_text("from importlib import import_module\ndef score(x): return import_module(x)\n")
+    (folder / "renamed.py").write_text("from importlib import import_module as load\ndef score(x): return load(x)\n")
     compiled = "import py_compile; py_compile.compile('secret.py', 'secret.pyc')"
     subprocess.run([sys.executable, "-c", compiled], cwd=folder, check=True)
     (folder / "secret.py").unlink()
@@ -143,7 +150,7 @@ def test_a_module_named_in_a_dynamic_import(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["def function(b): return open('weights.bin')", "import reads\nfunction = reads.score"]
+    "code", ["def function(b): return [open(n) for n in ('weights.bin', 'x')]", "import reads\nfunction = reads.score"]
 )
 def test_a_file_that_the_code_names(folder: Path, code: str) -> None:
     (folder / "reads.py").write_text("def score(b): return open('weights.bin')")

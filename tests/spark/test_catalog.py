@@ -576,8 +576,6 @@ def test_columns_of_a_frame_may_be_null(catalog: LanceCatalog, spark: Any, tmp_p
     catalog.append(spark.sql("SELECT cast(NULL AS bigint) AS id"), "new")
     catalog.overwrite(spark.range(3), "new")
     assert lance.dataset(tmp_path / "new.lance").schema.field("id").nullable
-    catalog.merge(spark.range(2), "merged", on="id")
-    assert lance.dataset(tmp_path / "merged.lance").schema.field("id").nullable
     catalog.add_columns("new", {"one": "1", "twice": "id * 2"})
     assert all(field.nullable for field in lance.dataset(tmp_path / "new.lance").schema)
     assert catalog.read("new").toArrow().sort_by("id").to_pylist() == [

@@ -36,6 +36,7 @@ def test_the_example_of_foreach_batch(spark: Any, tmp_path: Path) -> None:
     orders = spark.readStream.schema("id long").json(str(tmp_path / "in"))
     places = {"root": str(tmp_path / "tables"), "checkpoint": str(tmp_path / "checkpoint")}
     (block,) = re.findall(r"```py\n(def upsert.*?)```", PAGE.read_text(), re.S)
+    LanceCatalog(spark, "dir", {"root": places["root"]}).create(spark.range(1, 2), "orders")
     before = set(spark.streams.active)
     exec(block, {"LanceCatalog": LanceCatalog, "orders": orders, **places})
     (query,) = set(spark.streams.active) - before

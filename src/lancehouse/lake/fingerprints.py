@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from hashlib import sha256
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import distributions
 from importlib.util import find_spec, resolve_name
@@ -201,9 +202,11 @@ class _Walk:
             if isinstance(value, ModuleType):
                 self._submodules(value.__name__, names)
         sent = {name: value for name, value in used.items() if is_sent or isinstance(value, _PLAIN)}
-        cells = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+        cells = [_content(cell) for cell in function.__closure__ or ()]
         if is_sent:
             self._imports(function.__code__)
+            if any(value is import_module or value is __import__ for value in used.values()):
+                self.doubts.append(f"{function.__qualname__} imports modules whose names it computes")
         given = (function.__defaults__, function.__kwdefaults__, cells, sent)
         return [self._bytes(function.__code__), *map(self.pickled, given)]
 
@@ -216,14 +219,14 @@ class _Walk:
 
     def _bytes(self, code: CodeType) -> list[Any]:
         constants = [self._bytes(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
-        self._texts.update((each, "") for each in code.co_consts if isinstance(each, str))
+        self._texts.update((each, "") for each in _texts(code.co_consts))
         return [code.co_code.hex(), list(code.co_names), constants]
 
     def _imports(self, code: CodeType) -> None:
         """Follow the imports inside of a function, and what else its names tell."""
         self._reads_environment |= bool(_READS_ENVIRONMENT & _names(code))
-        if dynamic := _DYNAMIC & _names(code):
-            self.doubts.append(f"{code.co_name} imports modules by {', '.join(sorted(dynamic))}")
+        if _DYNAMIC & _names(code):
+            self.doubts.append(f"{code.co_name} imports modules whose names it computes")
         module = ""
         for step in dis.get_instructions(code):
             if step.opname == "IMPORT_NAME":
@@ -282,8 +285,10 @@ class _Walk:
             match node:
                 case ast.Constant(value=str(constant)):
                     self._texts.add((constant, folder))
-                case ast.Name(id=used) | ast.Attribute(attr=used) if used in _READS_ENVIRONMENT:
+                case ast.Name(id=used) | ast.Attribute(attr=used) | ast.alias(name=used) if used in _READS_ENVIRONMENT:
                     self._reads_environment = True
+                case ast.alias(name=used, asname=str()) if used in _DYNAMIC:
+                    self._import_dynamically(name, package, [])
                 case ast.Call(func=ast.Name(id=used) | ast.Attribute(attr=used), args=arguments) if used in _DYNAMIC:
                     self._import_dynamically(name, package, arguments)
 
@@ -366,11 +371,19 @@ def _unwrapped(value: Any) -> Any:
     return repr(type(value)) if hasattr(value, "__objclass__") else value
 
 
-def _is_empty(cell: Any) -> bool:
+def _content(cell: Any) -> Any:
     try:
-        return cell.cell_contents is None
-    except ValueError:
-        return True
+        return cell.cell_contents
+    except ValueError:  # it has no value yet
+        return None
+
+
+def _texts(constants: Iterable[Any]) -> Iterator[str]:
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple | frozenset):
+            yield from _texts(each)
 
 
 def _constant(value: Any) -> str:
