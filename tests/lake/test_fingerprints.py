@@ -99,7 +99,7 @@ def test_a_module_that_is_imported_changes(folder: Path, code: str, changed: str
         ("def made(a, b):\n    return lambda batch: (a, b)\nfunction = made({})", ("None, 1", "1, None")),
         ("even = lambda n: n == 0 or odd(n)\nodd = lambda n: n != {} and even(n)\nfunction = even", ("0", "1")),
     ],
-    ids=["helper", "global", "base", "state", "method", "cached", "partial", "set", "itself", "default", "cells", "two"],
+    ids=["helper", "global", "base", "state", "method", "cached", "partial", "set", "itself", "default", "cell", "two"],
 )  # fmt: skip
 def test_what_a_script_defines(folder: Path, one: str, other: tuple[str, str]) -> None:
     """What the function reaches counts, and lines that it does not reach do not."""
