@@ -490,6 +490,8 @@ def test_text_in_another_encoding_further_down(tmp_path: Path, monkeypatch: pyte
     [
         ("a.csv", "n\n1\n99999999999999999999\n"),
         ("a.csv", "n\n-9223372036854775809\n"),
+        ("a.csv", f"n\n{'9' * 5000}\n"),
+        ("a.json", f'{{"n": {"9" * 5000}}}\n'),
         ("a.json", '{"n": 1}\n{"n": 99999999999999999999}\n'),
         ("a.json", '{"n": {"x": [18446744073709551616]}}\n'),
     ],
@@ -500,7 +502,7 @@ def test_integers_beyond_64_bits(tmp_path: Path, name: str, text: str) -> None:
     source = open_source(tmp_path)
     with pytest.raises(InvalidInputError, match=r"column n has integers of more than 64 bits.*'n': 'decimal\(38,0\)'"):
         source.require_types()
-    if name == "a.csv":
+    if name == "a.csv" and len(text) < 40:
         wanted = pa.schema([("n", pa.decimal128(38, 0))])
         assert all(isinstance(row["n"], Decimal) for row in read(source, wanted).to_pylist())
 
@@ -520,6 +522,7 @@ def test_types_of_json(tmp_path: Path) -> None:
         ("a.csv", {"sep": ";"}, "csv has no option 'sep'; it is one of delimiter, quote"),
         ("a.json", {"delimiter": ";"}, "json has no option 'delimiter'; it is one of encoding, types, schema"),
         ("a.parquet", {"types": {"id": "int"}}, "parquet has no option 'types'; parquet files say themselves"),
+        ("a.parquet", {"regoin": "x"}, "parquet has no option 'regoin'; did you mean region"),
         ("a.csv", {"delimiter": ";;"}, "the option delimiter must be one character, or 'tab', not ';;'"),
         ("a.csv", {"header": "perhaps"}, "the option header must be true or false, not 'perhaps'"),
         ("a.csv", {"header": "false"}, "files without a header need the option schema"),

@@ -15,7 +15,7 @@ from lancehouse.spark.sources.errors import wrong_encoding
 from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, Wanted
 from lancehouse.spark.sources.listing import File
 from lancehouse.spark.sources.options import ALL_OPTIONS
-from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, too_large
+from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, is_large, parse_integer, too_large
 
 
 class Delimited(Tabular):
@@ -47,8 +47,8 @@ class Delimited(Tabular):
         for name in numbers if batch is not None else ():
             texts = batch.column(name).drop_null()
             if pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
-                large = [text for text in texts.to_pylist() if not _MIN <= int(text) <= _MAX]
-                yield from [(name, f"{file.name}: {too_large(name, large[0].strip())}")] if large else []
+                large = [number for number in map(parse_integer, texts.to_pylist()) if is_large(number)]
+                yield from [(name, f"{file.name}: {too_large(name, str(large[0]))}")] if large else []
 
     def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The columns that are wanted, parsed as the types that are wanted."""
@@ -103,7 +103,6 @@ class Delimited(Tabular):
 
 
 _WHOLE = r"^\s*[+-]?[0-9]+\s*$"
-_MIN, _MAX = -(2**63), 2**63 - 1
 
 
 def _storage(types: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as python_json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +18,11 @@ from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, 
 from lancehouse.spark.sources.listing import File
 from lancehouse.spark.sources.options import UTF8
 from lancehouse.spark.sources.schemas import without_nulls
-from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, too_large
+from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, is_large, parse_integer, too_large
 
 LONGEST_LINE = 1 << 30
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
-_MIN, _MAX = -(2**63), 2**63 - 1
 _untyped: Any = pa
 """pyarrow, of which its stubs know too little."""
 
@@ -88,10 +88,10 @@ def _large_integers(block: bytes) -> dict[str, str]:
         return {}
     numbers: dict[str, list[int | float]] = {}
     for line in block.splitlines():
-        row = python_json.loads(line) if line.strip() else {}
-        for name, value in row.items() if isinstance(row, dict) else ():
-            numbers.setdefault(name, []).extend(_numbers(value))
-    large = {name: next((each for each in found if not _MIN <= each <= _MAX), None) for name, found in numbers.items()}
+        with suppress(ValueError):  # what pyarrow takes, and Python does not, is not looked at
+            for name, value in python_json.loads(line, parse_int=parse_integer).items():
+                numbers.setdefault(name, []).extend(_numbers(value))
+    large = {name: next(filter(is_large, found), None) for name, found in numbers.items()}
     return {
         name: str(value)
         for name, value in large.items()

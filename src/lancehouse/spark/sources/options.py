@@ -14,7 +14,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Table
 from lancehouse.credentials import EXPIRES, REGIONS, SECRETS, SPELLINGS, TUNING
 from lancehouse.schema.ddl import from_ddl
 from lancehouse.schema.spark import from_spark
-from lancehouse.spark.suggestions import meant
+from lancehouse.spark.suggestions import close, meant
 
 UTF8 = "utf-8"
 _STORES = ("aws_", "azure_", "google_", "s3_", "gcs_", "adls_", "object_store_")
@@ -66,7 +66,9 @@ class TextOptions:
         """
         for name in given:
             if name not in known:
-                hint = meant(name, known) if known else f"{format} files say themselves how they are read"
+                near = close(name, [*known, *sorted(_OF_STORES)])
+                said = meant(name, known) if known else f"{format} files say themselves how they are read"
+                hint = f"did you mean {near[0]}?" if near else said
                 raise InvalidInputError(f"{format} has no option {name!r}; {hint}")
         found = {name: _parse(name, value) for name, value in given.items()}
         if {"types", "schema"} <= found.keys():

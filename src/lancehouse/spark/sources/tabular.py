@@ -50,6 +50,7 @@ class Tabular(ABC):
         """The rows as the file has them, with the columns that are wanted and perhaps others."""
 
 
+_DIGITS = 100
 _NOT_TEXT = "invalid UTF8"
 """What pyarrow says of bytes that are no text."""
 
@@ -72,6 +73,16 @@ def inferred(file: File, options: TextOptions) -> Iterator[None]:
             "type that fits, such as options={'types': {'column': 'string'}}, or create the table with such types and "
             "append to it"
         ) from error
+
+
+def parse_integer(digits: str) -> int:
+    """An integer from its digits, cut where they are many more than 64 bits hold: Python does not parse thousands."""
+    return int(digits.strip()[:_DIGITS])
+
+
+def is_large(number: float) -> bool:
+    """Whether a number is beyond integers of 64 bits."""
+    return not -(2**63) <= number < 2**63
 
 
 def too_large(column: str, value: str) -> str:
