@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
 import lance
@@ -34,7 +34,6 @@ from lancehouse.lake.errors import translated
 from lancehouse.paging import page
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = 2**64 - 1
 """Names of the second scheme count down from here, so that the latest version is listed first."""
 
@@ -162,10 +161,9 @@ def operation(transaction: lance.Transaction) -> str:
 def millis(moment: datetime) -> int:
     """A time in whole milliseconds since 1970, as Iceberg, Lance's interface and we tell times.
 
-    One without a zone is of this machine, as Lance and Python have it. It is counted in whole numbers: a float of so
-    many seconds may be a millisecond off.
+    One without a zone is of this machine, as Lance and Python have it.
     """
-    return (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return int(moment.timestamp() * 1000)
 
 
 def root_path(location: str) -> str:
