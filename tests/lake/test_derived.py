@@ -11,7 +11,12 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+)
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
@@ -256,3 +261,33 @@ def test_a_function_that_changes_its_type(table: TableRef) -> None:
 
     with pytest.raises(InvalidInputError, match="column odd: its function gave string, but int64 of the first 16 rows"):
         added(table, {"odd": odd})
+
+
+def test_new_columns_may_be_null(tmp_path: Path) -> None:
+    """Also where they are computed from what may not be, and where rows are deleted."""
+    fields: list[Any] = [pa.field("id", pa.int64(), nullable=False)]
+    rows = pa.table([pa.array(range(10), pa.int64())], schema=pa.schema(fields))
+    lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=4).delete("id % 3 = 0")
+    table = TableRef(str(tmp_path / "t"))
+    added(table, {"twice": "id * 2", "one": "1"})
+    added(table, {"none": "cast(NULL AS bigint)"})
+    found = table.open()
+    assert {field.name: field.nullable for field in found.schema} == {
+        "id": False,
+        "twice": True,
+        "one": True,
+        "none": True,
+    }
+    assert found.to_table().to_pylist() == [
+        {"id": number, "twice": 2 * number, "one": 1, "none": None} for number in range(10) if number % 3
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["NULL", lambda batch: pa.array([None] * batch.num_rows), lambda batch: pa.array([[]] * batch.num_rows)],
+    ids=["sql", "function", "lists of nothing"],
+)
+def test_a_column_without_a_type(table: TableRef, value: Any) -> None:
+    with pytest.raises(TableSchemaValidationError, match=r"column odd has the type .*pa\.array\(values, pa\.string"):
+        Derivation.of(table, table.open(), {"odd": value})
