@@ -59,6 +59,15 @@ def test_files_become_a_table(files: Path, given: list[str], tmp_path: Path) -> 
     assert written == {"table": "trips", "version": 3, "rows": 2}
 
 
+def test_options_and_types(files: Path, given: list[str], tmp_path: Path) -> None:
+    (files / "odd.csv").write_bytes("zip;name\n00712;müller\n".encode("latin-1"))
+    words = ["--option", "delimiter=;", "--option", "encoding=latin-1", "--type", "zip=string"]
+    done = run(*given, f"{files}/odd.csv", *words)
+    assert done.exit_code == 0, done.output
+    found = lance.dataset(tmp_path / "tables" / "trips.lance").to_table().to_pylist()
+    assert found == [{"zip": "00712", "name": "müller"}]
+
+
 def test_into_a_catalog(files: Path, served: Served) -> None:
     levels = [served.warehouse, f"ingest_{uuid4().hex[:8]}"]
     properties = {"endpoint": served.iceberg}
@@ -82,6 +91,8 @@ def test_into_a_catalog(files: Path, served: Served) -> None:
         (["{files}/more.csv", "--table", "trips", "--format", "parquet"], 1, "more.csv"),
         (["{files}/more.csv", "--table", "trips", "--column", "idd"], 1, "idd"),
         (["{files}/more.csv", "--table", "trips", "--source-option", "s3cr3t"], 2, "a property is key=value"),
+        (["{files}/more.csv", "--table", "trips", "--option", "delimeter=;"], 1, "did you mean delimiter?"),
+        (["{files}/more.csv", "--table", "trips", "--type", "id=number"], 1, "the option types"),
         (["a.b", "c.d", "--table", "trips", "--format", "iceberg"], 2, "one Iceberg table at a time"),
         (
             [

@@ -11,7 +11,12 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+)
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
@@ -151,7 +156,7 @@ def test_the_digest_knows_functions_by_what_they_do(table: TableRef) -> None:
     dataset = table.open()
 
     def digest(function: Function) -> str:
-        return Derivation.of(table, dataset, {"a": function}).digest
+        return Derivation.of(table, dataset, {"a": function}).fingerprint().digest
 
     assert digest(doubled) == digest(doubled)
     assert digest(lambda batch: pc.add(batch.column("id"), 1)) != digest(lambda batch: pc.add(batch.column("id"), 2))
@@ -207,7 +212,9 @@ def scaled(batch: pa.RecordBatch) -> Any:
 )
 def test_the_digest_knows_what_functions_were_given(table: TableRef, make: Any) -> None:
     dataset = table.open()
-    one, again, other = (Derivation.of(table, dataset, {"a": make(number)}).digest for number in (1, 1, 2))
+    one, again, other = (
+        Derivation.of(table, dataset, {"a": make(number)}).fingerprint().digest for number in (1, 1, 2)
+    )
     assert one == again != other
 
 
@@ -219,7 +226,7 @@ def test_functions_that_cannot_be_told_apart_are_others(table: TableRef) -> None
         lock = Lock()
         return lambda batch: doubled(batch) if lock else None
 
-    one, other = (Derivation.of(table, dataset, {"a": make()}).digest for _ in range(2))
+    one, other = (Derivation.of(table, dataset, {"a": make()}).fingerprint().digest for _ in range(2))
     assert one != other
 
 
@@ -254,3 +261,33 @@ def test_a_function_that_changes_its_type(table: TableRef) -> None:
 
     with pytest.raises(InvalidInputError, match="column odd: its function gave string, but int64 of the first 16 rows"):
         added(table, {"odd": odd})
+
+
+def test_new_columns_may_be_null(tmp_path: Path) -> None:
+    """Also where they are computed from what may not be, and where rows are deleted."""
+    fields: list[Any] = [pa.field("id", pa.int64(), nullable=False)]
+    rows = pa.table([pa.array(range(10), pa.int64())], schema=pa.schema(fields))
+    lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=4).delete("id % 3 = 0")
+    table = TableRef(str(tmp_path / "t"))
+    added(table, {"twice": "id * 2", "one": "1"})
+    added(table, {"none": "cast(NULL AS bigint)"})
+    found = table.open()
+    assert {field.name: field.nullable for field in found.schema} == {
+        "id": False,
+        "twice": True,
+        "one": True,
+        "none": True,
+    }
+    assert found.to_table().to_pylist() == [
+        {"id": number, "twice": 2 * number, "one": 1, "none": None} for number in range(10) if number % 3
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["NULL", lambda batch: pa.array([None] * batch.num_rows), lambda batch: pa.array([[]] * batch.num_rows)],
+    ids=["sql", "function", "lists of nothing"],
+)
+def test_a_column_without_a_type(table: TableRef, value: Any) -> None:
+    with pytest.raises(TableSchemaValidationError, match=r"column odd has the type .*pa\.array\(values, pa\.string"):
+        Derivation.of(table, table.open(), {"odd": value})

@@ -14,7 +14,7 @@ from lance_namespace.errors import (
     TableVersionNotFoundError,
 )
 
-from lancehouse.lake import scans
+from lancehouse.lake import history, scans
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import Moment, Part, Scan, groups
 
@@ -165,3 +165,16 @@ def test_a_moment_of_no_table(tmp_path: Path) -> None:
 def test_one_moment_at_a_time() -> None:
     with pytest.raises(InvalidInputError, match="give one of them"):
         Moment(version=1, tag="first")
+
+
+def test_each_version_is_read_by_the_time_that_its_history_tells(tmp_path: Path) -> None:
+    for _ in range(8):
+        lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t", mode="append")
+    table = TableRef(str(tmp_path / "t"))
+    known = history.read(table)
+    assert known is not None
+    for made in known.versions:
+        told = datetime.fromtimestamp(made.timestamp_ms / 1000, UTC)
+        newest = max(each.version for each in known.versions if each.timestamp_ms == made.timestamp_ms)
+        for moment in (told, told.isoformat(), told.astimezone().replace(tzinfo=None)):
+            assert Moment(as_of=moment).open(table)[0].version == newest, (made, moment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,6 +104,19 @@ def test_versions_tags_and_times(catalog: LanceCatalog, table: lance.LanceDatase
     for moment in ({"version": 1}, {"tag": "whole"}, {"as_of": first}):
         assert catalog.count("t", **moment) == ROWS
         assert catalog.read("t", columns=["id"], **moment).count() == ROWS
+
+
+def test_each_time_of_the_history_reads_its_version(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
+    """As a datetime and as text: the time that `history` shows is the one that `as_of` takes."""
+    for version in range(3, 8):
+        lance.dataset(table.uri).delete(f"id = {version * 20}")
+    seen = catalog.history("t").collect()
+    texts = catalog.history("t").selectExpr("version", "to_json(named_struct('at', timestamp)) AS at").collect()
+    assert len(seen) == 7
+    for row, text in zip(seen, texts, strict=True):
+        for moment in (row.timestamp, json.loads(text["at"])["at"]):
+            found = catalog.count("t", as_of=moment)
+            assert found == catalog.count("t", version=row.version), (row.version, moment)
 
 
 def test_counting(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
@@ -417,6 +431,44 @@ def test_columns_are_added(catalog: LanceCatalog, table: lance.LanceDataset) -> 
     assert not (Path(table.uri) / "_lancehouse").exists()
 
 
+HELPER = """
+def score(ids):
+    if ids[0] >= 900 and {fails}:
+        raise ValueError("not yet")
+    return [{factor}] * len(ids)
+"""
+
+
+def test_adding_columns_by_other_code_starts_over(
+    catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    """A module that the function imports has changed since: no value of before is taken over, and a warning says so."""
+    place = str(tmp_path / "modules")
+    Path(place).mkdir()
+    monkeypatch.syspath_prepend(place)
+
+    def scored(batch: pa.RecordBatch) -> Any:
+        import sys
+
+        sys.path.insert(0, place)
+        sys.modules.pop("own_scores", None)  # workers are used again
+        import own_scores  # type: ignore[import-not-found]
+
+        return pa.array(own_scores.score(batch.column("id").to_pylist()), pa.int64())
+
+    (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=True, factor=1))
+    with pytest.raises(LanceNamespaceError, match="not yet"):
+        catalog.add_columns("t", {"score": scored})
+    assert any((tmp_path / "t.lance" / "_lancehouse" / "jobs").rglob("*.json"))
+    (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=False, factor=22))
+    with caplog.at_level("WARNING"):
+        catalog.add_columns("t", {"score": scored})
+    assert set(lance.dataset(table.uri).to_table(columns=["score"]).column(0).to_pylist()) == {22}
+    assert "add_columns starts over" in caplog.text
+    assert "changed since: module own_scores" in caplog.text
+    assert not (tmp_path / "t.lance" / "_lancehouse").exists()
+
+
 def test_adding_columns_goes_on_where_it_was(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.mkdir()
@@ -511,3 +563,52 @@ def test_upkeep_of_a_whole_catalog(catalog: LanceCatalog, table: lance.LanceData
     assert done["t"].fragments_removed == 4
     assert done["other"].fragments_removed == 2
     assert isinstance(done["broken"], LanceNamespaceError)
+
+
+def test_columns_of_a_frame_may_be_null(catalog: LanceCatalog, spark: Any, tmp_path: Path) -> None:
+    """Spark knows that a range has no nulls, which says nothing of the rows that come later."""
+    rows = spark.range(3).selectExpr("id", "named_struct('x', id) AS s", "array(id) AS l", "map('k', id) AS m")
+    catalog.create(rows, "new")
+    schema = lance.dataset(tmp_path / "new.lance").schema
+    assert all(field.nullable for field in schema)
+    assert schema.field("s").type.field("x").nullable
+    assert schema.field("l").type.value_field.nullable
+    catalog.append(spark.sql("SELECT cast(NULL AS bigint) AS id"), "new")
+    catalog.overwrite(spark.range(3), "new")
+    assert lance.dataset(tmp_path / "new.lance").schema.field("id").nullable
+    catalog.add_columns("new", {"one": "1", "twice": "id * 2"})
+    assert all(field.nullable for field in lance.dataset(tmp_path / "new.lance").schema)
+    assert catalog.read("new").toArrow().sort_by("id").to_pylist() == [
+        {"id": each, "one": 1, "twice": 2 * each} for each in range(3)
+    ]
+
+
+def test_columns_that_may_not_be_null(catalog: LanceCatalog, spark: Any, tmp_path: Path) -> None:
+    catalog.create(spark.range(3), "strict", nullable=False)
+    assert not lance.dataset(tmp_path / "strict.lance").schema.field("id").nullable
+    said = (
+        r"column id: a null, which the table does not allow there; to allow it: dataset.alter_columns\(\{'path': 'id'"
+    )
+    with pytest.raises(InvalidInputError, match=said):
+        catalog.append(spark.sql("SELECT cast(NULL AS bigint) AS id"), "strict")
+    lance.dataset(tmp_path / "strict.lance").alter_columns({"path": "id", "nullable": True})  # as it says
+    catalog.append(spark.sql("SELECT cast(NULL AS bigint) AS id"), "strict")
+    catalog.add_columns("strict", {"w": "1"})
+    assert catalog.count("strict", "id IS NULL AND w = 1") == 1
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT 1 AS id, NULL AS odd", "SELECT array() AS odd", "SELECT struct(NULL AS x) AS odd"]
+)
+def test_a_column_without_a_type(catalog: LanceCatalog, spark: Any, tmp_path: Path, query: str) -> None:
+    for write in (catalog.create, catalog.overwrite):
+        with pytest.raises(TableSchemaValidationError, match=r"column odd has the type .*cast\(NULL AS string\)"):
+            write(spark.sql(query), "new")
+    assert not (tmp_path / "new.lance").exists()
+
+
+@pytest.mark.parametrize("value", ["NULL", lambda batch: pa.array([None] * batch.num_rows)], ids=["sql", "function"])
+def test_adding_a_column_without_a_type(catalog: LanceCatalog, table: lance.LanceDataset, value: Any) -> None:
+    with pytest.raises(TableSchemaValidationError, match=r"column odd has the type null, .*pa\.array"):
+        catalog.add_columns("t", {"odd": value})
+    assert "odd" not in lance.dataset(table.uri).schema.names

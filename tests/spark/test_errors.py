@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -41,3 +42,16 @@ def test_another_error_of_a_task(spark: Any) -> None:
 
     with pytest.raises(errors.InternalError, match=r"^Spark could not do it: .*too much$"), translated():
         results(spark, [0], work)
+
+
+def test_a_module_that_executors_do_not_have(spark: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """A function of a user's module is sent by its name alone."""
+    (tmp_path / "only_here.py").write_text("def work(piece):\n    return ['done']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    work = importlib.import_module("only_here").work
+    said = r"no module only_here, .*spark.addArtifacts\('only_here.py', pyfile=True\), .*--py-files"
+    with pytest.raises(errors.InvalidInputError, match=said), translated():
+        results(spark, [0], work)
+    spark.addArtifacts(str(tmp_path / "only_here.py"), pyfile=True)  # as it says
+    with translated():
+        assert results(spark, [0], work) == ["done"]

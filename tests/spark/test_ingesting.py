@@ -286,3 +286,42 @@ def test_a_column_that_must_be_there(catalog: LanceCatalog, folder: Path, tmp_pa
     lance.write_dataset(schema.empty_table(), tmp_path / "tables" / "t.lance")
     with pytest.raises(TableSchemaValidationError, match="kind must not be null"):
         catalog.ingest(folder / "0.parquet", "t", columns=["id"])
+
+
+def test_options_make_another_ingest(catalog: LanceCatalog, tmp_path: Path, caplog: Any) -> None:
+    """One that failed with other options has written other rows, though files and columns are the same."""
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "0.csv").write_text("n,word\n1,NA\n2,x\n")
+    with patch.object(commits, "create", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        catalog.ingest(text, "t")
+    with caplog.at_level("WARNING"):
+        catalog.ingest(text, "t", options={"null_values": "NA"})
+    assert "the ingest starts over" in caplog.text
+    assert catalog.count("t", "word = 'NA'") == 0
+    assert catalog.count("t", "word IS NULL") == 1
+
+
+def test_columns_of_files_may_be_null(catalog: LanceCatalog, tmp_path: Path) -> None:
+    fields: list[Any] = [pa.field("id", pa.int64(), nullable=False)]
+    pq.write_table(pa.table([pa.array([1])], schema=pa.schema(fields)), tmp_path / "a.parquet")
+    catalog.ingest(tmp_path / "a.parquet", "t")
+    catalog.ingest(tmp_path / "a.parquet", "strict", nullable=False)
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    catalog.ingest(tmp_path / "a.csv", "told", options={"schema": "id bigint not null"})
+    schemas = {name: lance.dataset(tmp_path / "tables" / f"{name}.lance").schema for name in ("t", "strict", "told")}
+    assert {name: schema.field("id").nullable for name, schema in schemas.items()} == {
+        "t": True,
+        "strict": False,
+        "told": False,
+    }
+
+
+def test_a_column_of_nothing_but_nulls(catalog: LanceCatalog, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "odd": pa.nulls(1)}), tmp_path / "a.parquet")
+    with pytest.raises(TableSchemaValidationError, match=r"column odd has the type null, .*leave the column out"):
+        catalog.ingest(tmp_path / "a.parquet", "t")
+    catalog.ingest(tmp_path / "a.parquet", "t", columns="id")
+    (tmp_path / "a.csv").write_text("id,odd\n1,\n")
+    catalog.ingest(tmp_path / "a.csv", "text")  # as always: text, of which nobody knows more
+    assert lance.dataset(tmp_path / "tables" / "text.lance").schema.field("odd").type == pa.string()

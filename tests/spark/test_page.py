@@ -10,15 +10,38 @@ import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lancehouse.spark import LanceCatalog
+
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
 
 
 def test_the_examples(spark: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "trips.parquet")
-    found: dict[str, Any] = {"root": str(tmp_path / "tables"), "folder": str(tmp_path / "trips.parquet")}
+    (tmp_path / "people.csv").write_bytes("zip;name;born\n00712;Müller;-\n".encode("latin-1"))
+    places = {"root": "tables", "folder": "trips.parquet", "people": "people.csv"}
+    found: dict[str, Any] = {name: str(tmp_path / place) for name, place in places.items()}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S):
         exec(block, found)
     rows = lance.dataset(tmp_path / "tables" / "docs.lance")
     assert rows.count_rows() == 1501
     assert rows.schema.names == ["id", "text", "emb", "length", "twice"]
     assert [each.operation for each in found["cat"].history("trips").collect()] == ["Overwrite"]
+    people = lance.dataset(tmp_path / "tables" / "people.lance").to_table().to_pylist()
+    assert people == [{"zip": "00712", "name": "Müller", "born": None}]
+
+
+def test_the_example_of_foreach_batch(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"id": 1}\n{"id": 2}\n')
+    orders = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+    places = {"root": str(tmp_path / "tables"), "checkpoint": str(tmp_path / "checkpoint")}
+    (block,) = re.findall(r"```py\n(def upsert.*?)```", PAGE.read_text(), re.S)
+    LanceCatalog(spark, "dir", {"root": places["root"]}).create(spark.range(1, 2), "orders")
+    before = set(spark.streams.active)
+    exec(block, {"LanceCatalog": LanceCatalog, "orders": orders, **places})
+    (query,) = set(spark.streams.active) - before
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert lance.dataset(tmp_path / "tables" / "orders.lance").count_rows() == 2

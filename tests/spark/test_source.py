@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -369,7 +370,7 @@ def test_options_without_regard_to_case(tmp_path: Path) -> None:
     assert options.address() == Address(path="p", storage_options=(("region", "here"),))
     assert options.scan().columns == ("a", "b.c")
     moment = options.moment().as_of
-    assert moment is not None
+    assert isinstance(moment, datetime)
     assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
 
 

@@ -95,12 +95,14 @@ def describe(app: App, table: Levels, client: Client) -> None:
 
 
 def _inside(client: Client, table: Levels) -> dict[str, Any]:
+    from lancehouse.lake.versions import millis
+
     with client.opened(table) as (_, dataset):
         now, stats, names = dataset.get_version(), dataset.stats.dataset_stats(), dataset.schema.names
     indices = client.call("list_table_indices", table).indexes
     return {
         "version": now["version"],
-        "changed": moment(int(now["timestamp"].timestamp() * 1000)),
+        "changed": moment(millis(now["timestamp"])),
         "rows": int(now["metadata"].get("total_rows", 0)),
         "deleted_rows": stats["num_deleted_rows"],
         "fragments": stats["num_fragments"],

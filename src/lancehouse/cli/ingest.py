@@ -21,6 +21,22 @@ ICEBERG = "iceberg"
 )
 @click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated.")
 @click.option(
+    "--option",
+    "format_options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=pairs,
+    help="Of the format: delimiter=';', encoding=latin-1, …; repeat it for each.",
+)
+@click.option(
+    "--type",
+    "types",
+    metavar="COLUMN=TYPE",
+    multiple=True,
+    callback=pairs,
+    help="Of a column of CSV or JSON, as Spark has it: zip=string; repeat it for each.",
+)
+@click.option(
     "--source-option",
     "options",
     metavar="KEY=VALUE",
@@ -36,6 +52,8 @@ def ingest(
     format: str | None,
     mode: str,
     columns: tuple[str, ...],
+    format_options: dict[str, str],
+    types: dict[str, str],
     options: dict[str, str],
     run: str | None,
     work: Work,
@@ -55,7 +73,7 @@ def ingest(
             format=format,
             mode=mode,
             columns=columns or None,
-            options=options,
+            options={**options, **format_options, **({"types": types} if types else {})},
             run=run,
         )
         rows = catalog.count(table, version=version)

@@ -27,6 +27,7 @@ from lancehouse.lake.fragments import Piece, Place, metadata
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.lake.windows import has_blobs
 from lancehouse.schema.arrays import narrow_floats
+from lancehouse.schema.walk import nullable_hint
 
 Write = Callable[[pa.RecordBatchReader], list[Piece]]
 """Writes rows that no version names yet."""
@@ -225,7 +226,9 @@ def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 f"column {field.name}: {array.type} does not become {field.type} ({error})"
             ) from error
         if array.null_count and not field.nullable:
-            raise InvalidInputError(f"column {field.name}: a null, which the table does not allow there")
+            raise InvalidInputError(
+                f"column {field.name}: a null, which the table does not allow there; {nullable_hint(field.name)}"
+            )
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -7,11 +7,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from hashlib import sha256
-from types import CodeType, FunctionType, MethodType, NoneType
 from typing import Any, Self
-from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -22,16 +18,16 @@ from lancehouse.lake import windows
 from lancehouse.lake.commits import Properties, commit
 from lancehouse.lake.dataset import TableRef, committing
 from lancehouse.lake.errors import translated
+from lancehouse.lake.fingerprints import Fingerprint, digest_of, environment, fingerprint
 from lancehouse.lake.fragments import Piece, Place
 from lancehouse.lake.windows import has_blobs
+from lancehouse.schema.walk import relaxed, require_types
 
 Function = Callable[[pa.RecordBatch], Any]
 """Takes a batch, gives an Arrow array of as many values."""
 
 SAMPLE = 16
 """Rows that tell which type a function gives."""
-
-_PLAIN = (int, float, str, bytes, bool, NoneType)
 
 ROW_BYTES = 1024
 """What a row takes besides its blobs, by a guess."""
@@ -69,16 +65,22 @@ class Derivation:
             raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(known)}")
         expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
         functions = {name: value for name, value in columns.items() if callable(value)}
-        if not columns or len(expressions) not in (0, len(columns)) or len(functions) not in (0, len(columns)):
+        if not columns or len(columns) not in (len(expressions), len(functions)):
             raise InvalidInputError("add_columns takes columns that are all SQL, or all functions of Arrow batches")
         chosen = tuple(known if reads is None else reads)
         return cls(expressions, functions, chosen, _schema(table, dataset, expressions, functions, chosen))
 
     @property
-    def digest(self) -> str:
-        """The same for the same columns, in another process too."""
-        codes = {name: _told(function) for name, function in self.functions.items()}
-        return _hash([dict(self.expressions), codes, list(self.reads), str(self.schema)])
+    def key(self) -> str:
+        """The same for columns of the same names, whatever they are computed by."""
+        return digest_of(sorted(self.schema.names))
+
+    def fingerprint(self) -> Fingerprint:
+        """What the values of the new columns depend on, besides the rows of the table."""
+        code = fingerprint(self.functions) if self.functions else Fingerprint(environment())
+        sql = {f"SQL of {name}": text for name, text in self.expressions.items()}
+        types = {f"type of {field.name}": str(field.type) for field in self.schema}
+        return Fingerprint({**code.parts, **sql, **types, "columns read": ", ".join(self.reads)}, code.doubts)
 
     def values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the functions give for a batch."""
@@ -111,7 +113,7 @@ def execute(table: TableRef, dataset: lance.LanceDataset, fragment: int, derivat
     found = dataset.get_fragment(fragment)
     with translated(table, table.storage_options):
         if derivation.expressions:
-            metadata, schema = found.merge_columns(dict(derivation.expressions))
+            metadata, schema = found.merge_columns(_values_of_sql(dataset, fragment, derivation))
         elif any(has_blobs(dataset.schema.field(name)) for name in derivation.reads):
             metadata, schema = found.merge_columns(_values_of_blobs(dataset, fragment, derivation))
         else:
@@ -127,6 +129,28 @@ def _values_of_blobs(dataset: lance.LanceDataset, fragment: int, derivation: Der
     columns = [dataset.schema.field(name) for name in derivation.reads]
     batches = windows.read(found, columns, range(found.count_rows()), ROW_BYTES)
     return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.values, batches))
+
+
+def _values_of_sql(dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> Any:
+    """The SQL, or what it gives where Lance would make columns of it that may not be null."""
+    expressions, schema = dict(derivation.expressions), derivation.schema
+    found = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    scanner = _scanner(dataset, expressions, [found])
+    if _without_id(scanner.projected_schema).equals(schema):
+        return expressions
+    batches = (batch.select(schema.names).cast(schema) for batch in scanner.to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _scanner(
+    dataset: lance.LanceDataset, expressions: Mapping[str, str], fragments: list[lance.LanceFragment] | None = None
+) -> lance.LanceScanner:
+    # With the row id: Lance scans no expressions alone, if none of them names a column.
+    return dataset.scanner(columns=dict(expressions), with_row_id=True, fragments=fragments, scan_in_order=True)
+
+
+def _without_id(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name != "_rowid"])
 
 
 def missing(dataset: lance.LanceDataset, done: Iterable[Added]) -> list[int]:
@@ -183,11 +207,16 @@ def _schema(
 ) -> pa.Schema:
     with translated(table, table.storage_options):
         if expressions:
-            found: pa.Schema = dataset.scanner(columns=dict(expressions)).projected_schema
-            return found
+            return _checked(_without_id(_scanner(dataset, expressions).projected_schema))
         sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
     [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], sample.schema)]
-    return _called(functions, batch).schema
+    return _checked(_called(functions, batch).schema)
+
+
+def _checked(schema: pa.Schema) -> pa.Schema:
+    """New columns, which have a type and may be null, as those of a DataFrame."""
+    require_types(schema)
+    return relaxed(schema)
 
 
 def _called(
@@ -220,58 +249,4 @@ def _arrays(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterato
 
 
 def _state(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
-    return _hash([str(dataset.lance_schema), [file.path for file in fragment.files]])
-
-
-def _told(function: Function) -> list[Any]:
-    """What a function does, with all that it was given; where that cannot be told, it is like no other."""
-    try:
-        return _code(function)
-    except (RecursionError, ValueError):  # functions that know each other, or a cell without a value
-        return [uuid4().hex]
-
-
-def _code(function: Any) -> list[Any]:
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    if isinstance(function, FunctionType):
-        cells = [cell.cell_contents for cell in function.__closure__ or () if cell.cell_contents is not function]
-        seen = {each: function.__globals__[each] for each in _names(function.__code__) if each in function.__globals__}
-        plain = {each: value for each, value in seen.items() if isinstance(value, _PLAIN)}
-        given = [cells, function.__defaults__, function.__kwdefaults__, plain]
-        return [name, _bytes_of(function.__code__), _value(given)]
-    if isinstance(function, partial):
-        return [name, _code(function.func), _value([function.args, function.keywords])]
-    if isinstance(function, MethodType):
-        return [name, _code(function.__func__), _value(function.__self__)]
-    call = vars(type(function)).get("__call__")
-    return [name, *([_code(call)] if isinstance(call, FunctionType) else []), _value(function)]
-
-
-def _bytes_of(code: CodeType) -> list[Any]:
-    constants = [_bytes_of(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return [code.co_code.hex(), list(code.co_names), constants]
-
-
-def _names(code: CodeType) -> set[str]:
-    nested = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*nested)
-
-
-def _value(value: Any) -> Any:
-    match value:
-        case FunctionType() | MethodType() | partial():
-            return _code(value)
-        case list() | tuple():
-            return [_value(each) for each in value]
-        case dict():
-            return [[repr(key), _value(each)] for key, each in sorted(value.items(), key=repr)]
-        case _ if isinstance(value, _PLAIN):
-            return repr(value)
-    try:
-        return sha256(pickle.dumps(value)).hexdigest()
-    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
-        return uuid4().hex
-
-
-def _hash(value: Any) -> str:
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+    return digest_of([str(dataset.lance_schema), [file.path for file in fragment.files]])

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lancehouse.lake.errors import translated
 FOLDER = "_lancehouse"
 """Ours, below a table's location: Lance does not look there."""
 
+_JOBS = f"{FOLDER}/jobs"
 _JOB = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 _AT_ONCE = 16
 _ATTEMPTS = 10
@@ -49,7 +50,7 @@ class Progress:
     @property
     def folder(self) -> str:
         """Where the records lie, below the table's location."""
-        return f"{FOLDER}/jobs/{self.job}"
+        return f"{_JOBS}/{self.job}"
 
     def put(self, key: str, value: Any) -> None:
         """Record that something is done, and what came of it; a second record of the same key takes the first's place.
@@ -99,6 +100,16 @@ class Progress:
                 list(
                     pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), self._records())
                 )
+
+    def others(self, prefix: str) -> list[Progress]:
+        """Other jobs of the same table that have records, and whose names begin in the same way."""
+        with translated(f"{self.location}/{FOLDER}", self.storage_options):
+            if place := local_folder(self.location):
+                folder = place / _JOBS
+                names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+            else:
+                names = {path.rpartition("/")[0].rpartition("/")[2] for path in self._session().list(_JOBS)}
+        return [replace(self, job=name) for name in sorted(names - {self.job}) if name.startswith(prefix)]
 
     def _records(self) -> list[str]:
         if place := local_folder(self.location):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import date, datetime, time
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,7 @@ from lance_namespace.errors import (
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translated
+from lancehouse.lake.versions import millis
 from lancehouse.lake.windows import has_blobs
 
 BATCH_ROWS = 1 << 15
@@ -141,13 +142,19 @@ class Moment:
 
     version: int | None = None
     tag: str | None = None
-    as_of: datetime | None = None
+    as_of: datetime | date | str | None = None
+    """A time, or text that is one by ISO 8601, in milliseconds: a version counts from the one in which it was made. One
+    without a zone is of this machine."""
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
             raise InvalidInputError("a table is read at a version, at a tag or as of a time: give one of them")
         if self.version is not None and (not isinstance(self.version, int) or not 0 <= self.version <= LAST_VERSION):
             raise InvalidInputError(f"a version is a number, not {self.version!r}")
+        if self.tag is not None and not isinstance(self.tag, str):
+            raise InvalidInputError(f"tag must be the name of a tag, not {self.tag!r}")
+        if self.as_of is not None:
+            _time(self.as_of)
 
     def open(self, table: TableRef) -> tuple[TableRef, lance.LanceDataset]:
         """That version, and its address.
@@ -162,18 +169,34 @@ class Moment:
         if self.as_of is None:
             dataset = replace(table, version=self.version).open()
             return replace(table, version=dataset.version), dataset
-        wanted = _utc(self.as_of)
+        wanted = _time(self.as_of)
         with table.opened() as dataset:
-            before = [each["version"] for each in dataset.versions() if _utc(each["timestamp"]) <= wanted]
+            before = [each["version"] for each in dataset.versions() if millis(each["timestamp"]) <= millis(wanted)]
         if not before:
-            raise TableVersionNotFoundError(f"{table} had no version yet at {self.as_of.isoformat()}")
+            raise TableVersionNotFoundError(f"{table} had no version yet at {wanted.isoformat()}")
         found = replace(table, version=max(before))
         return found, found.open()
 
 
-def _utc(moment: datetime) -> datetime:
-    """A time without a zone is one of this machine, as Lance and Python have it."""
-    return moment.astimezone(UTC)
+def _time(value: Any) -> datetime:
+    """The time that somebody means.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    try:
+        match value:
+            case str():
+                return datetime.fromisoformat(value.strip())
+            case datetime():
+                return value
+            case date():
+                return datetime.combine(value, time())
+    except ValueError:
+        pass
+    raise InvalidInputError(
+        f"as_of must be a time, as a datetime or as text such as '2026-01-31T12:00:00+00:00', not {value!r}"
+    )
 
 
 def _has(schema: pa.Schema, name: str) -> bool:

@@ -158,9 +158,12 @@ def operation(transaction: lance.Transaction) -> str:
     return "DropIndex" if dropped else type(done).__name__
 
 
-def millis(local: datetime) -> int:
-    """A time as Lance tells it, in milliseconds since 1970."""
-    return int(local.timestamp() * 1000)
+def millis(moment: datetime) -> int:
+    """A time in whole milliseconds since 1970, as Iceberg, Lance's interface and we tell times.
+
+    One without a zone is of this machine, as Lance and Python have it.
+    """
+    return int(moment.timestamp() * 1000)
 
 
 def root_path(location: str) -> str:

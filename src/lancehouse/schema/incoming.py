@@ -30,7 +30,7 @@ from lancehouse.schema.arrays import (
 )
 from lancehouse.schema.ddl import SparkType, to_ddl
 from lancehouse.schema.spark import named, to_spark
-from lancehouse.schema.walk import BFLOAT16, BLOB, Folded, Node, Path, fold, narrow_decimal
+from lancehouse.schema.walk import BFLOAT16, BLOB, Folded, Node, Path, fold, narrow_decimal, nullable_hint
 
 _VOID = "void"
 _PER_SECOND: Mapping[str, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -90,7 +90,10 @@ class _Part:
         """Values for the field; `hidden` nulls are those of what the field stands in."""
         dtype = self.field.type
         if not self.field.nullable and array.null_count > hidden:
-            raise InvalidInputError(f"column {'.'.join(self.path)}: a null, which the table does not allow there")
+            path = ".".join(self.path)
+            raise InvalidInputError(
+                f"column {path}: a null, which the table does not allow there; {nullable_hint(path)}"
+            )
         if array.type == dtype:
             return array
         try:

@@ -188,6 +188,70 @@ def map_type(key: pa.Field[Any], value: pa.Field[Any]) -> pa.DataType:
     return pa.map_(key, value)  # type: ignore[call-overload, no-any-return]
 
 
+def rebuilt(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any:
+    """A type with its children changed; elements of lists are called as Arrow calls them."""
+
+    def item(field: pa.Field[Any]) -> pa.Field[Any]:
+        return change(field).with_name("item")
+
+    match dtype:
+        case pa.StructType():
+            return pa.struct([change(child) for child in dtype])
+        case pa.MapType():
+            return map_type(change(dtype.key_field), change(dtype.item_field))
+        case pa.FixedSizeListType():
+            return pa.list_(item(dtype.value_field), dtype.list_size)
+        case pa.ListType():
+            return pa.list_(item(dtype.value_field))
+        case pa.LargeListType():
+            return pa.large_list(item(dtype.value_field))
+    return dtype
+
+
+def relaxed(schema: pa.Schema) -> pa.Schema:
+    """The same columns, all of which may be null, with all that they hold; keys of maps never may."""
+    fields = pa.schema([_relaxed(column) for column in schema])
+    return fields.with_metadata(dict(schema.metadata)) if schema.metadata else fields
+
+
+def _relaxed(field: pa.Field[Any]) -> pa.Field[Any]:
+    dtype = field.type
+    if EXTENSION.encode() in (field.metadata or {}):
+        return field.with_nullable(True)
+    if isinstance(dtype, pa.MapType):
+        return field.with_type(map_type(dtype.key_field, _relaxed(dtype.item_field))).with_nullable(True)
+    return field.with_type(rebuilt(dtype, _relaxed)).with_nullable(True)
+
+
+def require_types(schema: pa.Schema) -> None:
+    """Check that each new column has a type: one of nothing but nulls could never hold a value.
+
+    Raises:
+        TableSchemaValidationError: one has none; says how to give it.
+    """
+    for column in schema:
+        if _is_void(column.type):
+            raise TableSchemaValidationError(
+                f"column {column.name} has the type {column.type}, as no value tells another: give it one, in SQL by "
+                "cast(NULL AS string), in Arrow by pa.array(values, pa.string()), or leave the column out"
+            )
+
+
+def _is_void(dtype: Any) -> bool:
+    if isinstance(dtype, pa.StructType):
+        return any(_is_void(child.type) for child in dtype)
+    if isinstance(dtype, pa.MapType):
+        return _is_void(dtype.key_type) or _is_void(dtype.item_type)
+    if isinstance(dtype, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return _is_void(dtype.value_type)
+    return bool(dtype == pa.null())
+
+
+def nullable_hint(path: str) -> str:
+    """What to do about a null in a column that takes none."""
+    return f"to allow it: dataset.alter_columns({{'path': '{path}', 'nullable': True}}) of pylance"
+
+
 def texts(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """Arrow's metadata of the field at `path`, or of the schema at the empty path, as text.
 

@@ -49,8 +49,10 @@ class Catalog:
         """The address of a table here.
 
         Raises:
-            InvalidInputError: the id has no level.
+            InvalidInputError: the id has no level, or is none.
         """
+        if not isinstance(table, str | Sequence) or not all(isinstance(level, str) for level in table):
+            raise InvalidInputError(f"a table is named by text such as 'wh.db.docs', or by a list, not {table!r}")
         levels = parse_levels(table) if isinstance(table, str) else tuple(table)
         if not levels:
             raise InvalidInputError("a table id has at least one level")

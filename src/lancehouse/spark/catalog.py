@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
 from lance_namespace.errors import InvalidInputError
@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.identifiers import parse_levels
 from lancehouse.lake.derived import Function
-from lancehouse.lake.fragments import Layout
 from lancehouse.lake.indexing import Indexed
 from lancehouse.lake.merging import Rules
 from lancehouse.lake.scans import Moment, Scan
 from lancehouse.spark import (
     aggregates,
+    arguments,
     changes,
     derived,
     ingesting,
@@ -31,9 +31,10 @@ from lancehouse.spark import (
 from lancehouse.spark.address import Address, Catalog, Table
 from lancehouse.spark.aggregates import question
 from lancehouse.spark.changes import Changed
-from lancehouse.spark.writing import Write
 
 Names = str | Sequence[str]
+Time = datetime | date | str
+"""A time, or text that is one by ISO 8601; one without a zone is of this machine."""
 T = TypeVar("T")
 
 
@@ -70,7 +71,7 @@ class LanceCatalog:
         filter: str | None = None,
         version: int | None = None,
         tag: str | None = None,
-        as_of: datetime | None = None,
+        as_of: Time | None = None,
         with_row_id: bool = False,
         limit: int | None = None,
     ) -> DataFrame:
@@ -82,12 +83,14 @@ class LanceCatalog:
             filter: which rows, in Lance's SQL; indices are used.
             version: which one, by default the latest.
             tag: which version, by its tag.
-            as_of: which version, by the time.
+            as_of: which version, by the time, in milliseconds as `history` has them: a datetime, or text such as
+                `2026-01-31T12:00:00+00:00`; without a zone it is of this machine.
             with_row_id: whether to add the column `_rowid`.
             limit: how many rows at most.
         """
-        chosen = None if columns is None else _names(columns)
-        scan = Scan(chosen, filter, limit, with_row_id)
+        chosen = None if columns is None else arguments.names("columns", columns)
+        rows = arguments.condition("filter", filter)
+        scan = Scan(chosen, rows, arguments.number("limit", limit), with_row_id)
         return reading.read(self.spark, self._catalog.table(table), scan, Moment(version, tag, as_of))
 
     def count(
@@ -96,10 +99,11 @@ class LanceCatalog:
         filter: str | None = None,
         version: int | None = None,
         tag: str | None = None,
-        as_of: datetime | None = None,
+        as_of: Time | None = None,
     ) -> int:
         """How many rows there are, or match."""
-        return reading.count(self.spark, self._catalog.table(table), filter, Moment(version, tag, as_of))
+        rows = arguments.condition("filter", filter)
+        return reading.count(self.spark, self._catalog.table(table), rows, Moment(version, tag, as_of))
 
     def aggregate(
         self,
@@ -109,7 +113,7 @@ class LanceCatalog:
         filter: str | None = None,
         version: int | None = None,
         tag: str | None = None,
-        as_of: datetime | None = None,
+        as_of: Time | None = None,
         sum: Names | None = None,
         min: Names | None = None,
         max: Names | None = None,
@@ -122,7 +126,10 @@ class LanceCatalog:
         the column `count`.
         """
         measures = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
-        asked = question(group_by, measures, filter)
+        for name, columns in {"group_by": group_by, **measures}.items():
+            if columns is not None:
+                arguments.names(name, columns)
+        asked = question(group_by, measures, arguments.condition("filter", filter))
         return aggregates.aggregate(self.spark, self._catalog.table(table), asked, Moment(version, tag, as_of))
 
     def search(
@@ -136,7 +143,7 @@ class LanceCatalog:
         metric: str | None = None,
         version: int | None = None,
         tag: str | None = None,
-        as_of: datetime | None = None,
+        as_of: Time | None = None,
     ) -> DataFrame:
         """The `k` rows nearest to a vector, the nearest first, with their `_distance`.
 
@@ -183,7 +190,8 @@ class LanceCatalog:
         Raises:
             TableAlreadyExistsError: there is one.
         """
-        return writing.create(df, self._catalog.table(table), _how(**how))
+        df, written = arguments.frame(df), arguments.write("create", how)
+        return writing.create(df, self._catalog.table(table), written)
 
     def append(self, df: DataFrame, table: Table, **how: Any) -> int:
         """Add the rows of a DataFrame; the version that this made.
@@ -192,14 +200,16 @@ class LanceCatalog:
             df: the rows; columns are matched by name, and one that the table has and `df` has not becomes null.
             table: its id.
             how: `vector_columns={"emb": 128}` says which arrays become vectors, where the table does not say it;
-                `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names the run:
-                the same one again adds nothing.
+                `nullable=False` has columns of a new table that may not be null where those of `df` may not, by default
+                all may; `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names
+                the run: the same one again adds nothing.
 
         Raises:
             TableNotFoundError: there is no such table.
             TableSchemaValidationError: the columns do not fit.
         """
-        return writing.append(df, self._catalog.table(table), _how(**how))
+        df, written = arguments.frame(df), arguments.write("append", how)
+        return writing.append(df, self._catalog.table(table), written)
 
     def overwrite(self, df: DataFrame, table: Table, **how: Any) -> int:
         """Put the rows of a DataFrame in the place of all others, and its columns too; a missing table is created.
@@ -209,7 +219,8 @@ class LanceCatalog:
         Raises:
             ConcurrentModificationError: somebody changed the table meanwhile, which this would undo.
         """
-        return writing.overwrite(df, self._catalog.table(table), _how(**how))
+        df, written = arguments.frame(df), arguments.write("overwrite", how)
+        return writing.overwrite(df, self._catalog.table(table), written)
 
     def delete(self, table: Table, where: str, **how: Any) -> Changed:
         """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how`: `run`, see `append`.
@@ -217,7 +228,8 @@ class LanceCatalog:
         Raises:
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
-        return changes.delete(self.spark, self._catalog.table(table), where, _how(**how))
+        where, written = arguments.text("where", where), arguments.write("delete", how)
+        return changes.delete(self.spark, self._catalog.table(table), where, written)
 
     def update(self, table: Table, set: Mapping[str, str], where: str | None = None, **how: Any) -> Changed:
         """Set columns to SQL expressions over the row, in the rows that match or in all. `how`: see `append`.
@@ -225,7 +237,9 @@ class LanceCatalog:
         Raises:
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
-        return changes.update(self.spark, self._catalog.table(table), set, where, _how(**how))
+        values, rows = arguments.expressions(set), arguments.condition("where", where)
+        written = arguments.write("update", how)
+        return changes.update(self.spark, self._catalog.table(table), values, rows, written)
 
     def merge(
         self,
@@ -252,15 +266,22 @@ class LanceCatalog:
             InvalidInputError: a key comes twice in `df`; the text shows one.
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
+        when_matched, when_not_matched = (
+            arguments.text("when_matched", when_matched),
+            arguments.text("when_not_matched", when_not_matched),
+        )
         rules = Rules(when_matched, when_not_matched, delete_by_source)
-        return merging.merge(df, self._catalog.table(table), _names(on), rules, _how(**how))
+        df, keys, written = arguments.frame(df), arguments.names("on", on), arguments.write("merge", how)
+        return merging.merge(df, self._catalog.table(table), keys, rules, written)
 
     def add_columns(
-        self, table: Table, columns: Mapping[str, str | Function], read_columns: Sequence[str] | None = None
+        self, table: Table, columns: Mapping[str, str | Function], read_columns: Names | None = None
     ) -> int:
         """Add columns that are computed from others, in place: nothing else is written again. The version it made.
 
-        After a failure the same call goes on where it was.
+        After a failure the same call goes on where it was, if the functions are the same, with all modules of your own
+        that they import, the installed packages, and the files and environment variables that the code names. Else it
+        starts over, and a warning says why.
 
         Args:
             table: its id.
@@ -268,7 +289,9 @@ class LanceCatalog:
                 SQL, or all are functions.
             read_columns: which columns functions get, by default all.
         """
-        return derived.add_columns(self.spark, self._catalog.table(table), columns, read_columns)
+        columns = arguments.mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
+        reads = None if read_columns is None else arguments.names("read_columns", read_columns)
+        return derived.add_columns(self.spark, self._catalog.table(table), columns, reads)
 
     def ingest(
         self,
@@ -276,8 +299,8 @@ class LanceCatalog:
         table: Table,
         format: str | None = None,
         mode: str = "append",
-        columns: Sequence[str] | None = None,
-        options: Mapping[str, str] | None = None,
+        columns: Names | None = None,
+        options: Mapping[str, Any] | None = None,
         **how: Any,
     ) -> int:
         """Bring files or an Iceberg table into a Lance table, in Arrow alone; the version that this made.
@@ -290,18 +313,25 @@ class LanceCatalog:
             format: parquet, csv, json, arrow, images or iceberg; by default what the extensions say.
             mode: `append`, `overwrite` or `create`.
             columns: which to read, by default all.
-            options: storage options for the source, or for Iceberg the properties of its catalog.
+            options: those of the format, such as `{"delimiter": ";", "types": {"zip": "string"}}`, and storage options
+                for the source; for Iceberg the properties of its catalog. CSV has delimiter, quote, escape, header,
+                skip_rows, null_values, encoding, types and schema; JSON has encoding, types and schema.
             how: see `append`.
+
+        Raises:
+            InvalidInputError: a file cannot be read, or the format has no such option.
+            TableSchemaValidationError: the columns do not fit the table.
         """
+        written = arguments.write("ingest", how)
         return ingesting.ingest(
             self.spark,
             self._catalog.table(table),
             source,
-            format=format,
-            mode=mode,
-            columns=columns,
-            options=options or {},
-            how=_how(**how),
+            format=None if format is None else arguments.text("format", format),
+            mode=arguments.text("mode", mode),
+            columns=None if columns is None else arguments.names("columns", columns),
+            options=arguments.mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
+            how=written,
         )
 
     # Upkeep: of a table, or of all in a namespace and below it; `namespace=""` is the whole catalog
@@ -338,7 +368,7 @@ class LanceCatalog:
         retrain: bool = False,
     ) -> Any:
         """Take rows into indices that came after them; the version that has them. See `compact` for namespaces."""
-        chosen = None if names is None else _names(names)
+        chosen = None if names is None else arguments.names("names", names)
         return self._each(
             table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, chosen, retrain)
         )
@@ -389,20 +419,6 @@ class LanceCatalog:
         if table is not None:
             return work(self._catalog.table(table))
         return maintenance.each(self._catalog, _levels(namespace or ()), work)
-
-
-def _how(
-    vector_columns: Mapping[str, int] | None = None,
-    run: str | None = None,
-    max_rows_per_file: int | None = None,
-    max_bytes_per_file: int | None = None,
-    data_storage_version: str | None = None,
-) -> Write:
-    return Write(vector_columns or {}, Layout(max_rows_per_file, max_bytes_per_file, data_storage_version), run)
-
-
-def _names(columns: Names) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _levels(namespace: Table) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from lance_namespace.errors import ConcurrentModificationError
 from pyspark.sql import SparkSession
 
 from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
+from lancehouse.lake.fingerprints import Fingerprint
 from lancehouse.lake.fragments import lost, place
 from lancehouse.lake.progress import Progress
 from lancehouse.lake.scans import Moment
@@ -16,6 +18,11 @@ from lancehouse.spark.errors import translated
 from lancehouse.spark.reading import Pinned
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.tasks import results
+
+logger = logging.getLogger(__name__)
+
+CODE = "code"
+"""The record that says what the values depend on."""
 
 ATTEMPTS = 10
 """How often what was added meanwhile is caught up with."""
@@ -29,7 +36,8 @@ def add_columns(
 ) -> int:
     """Add columns that are computed from others; the version that this made.
 
-    What a task has computed is noted in the table's own storage: the same call after a failure computes only the rest.
+    What a task has computed is noted in the table's own storage. After a failure the same call computes only the rest,
+    if the code is the same, with all modules of the user's own that it imports; else it starts over.
 
     Raises:
         InvalidInputError: a column that is there already, or no such SQL.
@@ -38,8 +46,14 @@ def add_columns(
     table = address.ref()
     derivation = Derivation.of(table, table.open(), columns, reads)
     at = place(table)
-    progress = Progress(at.location, at.storage_options, f"add-columns-{derivation.digest}")
-    recorded = [Added.from_json(value) for value in progress.done().values()]
+    family, code = f"add-columns-{derivation.key}-", derivation.fingerprint()
+    progress = Progress(at.location, at.storage_options, f"{family}{code.digest}")
+    values = progress.done()
+    if not values:
+        _explain_start(address, progress.others(family), code)
+    values.pop(CODE, None)
+    progress.put(CODE, code.record)
+    recorded = [Added.from_json(value) for value in values.values()]
     gone = lost([each.piece for each in recorded], at)
     done = [each for each in recorded if each.piece not in gone]
     for attempt in range(ATTEMPTS):
@@ -52,9 +66,21 @@ def add_columns(
             if attempt == ATTEMPTS - 1:
                 raise
             continue
-        progress.clear()
+        for job in (progress, *progress.others(family)):  # the columns are there now: nobody goes on with them
+            job.clear()
         return version
     raise AssertionError("each attempt ends above")
+
+
+def _explain_start(address: Address, others: Sequence[Progress], code: Fingerprint) -> None:
+    """Say why work on the same columns, which was interrupted, is not taken over."""
+    if others:
+        before: dict[str, str] = next((found for job in others if (found := job.done().get(CODE))), {})
+        logger.warning(
+            "%s: add_columns starts over, and takes over nothing of an earlier run that did not finish: %s",
+            address,
+            code.explain_difference(before),
+        )
 
 
 def _computed(

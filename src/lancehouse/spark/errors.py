@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from lance_namespace.errors import InternalError, LanceNamespaceError
+from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 from pyspark.errors import PySparkException
 
 _OURS = re.compile(r"^((?:lance_namespace|lancehouse)\.[\w.]+)\.(\w+): ", re.MULTILINE)
 _RAISED = re.compile(r"^(?:\S+\.)?(\w+Error): (.*)", re.MULTILINE | re.DOTALL)
+_ABSENT = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTALL)
 
 
@@ -25,6 +26,12 @@ def translated() -> Iterator[None]:
 
 
 def _meant(text: str) -> LanceNamespaceError:
+    if absent := _ABSENT.search(text):
+        return InvalidInputError(
+            f"the executors have no module {absent[1]}, which a function needs: send it to them before the call with "
+            f"spark.addArtifacts('{absent[1].partition('.')[0]}.py', pyfile=True), or start Spark with --py-files; a "
+            "package is sent as a .zip"
+        )
     for found in reversed(list(_OURS.finditer(text))):
         kind = getattr(import_module(found[1]), found[2], None)
         if isinstance(kind, type) and issubclass(kind, LanceNamespaceError):

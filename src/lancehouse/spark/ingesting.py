@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -27,6 +28,7 @@ from lancehouse.lake.manifests import made_by
 from lancehouse.lake.progress import Progress
 from lancehouse.lake.scans import like
 from lancehouse.modes import one_of
+from lancehouse.schema.walk import nullable_hint, require_types
 from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
 from lancehouse.spark.session import parallelism
@@ -34,6 +36,8 @@ from lancehouse.spark.sources import Source, Unit, open_source
 from lancehouse.spark.sources.conforming import conformed
 from lancehouse.spark.tasks import results
 from lancehouse.spark.writing import Write, declare, made_before
+
+logger = logging.getLogger(__name__)
 
 MODES = ("create", "append", "overwrite")
 
@@ -70,7 +74,7 @@ def ingest(
     format: str | None,
     mode: str,
     columns: Sequence[str] | None,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
     how: Write,
 ) -> int:
     """Bring rows into a table; the version that this made. A missing table is created.
@@ -124,22 +128,34 @@ def bring(
     if dataset is not None and mode == "create":
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
     adds = dataset is not None and mode == "append"
+    if not adds or transform is not None:
+        found.require_types()
     given = found.schema if transform is None else transform.schema
-    schema = dataset.schema if dataset is not None and adds else target or given
+    schema = dataset.schema if dataset is not None and adds else target or found.table_schema(given, how.nullable)
     if unknown := [name for name in given.names if name not in schema.names]:
         raise TableSchemaValidationError(f"{address} has no column {', '.join(unknown)}; leave it out with columns=")
     if absent := [field.name for field in schema if not field.nullable and field.name not in given.names]:
-        raise TableSchemaValidationError(f"{address}: {', '.join(absent)} must not be null, and the source has none")
+        raise TableSchemaValidationError(
+            f"{address}: {', '.join(absent)} must not be null, and the source has none; {nullable_hint(absent[0])}"
+        )
     if not adds:
+        require_types(schema)
         like(schema, how.layout.data_storage_version)
     if dataset is None:
         declare(table)
     at = place(table)
     columns = str(dataset.lance_schema if dataset is not None and adds else schema)
-    key = _digest(mode, columns, str(given), *name, *([transform.key] if transform is not None else []))
-    progress = Progress(at.location, at.storage_options, f"ingest-{key}")
+    family = f"ingest-{_digest(mode, *name)}-"
+    key = _digest(columns, str(given), found.key, *([transform.key] if transform is not None else []))
+    progress = Progress(at.location, at.storage_options, f"{family}{key}")
     units = _digest(*(unit.key for unit in found.units))
     recorded = progress.done()
+    if not recorded and progress.others(family):
+        logger.warning(
+            "%s: the ingest starts over, and takes over nothing of an earlier one of the same source that did not "
+            "finish: its columns, options, steps or functions were others, or cannot be compared",
+            address,
+        )
     begun = recorded.pop(RUN, {})
     if begun and (made := version_of_run(table, begun["run"])) is not None:  # it died after its commit
         progress.clear()

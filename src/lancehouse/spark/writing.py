@@ -25,6 +25,7 @@ from lancehouse.lake.manifests import made_by
 from lancehouse.lake.removal import drop, is_bare
 from lancehouse.lake.scans import like
 from lancehouse.schema.spark import table_schema
+from lancehouse.schema.walk import relaxed, require_types
 from lancehouse.spark.address import Address
 from lancehouse.spark.jobs import Job, write_frame
 
@@ -42,6 +43,8 @@ class Write:
     """A run that has made its version already makes no other."""
     is_new: bool = False
     """Whether no version can be of that run, so that none is looked for."""
+    nullable: bool = True
+    """Whether all columns of a new table may be null; else those that may be in the rows."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -172,13 +175,21 @@ def take_back(table: TableRef) -> None:
 def schema_for(struct: Mapping[str, Any], how: Write, before: pa.Schema | None = None) -> pa.Schema:
     """The columns of a new table, or of one that is written over: what was a vector stays one.
 
+    As Parquet, Delta and Iceberg have it, they may be null, whatever Spark knows of these rows: it is about these rows
+    alone, and says nothing of those that come later.
+
     Args:
         struct: the JSON of the rows' StructType.
-        how: says which arrays are vectors.
+        how: says which arrays are vectors, and whether what cannot be null in the rows cannot be in the table.
         before: the columns of the table that is written over.
+
+    Raises:
+        TableSchemaValidationError: a column has no type, or one that Lance does not store.
     """
     known = {} if before is None else dict(_vectors(struct, before))
-    return table_schema(struct, {**known, **how.vector_columns})
+    schema = table_schema(struct, {**known, **how.vector_columns})
+    require_types(schema)
+    return relaxed(schema) if how.nullable else schema
 
 
 def _vectors(struct: Mapping[str, Any], before: Iterable[pa.Field[Any]], above: str = "") -> Iterator[tuple[str, int]]:

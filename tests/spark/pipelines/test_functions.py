@@ -76,3 +76,16 @@ def test_a_module_that_is_called_like_one_that_is_there(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInputError, match=r"there is another module textwrap, of .*; rename that of "):
         find("textwrap:f", tmp_path)
+
+
+def test_what_a_function_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not its own module alone: one that it imports, in the folder or elsewhere, makes other results too."""
+    elsewhere = tmp_path / "elsewhere"
+    write(elsewhere, far_off_a="N = 1", far_off_b="import far_off_c\ndef f(): return far_off_c.N", far_off_c="N = 1")
+    monkeypatch.syspath_prepend(elsewhere)
+    write(tmp_path / "here", own_steps_a="import far_off_a\ndef f(): return far_off_a.N")
+    for name, changed in (("own_steps_a:f", "far_off_a"), ("far_off_b:f", "far_off_c")):
+        before = find(name, tmp_path / "here")
+        assert find(name, tmp_path / "here").code == before.code
+        write(elsewhere, **{changed: "N = 22"})
+        assert find(name, tmp_path / "here").code != before.code

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from lancehouse.spark.pipelines import Report
+from lancehouse.spark.pipelines.problems import PipelineError
 from lancehouse.spark.pipelines.reports import BEFORE, DONE, FAILED, SKIPPED
 from lancehouse.spark.watching import Done
 from tests.spark.pipelines.conftest import Place
@@ -279,3 +280,37 @@ def test_a_table_whose_versions_our_server_manages(spark: Any, place: Place, ser
     assert table.open().count_rows() == 20
     assert place.pipeline(**parts).run(spark).state == BEFORE
     assert isinstance(table.open(), lance.LanceDataset)
+
+
+def test_options_of_the_format(spark: Any, place: Place) -> None:
+    (place.folder / "odd.csv").write_bytes("zip;name;n\n00712;müller;-\n".encode("latin-1"))
+    options = {
+        "delimiter": ";",
+        "encoding": "latin-1",
+        "null_values": ["-", "NA"],
+        "types": {"zip": "string", "n": "int"},
+    }
+    place.pipeline(source={"files": "odd.csv", "options": options}, steps=[]).run(spark)
+    assert place.rows("t") == [{"zip": "00712", "name": "müller", "n": None}]
+    assert place.table().schema.field("n").type == pa.int32()
+
+
+def test_a_schema_without_a_header(spark: Any, place: Place) -> None:
+    (place.folder / "bare.csv").write_text("1,a\n")
+    options = {"header": False, "schema": "id bigint, name string"}
+    place.pipeline(source={"files": "bare.csv", "options": options}, steps=[]).run(spark)
+    assert place.rows("t") == [{"id": 1, "name": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("id\n1\n", {"delimeter": ";"}, "csv has no option 'delimeter'; did you mean delimiter?"),
+        ("id\n99999999999999999999\n", {}, "column id has integers of more than 64 bits"),
+    ],
+)
+def test_a_source_that_cannot_be_read(place: Place, text: str, options: Any, says: str) -> None:
+    (place.folder / "odd.csv").write_text(text)
+    pipeline = place.pipeline(source={"files": "odd.csv", "options": options}, steps=[])
+    with pytest.raises(PipelineError, match=says):
+        pipeline.plan(lambda: None)

@@ -416,3 +416,135 @@ def test_old_feather(tmp_path: Path) -> None:
     (tmp_path / "a.feather").write_bytes(b"FEA1" + b"\0" * 100 + b"FEA1")
     with pytest.raises(InvalidInputError, match=f"{tmp_path}/a.feather cannot be read"):
         open_source(tmp_path)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("id;name\n1;a\n", {"delimiter": ";"}, [{"id": 1, "name": "a"}]),
+        ("id\tname\n1\ta,b\n", {"delimiter": "tab"}, [{"id": 1, "name": "a,b"}]),
+        ("id,name\n1,'a,b'\n", {"quote": "'"}, [{"id": 1, "name": "a,b"}]),
+        ('id,name\n1,"a\n', {"quote": "none"}, [{"id": 1, "name": '"a'}]),
+        ("id,name\n1,a\\,b\n", {"escape": "\\"}, [{"id": 1, "name": "a,b"}]),
+        ("1,a\n", {"header": False, "schema": "id int, name string"}, [{"id": 1, "name": "a"}]),
+        ("made by x\n\nid\n1\n", {"skip_rows": "2"}, [{"id": 1}]),
+        ("id,name\nNA,-\n,x\n", {"null_values": ["NA", "-"]}, [{"id": None, "name": None}, {"id": None, "name": "x"}]),
+        ("zip,n\n00712,1\n", {"types": {"zip": "string"}}, [{"zip": "00712", "n": 1}]),
+        ("zip,n\n00712,1\n", {"types": {"zip": pa.string()}}, [{"zip": "00712", "n": 1}]),
+        ("n\n99999999999999999999\n", {"types": {"n": "decimal(38,0)"}}, [{"n": Decimal(99999999999999999999)}]),
+        ("n\n99999999999999999999\n", {"types": {"n": "string"}}, [{"n": "99999999999999999999"}]),
+        ("x\n1.5\n99999999999999999999\n", {}, [{"x": 1.5}, {"x": 1e20}]),
+    ],
+    ids=lambda value: None,
+)  # fmt: skip
+def test_options_of_csv(tmp_path: Path, text: str, options: dict[str, Any], expected: list[Any]) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    source = open_source(tmp_path, options=options)
+    source.require_types()
+    assert read(source).to_pylist() == expected
+    assert bool(source.key) == bool(options)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+@pytest.mark.parametrize(("name", "text"), [("a.csv", "straße\nmüller\n"), ("a.json", '{"straße": "müller"}\n')])
+def test_text_is_decoded_as_it_is_named(tmp_path: Path, encoding: str, name: str, text: str) -> None:
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    assert rows(tmp_path, {"encoding": encoding}) == [{"straße": "müller"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.csv", "name\nmüller\n", None),
+        ("a.csv", "straße\nx\n", None),
+        ("a.csv", "name\nmüller\n", "ascii"),
+        ("a.json", '{"name": "müller"}\n', None),
+        ("a.json", '{"name": "müller"}\n', "ascii"),
+    ],
+)
+def test_text_in_another_encoding(tmp_path: Path, name: str, text: str, encoding: str | None) -> None:
+    """It is said by name, and never becomes a column of bytes."""
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    options = {"encoding": encoding} if encoding else {}
+    said = (
+        rf"{name} is not in the encoding {encoding or 'utf-8'}: name its own, such as options=\{{'encoding': 'latin-1'"
+    )
+    with pytest.raises(InvalidInputError, match=said):
+        open_source(tmp_path, options=options).require_types()
+
+
+def test_text_in_another_encoding_further_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancehouse.spark.sources.delimited.BLOCK_BYTES", 100)
+    (tmp_path / "a.csv").write_bytes(b"name\n" + b"x\n" * 200 + "müller\n".encode("latin-1"))
+    source = open_source(tmp_path)
+    source.require_types()
+    with pytest.raises(InvalidInputError, match="is not in the encoding utf-8"):
+        read(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "n\n1\n99999999999999999999\n"),
+        ("a.csv", "n\n-9223372036854775809\n"),
+        ("a.csv", f"n\n{'9' * 5000}\n"),
+        ("a.json", f'{{"n": {"9" * 5000}}}\n'),
+        ("a.json", '{"n": 1}\n{"n": 99999999999999999999}\n'),
+        ("a.json", '{"n": {"x": [18446744073709551616]}}\n'),
+    ],
+)
+def test_integers_beyond_64_bits(tmp_path: Path, name: str, text: str) -> None:
+    """A double would round them; a type that somebody gives, or the table has, holds them."""
+    (tmp_path / name).write_text(text)
+    source = open_source(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"column n has integers of more than 64 bits.*'n': 'decimal\(38,0\)'"):
+        source.require_types()
+    if name == "a.csv" and len(text) < 40:
+        wanted = pa.schema([("n", pa.decimal128(38, 0))])
+        assert all(isinstance(row["n"], Decimal) for row in read(source, wanted).to_pylist())
+
+
+def test_types_of_json(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 99999999999999999999, "d": "2024-01-01"}\n')
+    options = {"types": '{"n": "decimal(20,0)", "d": "date"}'}
+    source = open_source(tmp_path, options=options)
+    source.require_types()
+    assert read(source).to_pylist() == [{"n": Decimal(99999999999999999999), "d": date(2024, 1, 1)}]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("a.csv", {"delimeter": ";"}, "csv has no option 'delimeter'; did you mean delimiter"),
+        ("a.csv", {"sep": ";"}, "csv has no option 'sep'; it is one of delimiter, quote"),
+        ("a.json", {"delimiter": ";"}, "json has no option 'delimiter'; it is one of encoding, types, schema"),
+        ("a.parquet", {"types": {"id": "int"}}, "parquet has no option 'types'; parquet files say themselves"),
+        ("a.parquet", {"regoin": "x"}, "parquet has no option 'regoin'; did you mean region"),
+        ("a.csv", {"delimiter": ";;"}, "the option delimiter must be one character, or 'tab', not ';;'"),
+        ("a.csv", {"header": "perhaps"}, "the option header must be true or false, not 'perhaps'"),
+        ("a.csv", {"header": "false"}, "files without a header need the option schema"),
+        ("a.csv", {"encoding": "latin-99"}, "the option encoding must be the name of an encoding"),
+        ("a.csv", {"types": {"id": "number"}}, "the option types: .*number"),
+        ("a.csv", {"types": ["id"]}, "the option types must be names and types of columns"),
+        ("a.csv", {"types": {"idd": "int"}}, "has a column 'idd', and .*a.csv has not; did you mean id?"),
+        ("a.csv", {"schema": "other int"}, "has a column id that the option schema has not"),
+        ("a.csv", {"schema": "id int", "types": {"id": "int"}}, "types and schema are not given together"),
+        ("a.csv", {"skip_rows": -1}, "the option skip_rows must be a number of lines, not -1"),
+        ("a.csv", {"null_values": 7}, "the option null_values must be a text, or a list of texts, not 7"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path: Path, name: str, options: dict[str, Any], says: str) -> None:
+    {**COLUMNAR, "a.csv": write_csv, "a.json": write_lines}[name](pa.table({"id": [1]}), tmp_path / name)
+    with pytest.raises((InvalidInputError, TableColumnNotFoundError), match=says):
+        open_source(tmp_path, options=options)
+
+
+def test_a_schema_keeps_its_nulls(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,id\n,1\n")
+    source = open_source(tmp_path, options={"schema": "id bigint not null, a string, b date", "aws_region": "x"})
+    fields: list[Any] = [pa.field("id", pa.int64(), nullable=False), ("a", pa.string()), ("b", pa.date32())]
+    assert source.schema == pa.schema(fields)
+    assert read(source).to_pylist() == [{"id": 1, "a": None, "b": None}]

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.spark.pipelines.problems import Loc, PipelineError, Problem, Problems, meant
+from lancehouse.spark.pipelines.problems import Loc, PipelineError, Problem, Problems
+from lancehouse.spark.suggestions import meant
 
 VARIABLES = "variables"
 HERE = "here"

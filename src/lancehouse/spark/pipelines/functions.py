@@ -10,7 +10,7 @@ import ast
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from importlib.abc import Loader, MetaPathFinder
@@ -23,6 +23,8 @@ from typing import Any
 
 from lance_namespace.errors import InvalidInputError
 from pyspark import cloudpickle
+
+from lancehouse.lake.fingerprints import fingerprint, imported_names, levels_of
 
 FOREIGN = (Exception, SystemExit)
 """What code of others raises: anything."""
@@ -50,6 +52,8 @@ class Named:
     """Of its module, if that is not installed."""
     digest: str = ""
     """The same as long as the module is."""
+    code: str = field(default="", compare=False)
+    """The same as long as what it gives is, as far as that can be known: of the digests of `lake.fingerprints`."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it."""
@@ -77,7 +81,7 @@ def find(name: str, folder: Path) -> Named:
     function = found.load()
     if not callable(function):
         raise InvalidInputError(f"{name} is no function, but {type(function).__name__}")
-    return found
+    return replace(found, code=fingerprint({name: function}).digest)
 
 
 def pickled_by_value(functions: Sequence[Named]) -> None:
@@ -153,6 +157,10 @@ class _Loader(Loader):
         self._source = source
         self._digest = digest
 
+    def get_source(self, _: str) -> str:
+        """The text, for who looks for it as in other loaders."""
+        return self._source.text
+
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update({"__file__": self._source.file, _MARK: self._digest})
         exec(compile(self._source.text, self._source.file, "exec"), vars(module))  # noqa: S102 - it is the user's own code
@@ -164,20 +172,14 @@ class _Loader(Loader):
 def _sources(folder: Path, module: str) -> dict[str, Source]:
     """A module with all that it imports from the same folder, at once or when it is called."""
     found: dict[str, Source] = {}
-    todo = list(_levels(module))
+    todo = list(levels_of(module))
     while todo:
         name = todo.pop()
         if name in found or (source := _source(folder, name)) is None:
             continue
         found[name] = source
-        todo += [level for each in _imports(source) for level in _levels(each)]
+        todo += [level for each in _imports(source) for level in levels_of(each)]
     return found if module in found else {}
-
-
-def _levels(name: str) -> Iterator[str]:
-    """The packages that a module is in, and itself."""
-    steps = name.split(".")
-    yield from (".".join(steps[: place + 1]) for place in range(len(steps)))
 
 
 def _source(folder: Path, name: str) -> Source | None:
@@ -197,15 +199,7 @@ def _imports(source: Source) -> Iterator[str]:
         tree = ast.parse(source.text)
     except SyntaxError as error:
         raise InvalidInputError(f"{source.file}:{error.lineno}: {error.msg}") from error
-    package = source.name if source.is_package else source.name.rpartition(".")[0]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+    return imported_names(tree, source.name if source.is_package else source.name.rpartition(".")[0])
 
 
 def _digest(texts: Sequence[str]) -> str:

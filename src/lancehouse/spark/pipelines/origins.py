@@ -12,6 +12,7 @@ from lance_namespace.errors import TableSchemaValidationError
 from lancehouse.lake.scans import Moment, Part, Scan, groups
 from lancehouse.lake.windows import has_blobs
 from lancehouse.spark.address import Address, Catalog
+from lancehouse.spark.pipelines.documents import plain
 from lancehouse.spark.pipelines.shape import Shape, SourcePart
 from lancehouse.spark.reading import Pinned
 from lancehouse.spark.sources import Source, Unit, open_source
@@ -78,7 +79,7 @@ class Origin:
                 self.part.iceberg, ICEBERG, self.part.columns, self.part.properties, parallelism=parallelism
             )
         return open_source(
-            self._paths(), self.part.format, self.part.columns, self.part.options, parallelism=parallelism
+            self._paths(), self.part.format, self.part.columns, plain(self.part.options), parallelism=parallelism
         )
 
     def _paths(self) -> list[str]:

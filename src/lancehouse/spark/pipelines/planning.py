@@ -65,7 +65,7 @@ class Plan:
         """How rows are written."""
         sink = self.shape.sink
         layout = Layout(sink.max_rows_per_file, sink.max_bytes_per_file, sink.data_storage_version)
-        return Write(sink.vector_columns, layout, self.state.attempt, self.is_new)
+        return Write(sink.vector_columns, layout, self.state.attempt, self.is_new, sink.nullable)
 
 
 @dataclass(slots=True)
@@ -167,6 +167,7 @@ class _Planning:
     def _source(self, origin: Origin) -> _Rows | None:
         with self.problems.of("source", self.shape.source.kind):
             found: Source = origin.open()
+            found.require_types()
             schema = seen(found.schema)
             self.lines.append(Line("source", ARROW, f"read {origin.words}", lines.columns(schema)))
             return _Rows(schema)

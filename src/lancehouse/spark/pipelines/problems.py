@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
@@ -70,15 +69,3 @@ class Problems:
         """
         if self.found:
             raise PipelineError(self.found)
-
-
-def close(word: str, known: Sequence[str]) -> list[str]:
-    """The word that is most like another one, if one is."""
-    return get_close_matches(word, known, 1, 0.6)
-
-
-def meant(word: str, known: Sequence[str]) -> str:
-    """What somebody may have meant by a word that is not known."""
-    if near := close(word, known):
-        return f"did you mean {near[0]}?"
-    return f"it is one of {', '.join(known)}" if known else "there is none"

@@ -22,7 +22,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from lancehouse.identifiers import parse_levels
 from lancehouse.spark.pipelines.documents import VARIABLES, Document, plain
-from lancehouse.spark.pipelines.problems import Loc, close, meant
+from lancehouse.spark.pipelines.problems import Loc
+from lancehouse.spark.suggestions import close, meant
 
 
 def _as_list(value: Any) -> Any:
@@ -120,7 +121,7 @@ class SourcePart(Part):
 
     files: Names | None = None
     format: Literal["parquet", "csv", "json", "arrow", "images"] | None = None
-    options: Texts = Field(default={}, repr=False)
+    options: dict[str, str | list[str] | Texts] = Field(default={}, repr=False)
     iceberg: Word | None = None
     properties: Texts = Field(default={}, repr=False)
     table: Table | None = None
@@ -190,6 +191,7 @@ class SinkPart(Part):
     when_not_matched: Literal["insert", "ignore"] = "insert"
     delete_by_source: bool = False
     vector_columns: dict[str, PositiveInt] = {}
+    nullable: bool = True
     max_rows_per_file: PositiveInt | None = None
     max_bytes_per_file: PositiveInt | None = None
     data_storage_version: Word | None = None

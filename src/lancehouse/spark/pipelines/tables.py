@@ -27,6 +27,7 @@ from lancehouse.lake.merging import check_keys
 from lancehouse.lake.scans import like
 from lancehouse.schema.incoming import from_rows
 from lancehouse.schema.spark import with_vectors
+from lancehouse.schema.walk import relaxed, require_types
 from lancehouse.spark.address import Address
 from lancehouse.spark.pipelines import expectations
 from lancehouse.spark.pipelines.blobs import stored
@@ -147,6 +148,7 @@ def fitted(
             _check_keys(address, sink, schema, target)
     with problems.of("sink"):
         if target is made:
+            require_types(target)
             like(target, sink.data_storage_version)
         else:
             _require_fit(address, schema, target, struct)
@@ -171,7 +173,8 @@ def _new(schema: pa.Schema, sink: SinkPart, before: pa.Schema | None) -> pa.Sche
         for field in before or ()
         if isinstance(field.type, pa.FixedSizeListType) and _is_list(schema, field.name)
     }
-    return with_vectors(stored(schema), {**known, **sink.vector_columns})
+    made = with_vectors(stored(schema), {**known, **sink.vector_columns})
+    return relaxed(made) if sink.nullable else made
 
 
 def _is_list(schema: pa.Schema, name: str) -> bool:

@@ -61,7 +61,7 @@ class Mapped:
     @property
     def key(self) -> str:
         """The same for the same step."""
-        return f"arrow {self.function.name} {self.function.digest}"
+        return f"arrow {self.function.name} {self.function.code}"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the function gives."""
@@ -84,7 +84,7 @@ class Embedded:
     @property
     def key(self) -> str:
         """The same for the same step."""
-        return f"embed {self.function.name} {self.function.digest} {self.reads} {self.into}"
+        return f"embed {self.function.name} {self.function.code} {self.reads} {self.into}"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch with the column."""

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.schema.walk import BLOB, EXTENSION
+from lancehouse.schema.walk import BLOB, EXTENSION, nullable_hint
 from lancehouse.spark.sources.schemas import Partition
 
 BLOB_TYPE = pa.struct(
@@ -69,7 +69,9 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, na
                 f"{name}: column {field.name} does not fit {field.type}: {error}"
             ) from error
         if array.null_count and not field.nullable:
-            raise TableSchemaValidationError(f"{name}: column {field.name} has nulls, which it must not")
+            raise TableSchemaValidationError(
+                f"{name}: column {field.name} has nulls, which it must not; {nullable_hint(field.name)}"
+            )
         arrays.append(array)
     if not arrays:
         return batch.select([])

@@ -3,58 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from lancehouse.spark.sources.conforming import storage
+from lancehouse.spark.sources.errors import wrong_encoding
 from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, Wanted
 from lancehouse.spark.sources.listing import File
-from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred
+from lancehouse.spark.sources.options import ALL_OPTIONS
+from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, is_large, parse_integer, too_large
 
 
 class Delimited(Tabular):
-    """CSV with a header; `.tsv` has tabs. A field with nothing in it is null, one with empty quotes is empty text."""
+    """CSV; `.tsv` has tabs. A field with nothing in it is null, one with empty quotes is empty text."""
 
     is_text = True
+    name = "csv"
+    known = ALL_OPTIONS
     extensions = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in COMPRESSIONS)
 
     def survey(self, file: File) -> Survey:
-        """Infer the types from the first block."""
-        with file.store.system().open_input_stream(file.path) as stream, _reader(file, stream) as reader:
-            fields = [field.with_type(_lasting(field.type)) for field in reader.schema]
-        return Survey(pa.schema(fields), (Piece(file.size),))
+        """Infer the types from the first block, of columns that are given none."""
+        types = self.options.known_types
+        with self._opened(file, _storage(types), None) as reader:
+            found = reader.schema
+            fields = [column.with_type(types.get(column.name, _lasting(column.type))) for column in found]
+        inferred = {column.name: column.type for column in found if column.name not in types}
+        return Survey(pa.schema(fields), (Piece(file.size),), dict(self._doubts(file, inferred)))
+
+    def _doubts(self, file: File, inferred: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        for name, dtype in inferred.items():
+            if pa.types.is_binary(dtype):  # pyarrow's answer to text that is not in the encoding
+                yield name, wrong_encoding(file.name, self.options.encoding)
+        numbers = [name for name, dtype in inferred.items() if pa.types.is_float64(dtype)]
+        if not numbers:
+            return
+        with self._opened(file, dict.fromkeys(numbers, pa.string()), numbers) as reader:
+            batch: Any = next(iter(reader), None)
+        for name in numbers if batch is not None else ():
+            texts = batch.column(name).drop_null()
+            if pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
+                large = [number for number in map(parse_integer, texts.to_pylist()) if is_large(number)]
+                yield from [(name, f"{file.name}: {too_large(name, str(large[0]))}")] if large else []
 
     def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The columns that are wanted, parsed as the types that are wanted."""
         file = part.file
-        names = self.survey(file).schema.names
+        with self._opened(file, {}, None) as reader:
+            names = reader.schema.names
         wanted.require_known(names, file)
         types = {field.name: storage(field.type) for field in wanted.schema if field.name in names}
         chosen = types or {names[0]: pa.string()}  # some column must be read to count rows
         with (
-            inferred(file),
-            file.store.system().open_input_stream(file.path) as stream,
-            _reader(file, stream, chosen, use_threads=wanted.use_threads) as reader,
+            inferred(file, self.options),
+            self._opened(file, chosen, list(chosen), use_threads=wanted.use_threads) as reader,
         ):
             yield from reader
 
+    @contextmanager
+    def _opened(
+        self, file: File, types: Mapping[str, Any], columns: list[str] | None, *, use_threads: bool = False
+    ) -> Iterator[Any]:
+        options = self.options
+        tabs = any(file.path.lower().endswith(f".tsv{packed}") for packed in COMPRESSIONS)
+        names = None if options.header or options.schema is None else options.schema.names
+        opened: Any = file.store.system().open_input_stream(file.path)  # the stubs of open_csv know other files only
+        with (
+            opened as stream,
+            csv.open_csv(
+                stream,
+                read_options=csv.ReadOptions(
+                    block_size=BLOCK_BYTES,
+                    use_threads=use_threads,
+                    encoding=options.encoding,
+                    skip_rows=options.skip_rows,
+                    column_names=names,
+                ),
+                parse_options=csv.ParseOptions(
+                    delimiter=options.delimiter or ("\t" if tabs else ","),
+                    quote_char=options.quote or False,
+                    double_quote=options.quote is not None,
+                    escape_char=options.escape or False,
+                    newlines_in_values=True,
+                ),
+                convert_options=csv.ConvertOptions(
+                    column_types=dict(types),
+                    include_columns=columns,
+                    null_values=list(options.null_values),
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            ) as reader,
+        ):
+            yield reader
 
-def _reader(file: File, stream: Any, types: Mapping[str, Any] | None = None, *, use_threads: bool = False) -> Any:
-    tabs = any(file.path.lower().endswith(f".tsv{packed}") for packed in COMPRESSIONS)
-    return csv.open_csv(
-        stream,
-        read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=use_threads),
-        parse_options=csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types=None if types is None else dict(types),
-            include_columns=None if types is None else list(types),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+
+_WHOLE = r"^\s*[+-]?[0-9]+\s*$"
+
+
+def _storage(types: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: storage(dtype) for name, dtype in types.items()}
 
 
 def _lasting(dtype: Any) -> Any:

@@ -45,7 +45,9 @@ def reading(name: str, options: Mapping[str, str]) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise InvalidInputError(f"there is no file at {name}") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(wrong_encoding(name, error.encoding)) from error
+    except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
         text = str(error)
@@ -53,6 +55,11 @@ def reading(name: str, options: Mapping[str, str]) -> Iterator[None]:
         kind = next((kind for pattern, kind in _BY_TEXT if pattern.search(text)), InvalidInputError)
         # A cause is printed with its own text: it may only be shown where there is nothing to hide.
         raise kind(f"{name} cannot be read: {said}") from (error if said == text else None)
+
+
+def wrong_encoding(name: str, encoding: str) -> str:
+    """What is said of a file that is not in an encoding."""
+    return f"{name} is not in the encoding {encoding}: name its own, such as options={{'encoding': 'latin-1'}}"
 
 
 def require_columns(wanted: list[str], there: list[str], about: str) -> None:

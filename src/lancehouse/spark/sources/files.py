@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
@@ -17,6 +18,7 @@ from lancehouse.spark.sources.images import Images
 from lancehouse.spark.sources.ipc import Ipc
 from lancehouse.spark.sources.jsonlines import JsonLines
 from lancehouse.spark.sources.listing import File, Path, find
+from lancehouse.spark.sources.options import is_storage_option
 from lancehouse.spark.sources.parquet import Parquet
 from lancehouse.spark.sources.schemas import partition_fields, unified, without_nulls
 from lancehouse.spark.sources.units import Source, Unit, gathered, joint_key, runs, target_bytes
@@ -35,7 +37,7 @@ SURVEYORS = 16
 class FileUnit(Unit):
     """A part of a file, or several small files."""
 
-    format: str
+    format: Format
     parts: tuple[Part, ...]
     key: str
     bytes: int
@@ -44,38 +46,46 @@ class FileUnit(Unit):
 
     def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
         """The rows in a schema."""
-        return FORMATS[self.format].read(self.parts, Wanted(schema, self.known, use_threads))
+        return self.format.read(self.parts, Wanted(schema, self.known, use_threads))
 
 
 def open_files(
     source: Path | Sequence[Path],
     format: str | None,
     columns: Sequence[str] | None,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
     parallelism: int,
 ) -> Source:
     """Files as a source; see `open_source`."""
     if format is not None and format not in FORMATS:
         raise InvalidInputError(f"there is no format {format!r}: formats are {', '.join([*FORMATS, 'iceberg'])}")
-    chosen, files = format_of(find(source, options), format, FORMATS)
+    storage = {name: str(value) for name, value in options.items() if is_storage_option(name)}
+    own = {name: value for name, value in options.items() if name not in storage}
+    chosen, files = format_of(find(source, storage), format, FORMATS)
+    reader = FORMATS[chosen].configured(own)
     for file in files:
         if not file.size:
             raise InvalidInputError(f"{file.name} is empty: remove it, or name the files to read")
-    surveys = _surveys(FORMATS[chosen], files)
+    about = files[0].name if len(files) == 1 else f"the source at {files[0].name}"
+    surveys = _surveys(reader, files)
     schema = unified((file.name, survey.schema) for file, survey in surveys.items())
-    if FORMATS[chosen].is_text:
+    if reader.is_text:
         schema = pa.schema([field.with_type(without_nulls(field.type)) for field in schema])
+        schema = reader.options.apply(schema, about)
     everything = [*schema, *partition_fields((file.partition for file in files), schema)]
     names = [column.name for column in everything]
     if not names:
         raise InvalidInputError(f"{files[0].name} has no columns")
     if columns is not None:
-        require_columns(list(columns), names, files[0].name if len(files) == 1 else f"the source at {files[0].name}")
+        require_columns(list(columns), names, about)
         everything = [everything[names.index(name)] for name in columns]
     known = None if columns is not None else frozenset(names)
     target = target_bytes([file.size for file in files], parallelism)
     groups = gathered(_parts(files, surveys, target), lambda part: part.bytes, target)
-    return Source(pa.schema(everything), [_unit(chosen, parts, known) for parts in groups])
+    read = pa.schema(everything)
+    doubts = {name: why for each in surveys.values() for name, why in each.doubts.items() if name in read.names}
+    is_explicit = reader.options.schema is not None
+    return Source(read, [_unit(reader, parts, known) for parts in groups], reader.options.key, doubts, is_explicit)
 
 
 def _surveys(format: Format, files: Sequence[File]) -> dict[File, Survey]:
@@ -105,7 +115,7 @@ def _cut(file: File, survey: Survey | None, target: int) -> Iterator[Part]:
         yield Part(file, size, rows, cut if len(cuts) > 1 else None)
 
 
-def _unit(format: str, parts: Sequence[Part], known: frozenset[str] | None) -> FileUnit:
+def _unit(format: Format, parts: Sequence[Part], known: frozenset[str] | None) -> FileUnit:
     counts = [part.rows for part in parts]
     return FileUnit(
         format=format,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
 from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.options import TextOptions
 
 COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
 """Endings of compressed text that pyarrow reads as a stream."""
@@ -29,6 +30,8 @@ class Survey:
 
     schema: pa.Schema
     pieces: tuple[Piece, ...]
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    """Columns whose type cannot be inferred, and why; `schema` has one for them all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,20 @@ class Wanted:
 class Format(Protocol):
     """How files of one format are read."""
 
-    is_text: bool
-    """Whether types are what the values look like: a column without a value in any file is text then."""
+    @property
+    def is_text(self) -> bool:
+        """Whether types are what the values look like: a column without a value in any file is text then."""
+
+    @property
+    def options(self) -> TextOptions:
+        """How its files are read."""
+
+    def configured(self, options: Mapping[str, Any]) -> Format:
+        """The same with options.
+
+        Raises:
+            InvalidInputError: it has no such option.
+        """
 
     @property
     def extensions(self) -> tuple[str, ...]:

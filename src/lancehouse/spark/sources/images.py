@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from lancehouse.spark.sources.conforming import blob_field, blobs, conformed
 from lancehouse.spark.sources.errors import reading
 from lancehouse.spark.sources.formats import Part, Piece, Survey, Wanted
 from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.options import TextOptions
 
 WINDOW_BYTES = 32 << 20
 """Of images, read at once; a larger one is read alone."""
@@ -50,6 +51,12 @@ class Images:
 
     is_text = False
     extensions = tuple(MEDIA_TYPES)
+    options = TextOptions()
+
+    def configured(self, options: Mapping[str, Any]) -> Self:
+        """The same: images have no options."""
+        TextOptions.of("images", options, ())
+        return self
 
     def survey(self, file: File) -> Survey:
         """All is known already."""

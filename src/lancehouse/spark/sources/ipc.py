@@ -18,6 +18,7 @@ _FILE = b"ARROW1"
 class Ipc(Tabular):
     """Arrow. A file can be cut between its batches, a stream cannot; both are read batch by batch, as they are."""
 
+    name = "arrow"
     extensions = (".arrow", ".feather", ".ipc")
 
     def survey(self, file: File) -> Survey:

@@ -2,59 +2,112 @@
 
 from __future__ import annotations
 
+import json as python_json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from pyarrow import json
 
+from lancehouse.schema.walk import rebuilt
 from lancehouse.spark.sources.conforming import storage
 from lancehouse.spark.sources.formats import COMPRESSIONS, Part, Piece, Survey, Wanted
 from lancehouse.spark.sources.listing import File
-from lancehouse.spark.sources.schemas import rebuilt, without_nulls
-from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred
+from lancehouse.spark.sources.options import UTF8
+from lancehouse.spark.sources.schemas import without_nulls
+from lancehouse.spark.sources.tabular import BLOCK_BYTES, Tabular, inferred, is_large, parse_integer, too_large
 
 LONGEST_LINE = 1 << 30
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_untyped: Any = pa
+"""pyarrow, of which its stubs know too little."""
 
 
 class JsonLines(Tabular):
     """JSON lines. Text stays text, even where it looks like a time, unless another type is asked for."""
 
     is_text = True
+    name = "json"
+    known = ("encoding", "types", "schema")
     extensions = tuple(f"{kind}{packed}" for kind in (".json", ".jsonl", ".ndjson") for packed in COMPRESSIONS)
 
     def survey(self, file: File) -> Survey:
-        """Infer the types from the first block."""
-        first = next(_blocks(file), b"")
-        return Survey(_schema(file, first), (Piece(file.size),))
+        """Infer the types from the first block, of columns that are given none."""
+        first = next(_blocks(file, self.options.encoding), b"")
+        types, found = self.options.known_types, _schema(file, first)
+        fields = [column.with_type(types.get(column.name, column.type)) for column in found]
+        doubts = {
+            name: f"{file.name}: {too_large(name, value)}"
+            for name, value in _large_integers(first).items()
+            if name not in types or not _is_number(types[name])
+        }
+        return Survey(pa.schema(fields), (Piece(file.size),), doubts)
 
     def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows, parsed as the types that are wanted where JSON has a value for them."""
         schema: pa.Schema | None = None
-        for block in _blocks(part.file):
+        for block in _blocks(part.file, self.options.encoding):
             schema = schema or _explicit(_schema(part.file, block), _inside(part.file, wanted.schema))
-            with inferred(part.file):
+            with inferred(part.file, self.options):
                 rows = _parsed(part.file, block, schema, use_threads=wanted.use_threads)
             wanted.require_known(rows.schema.names, part.file)
             yield from rows.to_batches()
 
 
-def _blocks(file: File) -> Iterator[bytes]:
-    """The text, cut at the ends of lines."""
+def _blocks(file: File, encoding: str) -> Iterator[bytes]:
+    """The text, cut at the ends of lines, in UTF-8 whatever it is in."""
     rest = b""
-    with file.store.system().open_input_stream(file.path) as stream:
+    with file.store.system().open_input_stream(file.path) as opened:
+        stream: Any = opened if encoding == UTF8 else _untyped.transcoding_input_stream(opened, encoding, UTF8)
         chunk = stream.read(BLOCK_BYTES)
         while chunk:
             following = stream.read(BLOCK_BYTES)
             # The last line needs no end.
             whole, newline, after = chunk.rpartition(b"\n") if following else (chunk, b"\n", b"")
             if newline and (rest + whole).strip():
-                yield rest + whole
+                yield _checked(rest + whole)
             rest = after if newline else rest + chunk
             if len(rest) > LONGEST_LINE:
                 raise InvalidInputError(f"{file.name} has a line of more than {LONGEST_LINE >> 20} MB")
             chunk = following
+
+
+def _checked(block: bytes) -> bytes:
+    """The block, which is UTF-8: pyarrow would take other bytes for text."""
+    block.decode()
+    return block
+
+
+def _large_integers(block: bytes) -> dict[str, str]:
+    """An integer beyond 64 bits for each column that has some, and nothing but integers besides."""
+    if not _LONG_NUMBER.search(block):
+        return {}
+    numbers: dict[str, list[int | float]] = {}
+    for line in block.splitlines():
+        with suppress(ValueError):  # what pyarrow takes, and Python does not, is not looked at
+            for name, value in python_json.loads(line, parse_int=parse_integer).items():
+                numbers.setdefault(name, []).extend(_numbers(value))
+    large = {name: next(filter(is_large, found), None) for name, found in numbers.items()}
+    return {
+        name: str(value)
+        for name, value in large.items()
+        if value is not None and all(isinstance(each, int) for each in numbers[name])
+    }
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    match value:
+        case bool():
+            return
+        case int() | float():
+            yield value
+        case list() | dict():
+            for inner in value.values() if isinstance(value, dict) else value:
+                yield from _numbers(inner)
 
 
 def _schema(file: File, block: bytes) -> pa.Schema:

@@ -19,7 +19,7 @@ def open_source(
     source: Any,
     format: str | None = None,
     columns: Sequence[str] | None = None,
-    options: Mapping[str, str] = MappingProxyType({}),
+    options: Mapping[str, Any] = MappingProxyType({}),
     *,
     parallelism: int = 1,
 ) -> Source:
@@ -35,12 +35,14 @@ def open_source(
         format: parquet, csv, json, arrow, images or iceberg; by default what the extensions say. In folders, only
             files with its extensions are read; files that are named are read whatever they are called.
         columns: which to read, in that order; all by default.
-        options: storage options in Lance's names, or for Iceberg the properties of the catalog. What is not said comes
-            from the environment.
+        options: those of the format, and storage options in Lance's names; for Iceberg the properties of the catalog.
+            CSV has delimiter, quote, escape, header, skip_rows, null_values, encoding, types and schema; JSON has
+            encoding, types and schema. What is not said of storage comes from the environment.
         parallelism: how many units there should be at least, if there is enough to read.
 
     Raises:
-        InvalidInputError: nothing to read, a format that cannot be told, or a file that cannot be read.
+        InvalidInputError: nothing to read, a format that cannot be told, an option that it has not, or a file that
+            cannot be read.
         TableColumnNotFoundError: a column that is not there; says what is.
         TableSchemaValidationError: files whose schemas do not go together.
     """

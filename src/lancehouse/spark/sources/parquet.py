@@ -22,6 +22,7 @@ WINDOW_BYTES = 32 << 20
 class Parquet(Tabular):
     """Parquet. Footers tell the schema, the rows and where files can be cut."""
 
+    name = "parquet"
     extensions = (".parquet", ".pq")
 
     def survey(self, file: File) -> Survey:

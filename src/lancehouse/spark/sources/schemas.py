@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
 import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, map_type
+from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, rebuilt
 
 INTEGER_DIGITS = 20
 """Of the largest integers."""
@@ -88,26 +88,6 @@ def _plain(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[Any]:
         dtype = dtype.value_type
     bare = field.with_type(_VIEWS.get(dtype, dtype)).remove_metadata()
     return bare.with_metadata(kept) if kept else bare
-
-
-def rebuilt(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any:
-    """A type with its children changed; elements of lists are called as Arrow calls them."""
-
-    def item(field: pa.Field[Any]) -> pa.Field[Any]:
-        return change(field).with_name("item")
-
-    match dtype:
-        case pa.StructType():
-            return pa.struct([change(child) for child in dtype])
-        case pa.MapType():
-            return map_type(change(dtype.key_field), change(dtype.item_field))
-        case pa.FixedSizeListType():
-            return pa.list_(item(dtype.value_field), dtype.list_size)
-        case pa.ListType():
-            return pa.list_(item(dtype.value_field))
-        case pa.LargeListType():
-            return pa.large_list(item(dtype.value_field))
-    return dtype
 
 
 def without_nulls(dtype: Any) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import ceil
 from typing import TypeVar
 
 import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.schema.walk import relaxed
 
 T = TypeVar("T")
 
@@ -52,6 +55,26 @@ class Source:
 
     schema: pa.Schema
     units: list[Unit]
+    key: str = ""
+    """How it is read: of the same files, other options make other rows."""
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    """Columns whose type cannot be inferred, and why."""
+
+    is_explicit: bool = False
+    """Whether somebody gave all columns, and whether they may be null."""
+
+    def table_schema(self, schema: pa.Schema, nullable: bool) -> pa.Schema:
+        """The columns of a new table for rows that have these: unless somebody says otherwise, they may be null."""
+        return relaxed(schema) if nullable and not self.is_explicit else schema
+
+    def require_types(self) -> None:
+        """Check that the types of all columns are known, where nothing but the source tells them.
+
+        Raises:
+            InvalidInputError: one could not be inferred; says how to give it.
+        """
+        for reason in self.doubts.values():
+            raise InvalidInputError(reason)
 
     @property
     def bytes(self) -> int:

@@ -1,0 +1,431 @@
+"""What the results of a function depend on, as far as this process can tell: code, modules, packages, environment.
+
+Work that was interrupted is resumed only by the code that began it. Data that a function fetches while it runs, from a
+service or from a file whose path is computed, cannot be known here.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import io
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import _lru_cache_wrapper
+from hashlib import sha256
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.metadata import distributions
+from importlib.util import find_spec, resolve_name
+from pathlib import Path, PurePath
+from platform import python_version
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
+from uuid import uuid4
+
+ENVIRONMENT = "environment variable "
+_INSTALLED = ("lancehouse", "pyspark")
+"""Packages whose version is enough, although they may lie outside of site-packages."""
+_DYNAMIC = frozenset({"import_module", "__import__"})
+_READS_ENVIRONMENT = frozenset({"environ", "getenv"})
+_SITES = frozenset({"site-packages", "dist-packages"})
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_LONGEST_PATH = 1024
+_NOT_PICKLED = (
+    pickle.PicklingError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    OSError,
+    ImportError,
+)
+"""What pickle raises for objects that have no bytes, by themselves or by their own methods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a result depends on.
+
+    Args:
+        parts: a digest, or a version, of each thing that it depends on.
+        doubts: what it depends on besides, and cannot be compared with what it was.
+    """
+
+    parts: Mapping[str, str]
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal fingerprints, in other processes too; one with doubts is equal to no other."""
+        return digest_of([sorted(self.parts.items()), uuid4().hex if self.doubts else ""])
+
+    @property
+    def record(self) -> dict[str, str]:
+        """The parts as they may be stored: without the values of environment variables, which may be secrets."""
+        return {name: "" if name.startswith(ENVIRONMENT) else value for name, value in self.parts.items()}
+
+    def explain_difference(self, before: Mapping[str, str]) -> str:
+        """Why this is not what a stored record says.
+
+        Args:
+            before: the record.
+        """
+        if self.doubts:
+            return f"it cannot be compared with what it was: {', '.join(self.doubts)}"
+        now = self.record
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        variables = [name for name in now if name.startswith(ENVIRONMENT)]
+        return f"changed since: {', '.join(sorted(changed or variables)) or 'its code'}"
+
+
+def fingerprint(functions: Mapping[str, Callable[..., Any]]) -> Fingerprint:
+    """What functions do, with everything of the user's own that they reach: objects, modules, files, environment.
+
+    Modules are followed through imports, also those inside of functions. Of installed packages the versions count, all
+    of them, as a package may depend on any other.
+
+    Args:
+        functions: by the names of what they make.
+    """
+    walk = _Walk()
+    for name, function in functions.items():
+        walk.parts[f"function of {name}"] = walk.pickled(function)
+    return Fingerprint({**walk.parts, **walk.outside(), **environment()}, tuple(dict.fromkeys(walk.doubts)))
+
+
+def environment() -> dict[str, str]:
+    """The versions of Python and of all installed packages."""
+    found = (package.metadata for package in distributions())
+    packages = {f"package {each['Name']}": each["Version"] for each in found if each is not None}
+    return {**packages, "Python": python_version()}
+
+
+def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
+    """The modules that a module imports, at once or in its functions; some may be names in modules instead.
+
+    Args:
+        tree: the module.
+        package: what relative imports are relative to.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def levels_of(name: str) -> Iterator[str]:
+    """The packages that a module is in, and itself."""
+    steps = name.split(".")
+    yield from (".".join(steps[: place + 1]) for place in range(len(steps)))
+
+
+def digest_of(value: Any) -> str:
+    """A short digest of what JSON can hold."""
+    return sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+class _Walk:
+    """Follows what functions refer to."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, str] = {}
+        self.doubts: list[str] = []
+        self._texts: set[tuple[str, str]] = set()
+        """Strings in the code, each with the folder that it is written in."""
+        self._reads_environment = False
+        self._modules: set[str] = set()
+        self._known: dict[int, tuple[Any, bytes]] = {}
+        """Digests of functions and classes by their id; the object is kept so that the id stays its own."""
+
+    def pickled(self, value: Any) -> str:
+        """A digest of an object: of its state, and of the code of all functions and classes in it."""
+        hashed = _Hashed()
+        try:
+            _Pickler(hashed, self.persistent).dump(value)
+        except _NOT_PICKLED as error:
+            self.doubts.append(f"it holds an object whose state cannot be read ({error})")
+        return hashed.digest.hexdigest()[:32]
+
+    def persistent(self, value: Any) -> bytes | None:
+        """What stands for an object in a pickle; None if pickle itself knows best.
+
+        Each answer is a new object: pickle writes one that it has seen before as a reference, so that equal texts would
+        differ by whether they are the same object.
+        """
+        match value:
+            case str():
+                self._texts.add((value, ""))
+                return b"text " + value.encode(errors="surrogatepass")
+            case bytes():
+                return b"bytes " + value
+            case PurePath():
+                self._texts.add((str(value), ""))
+                return b"path " + str(value).encode(errors="surrogatepass")
+            case MappingProxyType():
+                return b"mapping " + self.pickled(dict(value)).encode()
+            case set() | frozenset():
+                return b"set " + b" ".join(sorted(self.pickled(each).encode() for each in value))
+            case ModuleType():
+                self.module(value.__name__)
+                return b"module " + value.__name__.encode()
+            case FunctionType() | type():
+                return self._code_of(value)
+            case _lru_cache_wrapper():
+                return b"cached " + self.pickled(value.__wrapped__).encode()
+        return None
+
+    def _code_of(self, value: Any) -> bytes:
+        if id(value) not in self._known:
+            name = f"{value.__module__}.{value.__qualname__}".encode()
+            self._known[id(value)] = (value, name)  # what refers to itself is told by its name
+            if _is_own(value.__module__):
+                told = self._function(value) if isinstance(value, FunctionType) else self._class(value)
+                self._known[id(value)] = (value, name + b" " + digest_of(told).encode())
+        return bytes(bytearray(self._known[id(value)][1]))
+
+    def _function(self, function: FunctionType) -> list[Any]:
+        # Spark sends functions of modules by their names, so that there the source says what they do. It sends what is
+        # defined in a notebook, a script or another function as it is, with the globals that it uses.
+        is_sent = not self.module(function.__module__) or "<" in function.__qualname__
+        names = _names(function.__code__)
+        used = {name: function.__globals__[name] for name in sorted(names) if name in function.__globals__}
+        for value in used.values():
+            if isinstance(value, ModuleType):
+                self._submodules(value.__name__, names)
+        sent = {name: value for name, value in used.items() if is_sent or isinstance(value, _PLAIN)}
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        if is_sent:
+            self._imports(function.__code__)
+            if any(value is import_module or value is __import__ for value in used.values()):
+                self.doubts.append(f"{function.__qualname__} imports modules whose names it computes")
+        given = (function.__defaults__, function.__kwdefaults__, cells, sent)
+        return [self._bytes(function.__code__), *map(self.pickled, given)]
+
+    def _class(self, kind: type) -> list[Any]:
+        bases = [self._code_of(base).decode(errors="replace") for base in kind.__mro__[1:]]
+        if self.module(kind.__module__) and "<" not in kind.__qualname__:
+            return bases
+        inner = {name: _unwrapped(value) for name, value in sorted(vars(kind).items()) if name not in _OF_CLASSES}
+        return [bases, [[name, self.pickled(value)] for name, value in inner.items()]]
+
+    def _bytes(self, code: CodeType) -> list[Any]:
+        constants = [self._bytes(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
+        self._texts.update((each, "") for each in _texts(code.co_consts))
+        return [code.co_code.hex(), list(code.co_names), constants]
+
+    def _imports(self, code: CodeType) -> None:
+        """Follow the imports inside of a function, and what else its names tell."""
+        self._reads_environment |= bool(_READS_ENVIRONMENT & _names(code))
+        if _DYNAMIC & _names(code):
+            self.doubts.append(f"{code.co_name} imports modules whose names it computes")
+        module = ""
+        for step in dis.get_instructions(code):
+            if step.opname == "IMPORT_NAME":
+                module = str(step.argval)
+                self._imported(module)
+            elif step.opname == "IMPORT_FROM":
+                self._imported(f"{module}.{step.argval}")
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                self._imports(inner)
+
+    def _submodules(self, package: str, names: Iterable[str]) -> None:
+        """Follow `package.module`, where another place has imported the module."""
+        for name in names:
+            if f"{package}.{name}" in sys.modules:
+                self.module(f"{package}.{name}")
+
+    def _imported(self, name: str) -> None:
+        for level in levels_of(name):
+            self.module(level)
+
+    def module(self, name: str | None) -> bool:
+        """Take a module into the fingerprint, with all that it imports; whether it is one that has a source."""
+        if not name or name == "__main__":
+            return False
+        if not _is_own(name):
+            return True
+        if name in self._modules:
+            return f"module {name}" in self.parts
+        self._modules.add(name)
+        spec = _spec(name)
+        if spec is None:
+            if name.rpartition(".")[0] not in self._modules:  # `from package import name`: most names are no modules
+                self.parts[f"module {name}"] = "missing"
+            return False
+        if spec.origin is None and spec.submodule_search_locations is not None:
+            return False  # a folder without __init__.py
+        text = _source(spec)
+        self.parts[f"module {name}"] = digest_of(text)
+        if text is None:
+            self.doubts.append(f"the module {name} has no source that can be read")
+            return True
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError) as error:
+            self.doubts.append(f"the module {name} cannot be parsed ({error})")
+            return True
+        self._read(name, package, tree, str(Path(spec.origin or "").parent))
+        return True
+
+    def _read(self, name: str, package: str, tree: ast.Module, folder: str) -> None:
+        for imported in (package, *imported_names(tree, package)):
+            self._imported(imported)
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(constant)):
+                    self._texts.add((constant, folder))
+                case ast.Name(id=used) | ast.Attribute(attr=used) | ast.alias(name=used) if used in _READS_ENVIRONMENT:
+                    self._reads_environment = True
+                case ast.alias(name=used, asname=str()) if used in _DYNAMIC:
+                    self._import_dynamically(name, package, [])
+                case ast.Call(func=ast.Name(id=used) | ast.Attribute(attr=used), args=arguments) if used in _DYNAMIC:
+                    self._import_dynamically(name, package, arguments)
+
+    def _import_dynamically(self, name: str, package: str, arguments: list[ast.expr]) -> None:
+        match arguments:
+            case [ast.Constant(value=str(imported)), *_]:
+                try:
+                    self._imported(resolve_name(imported, package))
+                    return
+                except ImportError:
+                    pass
+        self.doubts.append(f"the module {name} imports modules whose names it computes")
+
+    def outside(self) -> dict[str, str]:
+        """The files and environment variables whose names stand in the code."""
+        found: dict[str, str] = {}
+        for text, folder in sorted(self._texts):
+            if self._reads_environment and text in os.environ:
+                found[f"{ENVIRONMENT}{text}"] = digest_of(os.environ[text])
+            for path in {Path(text), Path(folder, text)} if _is_path(text) else ():
+                if path.is_file():
+                    about = path.stat()
+                    found[f"file {path}"] = f"{about.st_size} {about.st_mtime_ns}"
+        return found
+
+
+class _Hashed(io.RawIOBase):
+    """Takes bytes and keeps their digest alone: what functions hold may be large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digest = sha256()
+
+    def write(self, data: Any, /) -> int:
+        self.digest.update(data)
+        return len(data)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: Any, persistent: Callable[[Any], bytes | None]) -> None:
+        super().__init__(file, protocol=4)
+        self._persistent = persistent
+
+    def persistent_id(self, obj: Any) -> bytes | None:
+        return self._persistent(obj)
+
+
+_OF_CLASSES = frozenset(
+    {
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__qualname__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__firstlineno__",
+        "__static_attributes__",
+    }
+)
+"""What classes hold that says nothing of what they do."""
+
+
+def _is_path(text: str) -> bool:
+    return len(text) <= _LONGEST_PATH and not {"\0", "\n"} & set(text) and ("." in text or "/" in text)
+
+
+def _unwrapped(value: Any) -> Any:
+    match value:
+        case staticmethod() | classmethod():
+            return value.__func__
+        case property():
+            return [value.fget, value.fset, value.fdel]
+    # A slot is a descriptor in C, which is told by its name.
+    return repr(type(value)) if hasattr(value, "__objclass__") else value
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has no value yet
+        return None
+
+
+def _texts(constants: Iterable[Any]) -> Iterator[str]:
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple | frozenset):
+            yield from _texts(each)
+
+
+def _constant(value: Any) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__spec__ is not None:
+        return loaded.__spec__
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _source(spec: ModuleSpec) -> str | None:
+    """The text of a module; None if it has none, such as one in C."""
+    if spec.origin is not None and spec.origin.endswith(".py"):
+        try:
+            return Path(spec.origin).read_text("utf-8", "surrogateescape")
+        except OSError:
+            pass  # it may lie in an archive, which its loader can read
+    try:
+        text: str | None = getattr(spec.loader, "get_source", lambda _: None)(spec.name)
+    except (ImportError, OSError):
+        return None
+    return text
+
+
+def _is_own(name: str | None) -> bool:
+    """Whether a module is the user's own, and not one of Python or of an installed package."""
+    top = (name or "__main__").partition(".")[0]
+    if top == "__main__":
+        return True
+    if top in sys.stdlib_module_names or top in _INSTALLED:
+        return False
+    spec = _spec(top)
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+    return not any(place and not _SITES.isdisjoint(Path(place).parts) for place in places)

@@ -1,0 +1,90 @@
+"""Arguments that cannot be are said by name, and no Python error comes out; no Spark is needed to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.spark import LanceCatalog
+
+FRAME = SimpleNamespace(mapInArrow=lambda: None)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> LanceCatalog:
+    session: Any = SimpleNamespace(version="4.3.0")
+    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t.lance")
+    return LanceCatalog(session, "dir", {"root": str(tmp_path)})
+
+
+CALLS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda cat: cat.read("t", as_of="yesterday"), "as_of must be a time.*not 'yesterday'"),
+    (lambda cat: cat.read("t", as_of=1700000000), "as_of must be a time.*not 1700000000"),
+    (lambda cat: cat.read("t", as_of="2026-13-01"), "as_of must be a time.*not '2026-13-01'"),
+    (lambda cat: cat.read("t", tag=7), "tag must be the name of a tag, not 7"),
+    (lambda cat: cat.read("t", version="1"), "a version is a number, not '1'"),
+    (lambda cat: cat.read("t", columns=7), "columns must be the name of a column, or a list of names, not 7"),
+    (lambda cat: cat.read("t", filter=True), "filter must be a condition in SQL, as a text, not True"),
+    (lambda cat: cat.read("t", limit="7"), "limit must be a whole number, not '7'"),
+    (lambda cat: cat.read(7), "a table is named by text such as 'wh.db.docs', or by a list, not 7"),
+    (lambda cat: cat.read(["a", 7]), "a table is named by"),
+    (lambda cat: cat.count("t", 7), "filter must be a condition"),
+    (lambda cat: cat.aggregate("t", sum=7), "sum must be the name of a column"),
+    (lambda cat: cat.aggregate("t", 7), "group_by must be the name of a column"),
+    (lambda cat: cat.create(pa.table({"a": [1]}), "new"), "df must be a DataFrame of Spark"),
+    (lambda cat: cat.append([1], "t"), "df must be a DataFrame of Spark"),
+    (lambda cat: cat.overwrite(None, "t"), "df must be a DataFrame of Spark"),
+    (lambda cat: cat.append(FRAME, "t", vector_column={}), "append has no argument 'vector_column'; did you mean"),
+    (lambda cat: cat.append(FRAME, "t", vector_columns=["emb"]), "vector_columns must be columns and dimensions"),
+    (lambda cat: cat.append(FRAME, "t", vector_columns={"emb": "2"}), "vector_columns: emb must be the number"),
+    (lambda cat: cat.append(FRAME, "t", max_rows_per_file="many"), "max_rows_per_file must be a whole number"),
+    (lambda cat: cat.append(FRAME, "t", run=7), "run must be a text, not 7"),
+    (lambda cat: cat.append(FRAME, "t", nullable="no"), "nullable must be True, or False"),
+    (lambda cat: cat.delete("t", None), "where must be a text, not None"),
+    (lambda cat: cat.update("t", {"id": lambda batch: batch}), "set: id is a function, and update takes SQL"),
+    (lambda cat: cat.update("t", {"id": 7}), "set: id must be SQL, as a text such as '7', not 7"),
+    (lambda cat: cat.update("t", "id = 7"), "set must be columns and SQL"),
+    (lambda cat: cat.update("t", {"id": "7"}, where=7), "where must be a condition"),
+    (lambda cat: cat.merge(FRAME, "t", on=7), "on must be the name of a column"),
+    (lambda cat: cat.merge(FRAME, "t", on="id", when_matched=None), "when_matched must be a text"),
+    (lambda cat: cat.add_columns("t", "id * 2"), "columns must be new columns, such as"),
+    (lambda cat: cat.add_columns("t", {"a": 7}), "all SQL, or all functions"),
+    (lambda cat: cat.add_columns("t", {"a": "id"}, read_columns=7), "read_columns must be the name of a column"),
+    (lambda cat: cat.ingest("a.csv", "t", delimiter=";"), "delimiter is an option of the format: give it as opt"),
+    (lambda cat: cat.ingest("a.csv", "t", nulable=True), "ingest has no argument 'nulable'; did you mean nullable"),
+    (lambda cat: cat.ingest("a.csv", "t", options="x"), "options must be options, such as"),
+    (lambda cat: cat.ingest("a.csv", "t", format=7), "format must be a text, not 7"),
+    (lambda cat: cat.ingest("a.csv", "t", mode=None), "mode must be a text"),
+    (lambda cat: cat.ingest(7, "t"), "a source is a file, a folder or a glob, not 7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "says"), CALLS, ids=[says[:40] for _, says in CALLS])
+def test_what_cannot_be(catalog: LanceCatalog, call: Callable[[Any], Any], says: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("lancehouse.spark.ingesting.parallelism", lambda _: 1)
+    with pytest.raises(InvalidInputError, match=says):
+        call(catalog)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["2126-01-31", "2126-01-31T12:00:00Z", " 2126-01-31 12:00:00.5+05:30 ", date(2126, 1, 31), datetime(2126, 1, 1)],
+)
+def test_times_are_taken(catalog: LanceCatalog, moment: Any) -> None:
+    assert catalog.count("t", as_of=moment) == 1
+
+
+def test_a_time_before_the_first_version(catalog: LanceCatalog) -> None:
+    from lance_namespace.errors import TableVersionNotFoundError
+
+    for moment in ("2024-01-01", datetime(2024, 1, 1, tzinfo=UTC)):
+        with pytest.raises(TableVersionNotFoundError, match="had no version yet at 2024-01-01"):
+            catalog.count("t", as_of=moment)
