@@ -26,6 +26,7 @@ from lance_namespace.errors import (
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
+from bench.recall import Case
 from lancehouse.lake import commits, scans
 from lancehouse.spark import LanceCatalog, jobs, maintenance, writing
 from lancehouse.spark.tasks import results
@@ -149,6 +150,19 @@ def test_search(catalog: LanceCatalog, table: lance.LanceDataset, indexed: bool)
     assert [row._distance for row in found] == pytest.approx(expected.column("_distance").to_pylist(), rel=1e-4)
 
 
+def test_recall_of_a_search(catalog: LanceCatalog, tmp_path: Path) -> None:
+    case = Case(rows=10_000, clusters=20, queries=8)
+    case.write(str(tmp_path / "t.lance"))
+
+    def recall(**effort: int) -> float:
+        return case.recall(
+            lambda query: [row.id for row in catalog.search("t", query, columns=["id"], **effort).collect()]
+        )
+
+    assert recall() >= 0.9
+    assert recall(nprobes=1, refine_factor=1) < 0.7
+
+
 def test_history(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
     table.tags.create("whole", 1)
     second, first = catalog.history("t").collect()
@@ -187,6 +201,13 @@ def test_views(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
         (lambda it: it.read("t", limit=2**40), InvalidInputError, "Spark counts to 2,147,483,647"),
         (lambda it: it.search("t", [math.nan] * 4), InvalidInputError, "finite numbers only"),
         (lambda it: it.search("t", "text"), InvalidInputError, "a vector is a list of numbers"),
+        (
+            lambda it: it.search("t", [1.0] * 4, nprobes=0),
+            InvalidInputError,
+            "nprobes is 0, and has to be a whole number",
+        ),
+        (lambda it: it.search("t", [1.0] * 4, refine_factor="x"), InvalidInputError, "refine_factor is 'x'"),
+        (lambda it: it.search("t", [1.0] * 4, ef=-1), InvalidInputError, "ef is -1"),
         (lambda it: it.search("t", None), InvalidInputError, "a vector is a list of numbers"),
         (lambda it: it.cleanup("t", older_than=14), InvalidInputError, "older_than is an age"),
         (lambda it: it.remove_orphans("t", older_than="7d"), InvalidInputError, "older_than is an age"),

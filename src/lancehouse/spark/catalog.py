@@ -15,6 +15,7 @@ from lancehouse.lake.fragments import Layout
 from lancehouse.lake.indexing import Indexed
 from lancehouse.lake.merging import Rules
 from lancehouse.lake.scans import Moment, Scan
+from lancehouse.lake.search import Effort
 from lancehouse.spark import (
     aggregates,
     changes,
@@ -137,6 +138,9 @@ class LanceCatalog:
         version: int | None = None,
         tag: str | None = None,
         as_of: datetime | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
     ) -> DataFrame:
         """The `k` rows nearest to a vector, the nearest first, with their `_distance`.
 
@@ -151,6 +155,15 @@ class LanceCatalog:
             version: see `read`, as for the others.
             tag: see `read`.
             as_of: see `read`.
+            nprobes: how many partitions of the index are searched, by default at least 20.
+            refine_factor: how many times `k` candidates are compared by their vectors, not by the codes of the index;
+                by default 10, and at least 200 candidates.
+            ef: how many candidates an HNSW index keeps; at least `k` times `refine_factor`.
+
+        Without an index all vectors are compared, so that the last three have no meaning.
+
+        Raises:
+            InvalidInputError: the vector does not fit, or a number is none above 0.
         """
         return searching.search(
             self.spark,
@@ -161,6 +174,7 @@ class LanceCatalog:
             filter=filter,
             columns=columns,
             metric=metric,
+            effort=Effort(nprobes, refine_factor, ef),
             moment=Moment(version, tag, as_of),
         )
 
