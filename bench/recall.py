@@ -73,11 +73,11 @@ class Case:
         return vectors[: self.rows], vectors[self.rows :]
 
 
-def measure(case: Case, search: Callable[[tuple[float, ...]], list[int]]) -> tuple[float, float]:
+def measure(case: Case, search: Callable[[tuple[float, ...]], list[Any]]) -> tuple[float, float]:
     """Recall, and the median time of a query in milliseconds."""
     times: list[float] = []
 
-    def timed(query: tuple[float, ...]) -> list[int]:
+    def timed(query: tuple[float, ...]) -> list[Any]:
         started = time.perf_counter()
         found = search(query)
         times.append(time.perf_counter() - started)
@@ -93,14 +93,14 @@ def main() -> None:
         table = TableRef(str(Path(folder) / "t.lance"))
         dataset = case.write(str(table.location))
 
-        def plain(query: tuple[float, ...]) -> list[int]:
+        def plain(query: tuple[float, ...]) -> list[Any]:
             nearest = {"column": "emb", "q": list(query), "k": case.k}
             found: list[int] = (
                 dataset.scanner(columns=["id", "_distance"], nearest=nearest).to_table()["id"].to_pylist()
             )
             return found
 
-        def by(effort: Effort) -> Callable[[tuple[float, ...]], list[int]]:
+        def by(effort: Effort) -> Callable[[tuple[float, ...]], list[Any]]:
             return lambda query: (
                 Search(query, case.k, "emb", columns=("id",), effort=effort).by_index(table, dataset)["id"].to_pylist()
             )

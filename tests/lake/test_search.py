@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lance
 import numpy as np
@@ -75,10 +75,10 @@ def clustered(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, lance
 def recall(clustered: tuple[TableRef, lance.LanceDataset], effort: Effort) -> float:
     table, dataset = clustered
 
-    def search(query: tuple[float, ...]) -> list[int]:
+    def search(query: tuple[float, ...]) -> list[Any]:
         found = Search(query, CLUSTERED.k, "emb", columns=("id",), effort=effort)
         found.check(table, dataset)
-        ids: list[int] = found.by_index(table, dataset).column("id").to_pylist()
+        ids: list[Any] = found.by_index(table, dataset).column("id").to_pylist()
         return ids
 
     return CLUSTERED.recall(search)
@@ -125,7 +125,7 @@ def test_the_column(table: TableRef) -> None:
         *(
             (Search(VECTOR, 1, "v", effort=Effort(**{name: odd})), f"{name} is {odd!r}, and has to be a whole number")
             for name in ("nprobes", "refine_factor", "ef")
-            for odd in (0, -1, 1.5, "many", True)
+            for odd in cast("Any", (0, -1, 1.5, "many", True))
         ),
         (Search(VECTOR, 10, "v", effort=Effort(ef=9)), "ef is 9, and has to be k at least, which is 10"),
         (Search(VECTOR, 10, "v", effort=Effort(None, 5, 20)), "ef is 20, and has to be k times refine_factor at least"),
