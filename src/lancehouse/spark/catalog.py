@@ -182,12 +182,21 @@ class LanceCatalog:
         """The versions, the latest first: time, operation, rows, files, bytes and tags."""
         return listing.history(self.spark, self._catalog.table(table))
 
-    def register_views(self, namespace: Table) -> list[str]:
-        """Make a temporary view of each table in a namespace, called as the table is; the names.
+    def register_views(self, namespace: Table, prefix: str = "", *, replace: bool = False) -> list[str]:
+        """Make a temporary view of each table in a namespace; the names.
 
-        A view shows the version that is the latest now: call this again to see what came later.
+        Each query of a view reads the version that is the latest then. Call this again to see new tables and columns.
+
+        Args:
+            namespace: its levels.
+            prefix: what the names begin with; the rest is the table's name.
+            replace: whether to take names that something else in the session has.
+
+        Raises:
+            InvalidInputError: a view that this did not make of the same table, or a table of the session, has one of
+                the names; no view was made.
         """
-        return listing.register_views(self.spark, self._catalog, _levels(namespace))
+        return listing.register_views(self.spark, self._catalog, _levels(namespace), prefix, replace=replace)
 
     # Writing
 
@@ -249,25 +258,31 @@ class LanceCatalog:
         when_matched: str = "update",
         when_not_matched: str = "insert",
         delete_by_source: bool = False,
+        latest_by: Names | None = None,
         **how: Any,
     ) -> Changed:
         """Merge the rows of a DataFrame into a table by their keys, by default an upsert. `df` is evaluated once.
 
         Args:
-            df: the rows, with no key twice; a key that is null matches nothing.
+            df: the rows, with no key twice unless there is `latest_by`; a key that is null matches nothing.
             table: its id.
             on: the columns that are the key.
             when_matched: what happens to rows of the table that `df` has too: `update`, `delete` or `ignore`.
             when_not_matched: what happens to rows of `df` that the table has not: `insert` or `ignore`.
             delete_by_source: whether rows of the table that `df` has not are deleted.
+            latest_by: of rows of `df` with the same key, the one with the greatest value of this column is merged; of
+                several columns, the first that differs decides, and null is the least. A column that the table has not
+                is used for this alone.
             how: see `append`.
 
         Raises:
-            InvalidInputError: a key comes twice in `df`; the text shows one.
+            InvalidInputError: a key comes twice in `df`, or twice with the same values of `latest_by`; the text shows
+                one.
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
         rules = Rules(when_matched, when_not_matched, delete_by_source)
-        return merging.merge(df, self._catalog.table(table), _names(on), rules, _how(**how))
+        order = () if latest_by is None else _names(latest_by)
+        return merging.merge(df, self._catalog.table(table), _names(on), rules, _how(**how), latest_by=order)
 
     def add_columns(
         self, table: Table, columns: Mapping[str, str | Function], read_columns: Sequence[str] | None = None
@@ -378,7 +393,7 @@ class LanceCatalog:
         table: Table | None = None,
         *,
         namespace: Table | None = None,
-        older_than: timedelta = timedelta(days=7),
+        older_than: timedelta | None = None,
         dry_run: bool = False,
         no_writers: bool = False,
     ) -> Any:
@@ -387,9 +402,11 @@ class LanceCatalog:
         Args:
             table: its id.
             namespace: instead of a table.
-            older_than: younger files may belong to a job that is about to commit them.
+            older_than: younger files may belong to a job that is about to commit them; by default 7 days. What a job
+                has noted, and its files, go when its last note is as old: until then it can go on.
             dry_run: whether to remove nothing and only tell.
-            no_writers: the caller knows that nobody writes to the table, so that any age will do.
+            no_writers: the caller knows that nobody writes to the table, so that any age will do; jobs that can go on
+                are kept for 7 days all the same, unless `older_than` is given.
         """
         return self._each(
             table,
