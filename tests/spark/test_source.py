@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -295,6 +296,24 @@ def test_a_query_reads_what_was_there_when_it_began(here: Place, began: Callable
     assert read_by(reader) == [*range(10)]
 
 
+def test_what_was_there_first_may_be_gone(here: Place, began: Callable[[float], None]) -> None:
+    cleaned, anew = source(here), source(here)
+    cleaned.schema()
+    lance.write_dataset(rows(500), here["path"], mode="overwrite").cleanup_old_versions(timedelta(0))
+    reading._opened.clear()
+    began(time.time())
+    assert read_by(sent(cleaned).reader(IDS)) == [500]
+    anew.schema()
+    rmtree(here["path"])
+    lance.write_dataset(rows(600), here["path"])
+    reading._opened.clear()
+    began(time.time())
+    assert read_by(sent(anew).reader(IDS)) == [600]
+    began(0)
+    with pytest.raises(ConcurrentModificationError, match="was dropped and made anew meanwhile; run the query again"):
+        read_by(sent(anew).reader(IDS))
+
+
 def test_columns_of_a_view_stay(tmp_path: Path, began: Callable[[float], None]) -> None:
     table = pa.table({"id": [1, 2], "gone": ["a", "b"]})
     dataset = lance.write_dataset(table, tmp_path / "t")
@@ -398,8 +417,8 @@ def test_a_table_that_was_made_anew_is_not_written_to(here: Place, overwrite: bo
     assert ids(here) == [500]
 
 
-def test_a_table_that_was_made_anew_is_not_read(here: Place) -> None:
-    found = source(here)
+def test_a_version_of_a_table_that_was_made_anew_is_not_read(here: Place) -> None:
+    found = source(here, version=1)
     found.schema()
     reader = sent(found.reader(IDS))
     rmtree(here["path"])

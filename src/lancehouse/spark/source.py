@@ -97,7 +97,8 @@ class LanceReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         """The parts of the table, for as many tasks; one task where a limit counts the rows of all."""
-        _, dataset = self.pinned.open()
+        # The version that was the latest when a view was made may be cleaned up before its first query.
+        _, dataset = (Pinned.at(self.pinned.address, Moment()) if self.follows else self.pinned).open()
         tasks = self.tasks if self.scan.limit is None else 1
         parts = groups(dataset, tasks, split=self.scan.filter is None)
         return [InputPartition(part) for part in (shares(parts) if self.follows else parts)]
