@@ -5,18 +5,25 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lance
 import pytest
+from lance_namespace import connect
+from lance_namespace.errors import PermissionDeniedError
 
-from tests.care.homes import ROWS, Home, kinds, opened
+from lancehouse.care import doctor
+from tests.care.homes import ROWS, Home, kinds, made, opened
 from tests.servers.faults import FaultProxy
+from tests.servers.lancehouse import start_lancehouse
 from tests.servers.loopback import Answer
+from tests.servers.moto import ROLE, Moto
 from tests.servers.polaris import Polaris
 from tests.servers.unity import Unity
+
+VENDED = "vended-credentials"
 
 
 @pytest.fixture
@@ -47,6 +54,37 @@ def test_credentials_that_a_server_vends(polaris: Polaris, request: pytest.Fixtu
     [found] = home.here()
     assert kinds([found]) == [("error", "credentials")]
     assert found["what"].startswith("the credentials for its storage ended 2h ago")
+
+
+@pytest.fixture
+def vending(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A server that vends keys for a bucket; its client has none of its own."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    bucket = moto.bucket()
+    config = tmp_path / "server.yaml"
+    warehouse = {"storage": dict(bucket.options), "vend": "sts", "role_arn": ROLE}
+    config.write_text(json.dumps({"warehouses": {"main": warehouse}}))
+    places, options = {"main": f"{bucket.uri}/main"}, ["--config", str(config)]
+    with start_lancehouse(tmp_path / "server", warehouses=places, options=options) as served:
+        home = made("served", {"impl": "iceberg", "endpoint": served.iceberg, "parent": "main"}, tmp_path, tmp_path)
+        client = connect("iceberg", {"endpoint": served.iceberg, "header.X-Iceberg-Access-Delegation": VENDED})
+        lance.write_dataset(ROWS, namespace_client=client, table_id=home.id("docs"))
+        yield home
+
+
+def test_a_bucket_that_only_the_server_has_keys_for(vending: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert vending.findings(f"{vending.ns}.docs") == []
+    assert vending.findings() == [], "the whole catalog, with what lies below its root"
+
+    def refuse(*_: object) -> list[str]:
+        raise PermissionDeniedError("these keys are for a table")
+
+    monkeypatch.setattr(doctor, "datasets", refuse)
+    [found] = vending.findings()
+    assert kinds([found]) == [("note", "unreadable")]
+    assert "the catalog's credentials are for its tables; properties storage.<key>" in found["what"]
 
 
 def jwt(ends: float) -> str:

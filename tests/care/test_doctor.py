@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.fragment import write_fragments
 from lance_namespace import RegisterTableRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
@@ -291,6 +292,27 @@ def test_manifests_left_in_staging(home: Home) -> None:
     assert mended["fixed"]
     assert not left.exists()
     assert home.here() == []
+
+
+@on("dir", "served", "unity")
+def test_files_that_no_version_names(home: Home) -> None:
+    table = home.write()
+    place = home.place()
+    [left] = write_fragments(ROWS, str(place), mode="append")
+    data, temporary = place / "data" / left.files[0].path, place / "data" / ".tmpAbCdEf"
+    temporary.write_bytes(b"left")
+    [found] = home.findings(table)
+    assert (found["severity"], found["kind"]) == ("note", "orphans")
+    assert "2 files" in found["what"]
+    assert "a writer may be about to commit" in found["what"]
+    old = time.time() - 8 * 86400
+    os.utime(data, (old, old))
+    young, found = sorted(home.findings(table), key=lambda each: str(each["severity"]))
+    assert (young["severity"], found["severity"], found["kind"]) == ("note", "warning", "orphans")
+    assert f"that no version names, such as data/{data.name}, for more than 7d" in found["what"]
+    assert f"table remove-orphans {table}" in found["command"]
+    assert home.findings(table, "--skip-files") == []
+    assert data.exists()
 
 
 @on("reference", "polaris", "unity")

@@ -23,6 +23,19 @@ def test_by_a_vector(place: Place, tmp_path: Path) -> None:
     assert lines(place.run("table", "search", table, "--like", "id = 3", "-k", "1"))[2].split()[:2] == ["0.0", "3"]
 
 
+def test_effort(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = opened("dir", request, tmp_path)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([float(number) for number in range(1024)], pa.float32()), 2)
+    table = place.write(rows=pa.table({"id": range(512), "vector": vectors}))
+    dataset = lance.dataset(namespace_client=place.client, table_id=[*place.levels, "docs"])
+    dataset.create_index("vector", "IVF_FLAT", num_partitions=8)
+    words = ["table", "search", table, "--vector", "0,1", "-k", "200", "--column", "id"]
+    assert [row["id"] for row in place.told(*words)["rows"]] == [*range(200)]
+    few = place.told(*words, "--nprobes", "1", "--refine-factor", "1")["rows"]
+    assert [row["id"] for row in few] == [*range(len(few))]
+    assert len(few) < 200
+
+
 def test_like_the_first_row_that_has_a_vector(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place = opened("dir", request, tmp_path)
     vectors = pa.array([None, [1.0, 2.0]], pa.list_(pa.float32(), 2))
@@ -66,6 +79,11 @@ def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         (["--like", "id = 99"], 1, "no row with a vector in vector is like that: id = 99"),
         (["--like", "nothing = 99"], 1, "there is no column nothing"),
         (["--vector", "1,2,3,4", "-k", "0"], 2, "0 is not in the range"),
+        (["--text", "x", "--nprobes", "1"], 2, "--nprobes goes with --vector and --like"),
+        (["--vector", "1,2,3,4", "--nprobes", "0"], 2, "0 is not in the range"),
+        (["--vector", "1,2,3,4", "--refine-factor", "-1"], 2, "-1 is not in the range"),
+        (["--vector", "1,2,3,4", "--ef", "many"], 2, "'many' is not a valid integer"),
+        (["--vector", "1,2,3,4", "--ef", "3"], 1, "ef is 3, and has to be k at least, which is 10"),
     ],
 )
 def test_wrong_words(words: list[str], status: int, said: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:

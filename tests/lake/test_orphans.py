@@ -143,7 +143,7 @@ def test_what_is_no_age(plain: Worn, older_than: Any) -> None:
     with pytest.raises(InvalidInputError, match="older_than is an age"):
         cleanup(plain.ref, older_than)
     with pytest.raises(InvalidInputError, match="older_than is an age"):
-        plan(plain.ref, older_than, no_writers=True)
+        plan(plain.ref, older_than if older_than is not None else -WEEK, no_writers=True)
 
 
 def test_what_cannot_be_cleaned_up(plain: Worn, tmp_path: Path) -> None:
@@ -175,6 +175,10 @@ def littered(location: str) -> set[str]:
         "tree/a/b/_transactions/9-x.txn",
         "_staging/some.model",
         "_versions/18446744073709551614.manifest-0000-1111",
+        "_versions/.tmpAbCdEf",
+        "data/.tmpAbCdEf",
+        "tree/a/b/data/.tmpAbCdEf",
+        f"_indices/{main.describe_indices()[0].segments[0].uuid}/.tmpAbCdEf",
     ):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text("x")
@@ -214,7 +218,7 @@ def contents(table: Worn) -> list[object]:
 def test_orphans(rich: Worn) -> None:
     before, held = everything(rich), contents(rich)
     litter = littered(str(rich.folder))
-    assert len(litter) == 2 * 2 + 2 + 1 + 5
+    assert len(litter) == 2 * 2 + 2 + 1 + 9
     for file in (*THEIRS, *ICEBERG):
         (rich.folder / file).parent.mkdir(exist_ok=True)
         (rich.folder / file).write_text("x")
@@ -319,18 +323,62 @@ def add(main: lance.LanceDataset, branch: str | None = None) -> None:
     lance.write_dataset(rows(3, 100), main.checkout_version((branch, None)) if branch else main, mode="append")
 
 
+def noted(table: Worn, job: str, key: str = "a.parquet") -> str:
+    """Have a job write a data file and take note of it; the file."""
+    [written] = write_fragments(rows(3, 100), str(table.folder), mode="append")
+    Progress(str(table.folder), {}, job).put(key, [json.dumps(written.to_json())])
+    return f"data/{written.files[0].path}"
+
+
 def test_jobs_that_can_go_on(plain: Worn) -> None:
-    [written] = write_fragments(rows(3, 100), str(plain.folder), mode="append")
-    file = f"data/{written.files[0].path}"
+    first = noted(plain, "ingest", "a.parquet")
     age(plain)
-    progress = Progress(str(plain.folder), {}, "ingest")
-    progress.put("a.parquet", [json.dumps(written.to_json())])
+    second = noted(plain, "ingest", "b.parquet")
+    assert remove_orphans(plain.ref).files == 0, "its last note is young, so all that it noted stays"
+    assert len(Progress(str(plain.folder), {}, "ingest").done()) == 2
+    age(plain)
+    names = remove_orphans(plain.ref, dry_run=True).names
+    assert [name.startswith("_lancehouse/jobs/ingest/") for name in names] == [True, True, False, False]
+    assert set(remove_orphans(plain.ref).names) == {*names} >= {first, second}
+    assert Progress(str(plain.folder), {}, "ingest").done() == {}
+    assert not {first, second} & everything(plain)
     assert remove_orphans(plain.ref).files == 0
+
+
+def test_a_file_of_two_jobs(plain: Worn) -> None:
+    file = noted(plain, "dead")
+    [pieces] = Progress(str(plain.folder), {}, "dead").done().values()
     age(plain)
-    [record] = remove_orphans(plain.ref).names
-    assert record.startswith("_lancehouse/")
-    assert progress.done() == {}
-    assert remove_orphans(plain.ref).names == (file,)
+    Progress(str(plain.folder), {}, "alive").put("a.parquet", pieces)
+    assert [name.split("/")[2] for name in remove_orphans(plain.ref).names] == ["dead"]
+    assert file in everything(plain)
+
+
+def test_nobody_writes(plain: Worn) -> None:
+    """No age is waited for then, but for jobs that can go on."""
+    kept = noted(plain, "ingest")
+    [left] = write_fragments(rows(1), str(plain.folder), mode="append")
+    (plain.folder / "data" / ".tmpAbCdEf").write_text("x")
+    assert remove_orphans(plain.ref).files == 0
+    gone = {f"data/{left.files[0].path}", "data/.tmpAbCdEf"}
+    assert set(remove_orphans(plain.ref, no_writers=True).names) == gone
+    assert kept in everything(plain)
+    assert kept in remove_orphans(plain.ref, NOW, no_writers=True).names
+    assert remove_orphans(plain.ref, NOW, no_writers=True).files == 0
+    plain.check()
+
+
+def test_a_job_that_is_resumed_keeps_its_files(plain: Worn) -> None:
+    """Between plan and execution it is known by its name alone, so one that is not over keeps all it has noted."""
+    file = noted(plain, "ingest")
+    age(plain)
+    stray = write_fragments(rows(1), str(plain.folder), mode="append")
+    age(plain)
+    Progress(str(plain.folder), {}, "ingest").put("b.parquet", [])
+    chunks = list(plan(plain.ref))
+    assert [json.loads(chunk)["over"] for chunk in chunks] == [[]]
+    assert [execute(plain.ref, chunk).names for chunk in chunks] == [(f"data/{stray[0].files[0].path}",)]
+    assert file in everything(plain)
 
 
 def by_name(table: Worn) -> TableRef:
@@ -354,6 +402,15 @@ def test_versions_on_their_way(house: House, address: Callable[[Worn], TableRef]
     age(table)
     assert remove_orphans(address(table)).files == 0
     assert ours.open().to_table().num_rows == 63
+
+
+def test_a_manifest_that_is_torn(plain: Worn) -> None:
+    torn = f"_versions/{2**64 - 1 - 99:020}.manifest-0000-1111"
+    (plain.folder / torn).write_bytes(b"torn")
+    assert remove_orphans(plain.ref).files == 0
+    age(plain)
+    assert remove_orphans(plain.ref).names == (torn,)
+    plain.check()
 
 
 def test_versions_that_were_refused(house: House) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lance
 import numpy as np
@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableColumnNotFoundError
 
+from bench.recall import Case
 from lancehouse.lake import scans
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import groups
-from lancehouse.lake.search import DISTANCE, METRICS, Search, is_indexed, nearest, vector_column
+from lancehouse.lake.search import DISTANCE, METRICS, Effort, Search, index_kind, is_indexed, nearest, vector_column
 
 VECTOR = tuple(float(number) for number in np.linspace(-1, 1, 8))
 
@@ -61,6 +62,51 @@ def test_by_index(table: TableRef) -> None:
     assert found.column("id").to_pylist() == exact.column("id").to_pylist()
 
 
+CLUSTERED = Case(rows=10_000, clusters=20, queries=30)
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, lance.LanceDataset]:
+    """Vectors that a quantized index cannot tell apart by their codes alone."""
+    place = str(tmp_path_factory.mktemp("clustered") / "t.lance")
+    return TableRef(place), CLUSTERED.write(place)
+
+
+def recall(clustered: tuple[TableRef, lance.LanceDataset], effort: Effort) -> float:
+    table, dataset = clustered
+
+    def search(query: tuple[float, ...]) -> list[Any]:
+        found = Search(query, CLUSTERED.k, "emb", columns=("id",), effort=effort)
+        found.check(table, dataset)
+        ids: list[Any] = found.by_index(table, dataset).column("id").to_pylist()
+        return ids
+
+    return CLUSTERED.recall(search)
+
+
+def test_recall_of_a_quantized_index(clustered: tuple[TableRef, lance.LanceDataset]) -> None:
+    assert index_kind(clustered[1], "emb") == "IVF_PQ"
+    assert recall(clustered, Effort()) >= 0.9
+    assert recall(clustered, Effort(nprobes=1, refine_factor=1)) < 0.7
+    assert recall(clustered, Effort(nprobes=64, refine_factor=100)) == 1.0
+
+
+def test_recall_of_a_graph(table: TableRef) -> None:
+    table.open().create_index("v", "IVF_HNSW_SQ", num_partitions=1)
+    dataset = table.open()
+    exact = {"column": "v", "q": list(VECTOR), "k": 10, "use_index": False}
+    nearest_ids = dataset.scanner(columns=["id", DISTANCE], nearest=exact).to_table().column("id").to_pylist()
+    for effort in (Effort(), Effort(ef=15), Effort(ef=300), Effort(refine_factor=3, ef=30)):
+        found = Search(VECTOR, 10, "v", effort=effort)
+        found.check(table, dataset)
+        assert len({*found.by_index(table, dataset).column("id").to_pylist()} & {*nearest_ids}) >= 8, effort
+
+
+def test_ef_of_an_index_without_a_graph(clustered: tuple[TableRef, lance.LanceDataset]) -> None:
+    with pytest.raises(InvalidInputError, match="ef is for an HNSW index, and that of emb is IVF_PQ"):
+        recall(clustered, Effort(ef=500))
+
+
 def test_the_column(table: TableRef) -> None:
     schema = table.open().schema
     assert vector_column(table, schema, None) == "v"
@@ -75,6 +121,14 @@ def test_the_column(table: TableRef) -> None:
     [
         (Search(VECTOR[:3], 1, "v"), "vectors of 8 numbers, the one given has 3"),
         (Search(VECTOR, 0, "v"), "k is 0"),
+        (Search(VECTOR, "ten", "v"), "k is 'ten', and has to be a whole number above 0"),  # type: ignore[arg-type]
+        *(
+            (Search(VECTOR, 1, "v", effort=Effort(**{name: odd})), f"{name} is {odd!r}, and has to be a whole number")
+            for name in ("nprobes", "refine_factor", "ef")
+            for odd in cast("Any", (0, -1, 1.5, "many", True))
+        ),
+        (Search(VECTOR, 10, "v", effort=Effort(ef=9)), "ef is 9, and has to be k at least, which is 10"),
+        (Search(VECTOR, 10, "v", effort=Effort(None, 5, 20)), "ef is 20, and has to be k times refine_factor at least"),
         (Search(VECTOR, 1, "id"), "column id holds int64, no vectors"),
         (Search(VECTOR, 1, "v", metric="furlong"), "furlong"),
         (Search(VECTOR, 1, "v", filter="nope = 1"), "nope"),

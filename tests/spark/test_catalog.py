@@ -27,6 +27,7 @@ from lance_namespace.errors import (
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
+from bench.recall import Case
 from lancehouse.lake import commits, scans
 from lancehouse.spark import LanceCatalog, jobs, maintenance, writing
 from lancehouse.spark.tasks import results
@@ -163,6 +164,19 @@ def test_search(catalog: LanceCatalog, table: lance.LanceDataset, indexed: bool)
     assert [row._distance for row in found] == pytest.approx(expected.column("_distance").to_pylist(), rel=1e-4)
 
 
+def test_recall_of_a_search(catalog: LanceCatalog, tmp_path: Path) -> None:
+    case = Case(rows=10_000, clusters=20, queries=8)
+    case.write(str(tmp_path / "t.lance"))
+
+    def recall(**effort: Any) -> float:
+        return case.recall(
+            lambda query: [row.id for row in catalog.search("t", query, columns=["id"], **effort).collect()]
+        )
+
+    assert recall() >= 0.9
+    assert recall(nprobes=1, refine_factor=1) < 0.7
+
+
 def test_history(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
     table.tags.create("whole", 1)
     second, first = catalog.history("t").collect()
@@ -171,10 +185,67 @@ def test_history(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
     assert abs(second.timestamp - datetime.now()) < timedelta(days=2)
 
 
-def test_views(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
-    assert catalog.register_views("") == ["t"]
-    [row] = catalog.spark.sql("SELECT count(*) AS n FROM t WHERE kind = 'k0'").collect()
-    assert row.n == table.count_rows("kind = 'k0'")
+@pytest.fixture
+def views(spark: Any, tmp_path: Path) -> LanceCatalog:
+    """The catalog in a session of its own, which has no views yet."""
+    return LanceCatalog(spark.newSession(), "dir", {"root": str(tmp_path)})
+
+
+def test_views(views: LanceCatalog, table: lance.LanceDataset) -> None:
+    assert views.register_views("") == ["t"]
+    count = "SELECT count(*) AS n FROM t WHERE kind = 'k0'"
+    assert views.spark.sql(count).first().n == table.count_rows("kind = 'k0'")
+    lance.write_dataset(table.to_table(limit=5, filter="kind = 'k0'"), table.uri, mode="append")
+    assert views.spark.sql(count).first().n == table.count_rows("kind = 'k0'") + 5
+    assert views.register_views("") == ["t"], "its own views are made anew"
+
+
+def test_views_of_others_are_not_replaced(views: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    spark = views.spark
+    spark.range(3).createOrReplaceTempView("T")
+    lance.write_dataset(pa.table({"x": [1]}), tmp_path / "other.lance")
+    with pytest.raises(InvalidInputError, match=r"the session has t already, .*: give a prefix .* or replace=True"):
+        views.register_views("")
+    assert spark.table("t").count() == 3
+    assert not spark.catalog.tableExists("other"), "some views were made, though one was refused"
+    assert views.register_views("", prefix="lake_") == ["lake_other", "lake_t"]
+    assert views.register_views("", replace=True) == ["other", "t"]
+    assert spark.table("t").count() == ROWS - 10
+    spark.table("t").where("id < 100").createOrReplaceTempView("t")
+    with pytest.raises(InvalidInputError, match="the session has t already"):
+        views.register_views("")
+
+
+def test_views_of_two_namespaces(views: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+    other = LanceCatalog(views.spark, "dir", {"root": str(tmp_path / "other")})
+    lance.write_dataset(pa.table({"x": [1]}), tmp_path / "other" / "t.lance")
+    assert views.register_views("") == ["t"]
+    with pytest.raises(InvalidInputError, match="the session has t already"):
+        other.register_views("")
+    assert views.spark.table("t").columns == ["id", "kind", "price", "emb"]
+    assert other.register_views("", prefix="other_") == ["other_t"]
+
+
+def test_views_with_names_that_spark_takes_for_one(views: LanceCatalog, tmp_path: Path) -> None:
+    for name in ("Docs", "docs"):
+        lance.write_dataset(pa.table({"x": [1]}), tmp_path / f"{name}.lance")
+    with pytest.raises(InvalidInputError, match="Docs and docs are one name to Spark"):
+        views.register_views("")
+    views.spark.conf.set("spark.sql.caseSensitive", "true")
+    assert views.register_views("") == ["Docs", "docs"]
+
+
+def test_a_table_of_the_session_is_not_hidden(views: LanceCatalog, table: lance.LanceDataset) -> None:
+    spark = views.spark
+    spark.sql("CREATE DATABASE hidden")
+    try:
+        spark.sql("USE hidden")
+        spark.sql("CREATE TABLE t (x INT) USING parquet")
+        with pytest.raises(InvalidInputError, match="the session has t already"):
+            views.register_views("")
+    finally:
+        spark.sql("USE default")
+        spark.sql("DROP DATABASE hidden CASCADE")
 
 
 @pytest.mark.parametrize(
@@ -201,6 +272,13 @@ def test_views(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
         (lambda it: it.read("t", limit=2**40), InvalidInputError, "Spark counts to 2,147,483,647"),
         (lambda it: it.search("t", [math.nan] * 4), InvalidInputError, "finite numbers only"),
         (lambda it: it.search("t", "text"), InvalidInputError, "a vector is a list of numbers"),
+        (
+            lambda it: it.search("t", [1.0] * 4, nprobes=0),
+            InvalidInputError,
+            "nprobes is 0, and has to be a whole number",
+        ),
+        (lambda it: it.search("t", [1.0] * 4, refine_factor="x"), InvalidInputError, "refine_factor is 'x'"),
+        (lambda it: it.search("t", [1.0] * 4, ef=-1), InvalidInputError, "ef is -1"),
         (lambda it: it.search("t", None), InvalidInputError, "a vector is a list of numbers"),
         (lambda it: it.cleanup("t", older_than=14), InvalidInputError, "older_than is an age"),
         (lambda it: it.remove_orphans("t", older_than="7d"), InvalidInputError, "older_than is an age"),

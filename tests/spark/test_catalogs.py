@@ -68,7 +68,7 @@ def test_a_table_from_its_first_row_to_its_last(catalog: tuple[LanceCatalog, str
     assert cat.aggregate(docs, sum="id", count="*").collect()[0]["count"] == cat.count(docs) == 200
     cat.create_index(docs, "id", "BTREE")
     assert cat.compact(docs).fragments_added == 1
-    assert cat.register_views(docs.rpartition(".")[0]) == ["docs"]
+    assert cat.register_views(docs.rpartition(".")[0], replace=True) == ["docs"]
     assert cat.remove_orphans(docs, dry_run=True).files == 0
     for namespace in (docs.rpartition(".")[0], docs.partition(".")[0]):
         assert list(cat.cleanup(namespace=namespace, dry_run=True)) == [docs]

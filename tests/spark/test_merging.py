@@ -313,6 +313,50 @@ def test_a_key_that_is_there_twice(spark: Any, home: Home) -> None:
     assert home.files() == before
 
 
+TWICE = "id long, part string, value string, at int, n int"
+
+
+@pytest.mark.usefixtures("_ways")
+def test_the_last_row_of_each_key(spark: Any, plain: Home) -> None:
+    plain.write(table(TARGET))
+    rows: list[Any] = [(7, "a", "second", 2, 0), (7, "a", "first", 1, 0)]
+    rows += [(900, "a", "null", None, 0), (900, "a", "one", 1, 0)]
+    rows += [(None, "a", "no key", 1, 0), (None, "a", "no key", 1, 0)]
+    source = spark.createDataFrame(rows, TWICE).drop("n")
+    found = merge(source, plain.address, ["id"], Rules(), NOTHING, latest_by=["at"])
+    assert (found.inserted, found.updated) == (3, 1)
+    merged = [row for row in plain.rows() if row[0] in (7, 900)]
+    assert sorted((row[0], row[2]) for row in merged) == [(7, "second"), (900, "one")]
+
+
+def test_rows_that_nothing_tells_apart(spark: Any, plain: Home) -> None:
+    plain.write(table(TARGET))
+    before = plain.files()
+    frame = spark.createDataFrame([(7, "a", "x", 1, 1), (7, "a", "y", 1, 2), (7, "a", "z", 0, 3)], TWICE)
+    with pytest.raises(InvalidInputError, match="same key, id=7; both are the last by at: name a further column"):
+        merge(frame.drop("n"), plain.address, ["id"], Rules(), NOTHING, latest_by=["at"])
+    with pytest.raises(InvalidInputError, match="same key, id=7; drop one of them, or name in latest_by"):
+        merge(frame.drop("n", "at"), plain.address, ["id"], Rules(), NOTHING)
+    assert plain.files() == before
+    merge(frame, plain.address, ["id"], Rules(), NOTHING, latest_by=["at", "n"])
+    assert [row[2] for row in plain.rows() if row[0] == 7] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("latest_by", "error", "says"),
+    [
+        ("nope", TableColumnNotFoundError, "has no column nope for latest_by; it has id, value"),
+        ("id", InvalidInputError, "latest_by names id, which is in the key"),
+        ("m", InvalidInputError, "latest_by names m, and values of type map have no order"),
+    ],
+)
+def test_what_is_no_order(spark: Any, plain: Home, latest_by: str, error: type[Exception], says: str) -> None:
+    plain.write(table(TARGET))
+    frame = spark.range(3).selectExpr("id", "'v' AS value", "map(1, 2) AS m")
+    with pytest.raises(error, match=says):
+        merge(frame, plain.address, ["id"], Rules(), NOTHING, latest_by=[latest_by])
+
+
 def test_a_value_that_does_not_fit_leaves_nothing(spark: Any, home: Home) -> None:
     home.write(pa.table({"id": pa.array(range(9), pa.int16()), "value": ["old"] * 9}))
     before = home.files()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from datetime import datetime
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -22,6 +23,7 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
     UnsupportedOperationError,
 )
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
@@ -72,7 +74,10 @@ def ids(place: Place, **options: object) -> list[int]:
     """Read as Spark does: what it makes is sent from process to process."""
     found = source(place, **options)
     found.schema()
-    reader = sent(sent(found).reader(IDS))
+    return read_by(sent(sent(found).reader(IDS)))
+
+
+def read_by(reader: Any) -> list[int]:
     batches = [batch for part in reader.partitions() for batch in reader.read(sent(part))]
     return sorted(value for batch in batches for value in batch.column("id").to_pylist())
 
@@ -101,7 +106,7 @@ def test_tables_are_made_appended_to_and_overwritten(spark: Any, place: Place) -
     before = read()
     numbers.selectExpr("id + 10 AS id").write.format("lance").options(**place).mode("append").save()
     assert sorted(row.id for row in read().collect()) == list(range(20))
-    assert before.count() == 10
+    assert before.count() == 20
     numbers.where("id < 3").write.format("lance").options(**place).mode("overwrite").save()
     assert sorted(row.id for row in read().collect()) == [0, 1, 2]
     assert spark.read.format("lance").options(**place, version="2", filter="id > 17").load().count() == 2
@@ -119,14 +124,72 @@ def test_a_frame_is_used_more_than_once(spark: Any, tmp_path: Path) -> None:
     kept.unpersist()
 
 
-def test_a_view_keeps_its_version(spark: Any, here: Place) -> None:
+@pytest.fixture
+def view(spark: Any) -> Iterator[str]:
+    """A name for a view, which is dropped afterwards."""
     name = f"lance_{uuid4().hex}"
-    spark.sql(f"CREATE TEMP VIEW {name} USING lance OPTIONS (path '{here['path']}', filter 'id < 8')")
-    lance.write_dataset(rows(-1), here["path"], mode="append")
-    assert spark.sql(f"SELECT sum(id) FROM {name} WHERE id > 5").first()[0] == 13
-    assert spark.sql(f"SELECT count(*) FROM {name}").first()[0] == 8
-    assert spark.sql(f"SELECT count(*) FROM {name} a JOIN {name} b USING (id)").first()[0] == 8
+    yield name
     spark.catalog.dropTempView(name)
+
+
+def test_a_view_shows_the_current_version(spark: Any, here: Place, view: str) -> None:
+    spark.sql(f"CREATE TEMP VIEW {view} USING lance OPTIONS (path '{here['path']}')")
+
+    def count(query: str) -> int:
+        return int(spark.sql(f"SELECT count(*) FROM {query}").first()[0])
+
+    assert count(view) == 10
+    spark.sql(f"INSERT INTO {view} SELECT -1L")
+    assert count(view) == 11
+    lance.dataset(here["path"]).delete("id = 3")
+    assert count(f"{view} a JOIN {view} b USING (id)") == 10
+    spark.sql(f"INSERT INTO {view} SELECT id - 100 FROM {view}")
+    assert count(view) == 20
+    lance.write_dataset(rows(7), here["path"], mode="overwrite")
+    assert spark.table(view).toArrow().to_pylist() == [{"id": 7}]
+
+
+def test_a_view_of_a_version_keeps_it(spark: Any, here: Place, view: str) -> None:
+    spark.sql(f"CREATE TEMP VIEW {view} USING lance OPTIONS (path '{here['path']}', version '1')")
+    lance.write_dataset(rows(-1), here["path"], mode="append")
+    assert spark.sql(f"SELECT count(*) FROM {view}").first()[0] == 10
+
+
+def test_all_of_a_query_sees_one_version(spark: Any, here: Place, view: str) -> None:
+    """Rows are added after the first scan of a query has begun and before the second."""
+    spark.sql(f"CREATE TEMP VIEW {view} USING lance OPTIONS (path '{here['path']}')")
+    place = here["path"]
+
+    def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            lance.write_dataset(rows(*range(100, 110)), place, mode="append")
+            yield batch
+
+    first = spark.table(view).coalesce(1).mapInArrow(add, "id long")
+    found = first.union(spark.table(view)).coalesce(1).collect()  # one task, one scan after the other
+    assert sorted(row.id for row in found) == sorted([*range(10)] * 2)
+    assert spark.table(view).count() == lance.dataset(place).count_rows() > 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "then"),
+    [
+        ("", None),
+        ("(id BIGINT)", "SELECT * FROM {}"),
+        ("(id BIGINT)", "INSERT INTO {} SELECT 1L"),
+    ],
+)
+def test_a_table_of_sparks_own_catalog_is_refused(
+    spark: Any, here: Place, view: str, columns: str, then: str | None
+) -> None:
+    """Spark tells the source nothing of a table whose columns are given, until somebody reads or writes it."""
+    with pytest.raises(PySparkException, match=r"CREATE TEMPORARY VIEW … USING lance OPTIONS \(…\) works"):
+        try:
+            spark.sql(f"CREATE TABLE {view}_t {columns} USING lance OPTIONS (path '{here['path']}')")
+            spark.sql((then or "SELECT 1").format(f"{view}_t")).collect()
+        finally:
+            spark.sql(f"DROP TABLE IF EXISTS {view}_t")
+    assert ids(here) == [*range(10)]
 
 
 def test_values_come_back_as_they_were(spark: Any, tmp_path: Path) -> None:
@@ -194,12 +257,78 @@ def test_columns_filter_limit_and_tasks(here: Place, monkeypatch: pytest.MonkeyP
     assert len(found.reader(IDS).partitions()) == 4
 
 
-def test_the_version_is_chosen_with_the_schema(here: Place) -> None:
+def test_a_version_that_is_named_is_chosen_with_the_schema(here: Place) -> None:
+    lance.dataset(here["path"]).tags.create("first", 1)
+    for moment in ({"version": 1}, {"tag": "first"}):
+        found = source(here, **moment)
+        found.schema()
+        lance.write_dataset(rows(10), here["path"], mode="append")
+        reader = found.reader(IDS)
+        assert (reader.pinned.version, reader.follows) == (1, False)
+    assert ids(here) == [*range(10), 10, 10]
+
+
+@pytest.fixture
+def began(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Make tasks belong to a query that began at a time, in seconds since 1970."""
+
+    def begin(at: float) -> None:
+        reading._as_of.cache_clear()
+        monkeypatch.setattr(reading, "query_began_ms", lambda: int(at * 1000))
+
+    return begin
+
+
+def test_a_query_reads_what_was_there_when_it_began(here: Place, began: Callable[[float], None]) -> None:
     found = source(here)
     found.schema()
+    reader = sent(found.reader(IDS))
     lance.write_dataset(rows(10), here["path"], mode="append")
-    assert found.reader(IDS).pinned.version == 1
-    assert ids(here) == list(range(11))
+    between = time.time()
+    time.sleep(0.05)
+    lance.write_dataset(rows(11), here["path"], mode="append")
+    lance.dataset(here["path"]).delete("id = 0")
+    began(between)
+    assert read_by(reader) == [*range(11)]
+    began(time.time())
+    assert read_by(reader) == [*range(1, 12)]
+    began(0)  # a driver whose clock is behind: never less than what was there when the view was made
+    assert read_by(reader) == [*range(10)]
+
+
+def test_what_was_there_first_may_be_gone(here: Place, began: Callable[[float], None]) -> None:
+    cleaned, anew = source(here), source(here)
+    cleaned.schema()
+    lance.write_dataset(rows(500), here["path"], mode="overwrite").cleanup_old_versions(timedelta(0))
+    reading._opened.clear()
+    began(time.time())
+    assert read_by(sent(cleaned).reader(IDS)) == [500]
+    anew.schema()
+    rmtree(here["path"])
+    lance.write_dataset(rows(600), here["path"])
+    reading._opened.clear()
+    began(time.time())
+    assert read_by(sent(anew).reader(IDS)) == [600]
+    began(0)
+    with pytest.raises(ConcurrentModificationError, match="was dropped and made anew meanwhile; run the query again"):
+        read_by(sent(anew).reader(IDS))
+
+
+def test_columns_of_a_view_stay(tmp_path: Path, began: Callable[[float], None]) -> None:
+    table = pa.table({"id": [1, 2], "gone": ["a", "b"]})
+    dataset = lance.write_dataset(table, tmp_path / "t")
+    found = source({"path": str(tmp_path / "t")})
+    found.schema()
+    reader = sent(found.reader(IDS))
+    dataset.drop_columns(["gone"])
+    dataset.add_columns({"new": "id + 1"})
+    began(time.time())
+    [batch] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert batch.to_pylist() == [{"id": 1, "gone": None}, {"id": 2, "gone": None}]
+    dataset.alter_columns({"path": "id", "data_type": pa.int32()})
+    began(time.time())
+    with pytest.raises(TableSchemaValidationError, match=r"column id is not as the view .* has it .*; make that anew"):
+        read_by(reader)
 
 
 def test_a_table_without_rows(tmp_path: Path) -> None:
@@ -207,7 +336,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
     reader = LanceSource({"path": str(tmp_path / "t")})
     reader.schema()
     made = reader.reader(IDS)
-    assert made.partitions() == []
+    assert [[*made.read(part)] for part in made.partitions()] == [[]]
 
 
 def test_a_schema_of_somebody_else_is_refused(here: Place) -> None:
@@ -288,8 +417,8 @@ def test_a_table_that_was_made_anew_is_not_written_to(here: Place, overwrite: bo
     assert ids(here) == [500]
 
 
-def test_a_table_that_was_made_anew_is_not_read(here: Place) -> None:
-    found = source(here)
+def test_a_version_of_a_table_that_was_made_anew_is_not_read(here: Place) -> None:
+    found = source(here, version=1)
     found.schema()
     reader = sent(found.reader(IDS))
     rmtree(here["path"])
@@ -360,6 +489,16 @@ def test_wrong_options(options: Place, use: Use, sentence: str) -> None:
 def _everything(options: Options) -> None:
     for meaning in (options.address, options.scan, options.moment, options.write, options.follow, options.tasks):
         meaning()
+
+
+def test_what_spark_adds_to_options_of_a_table_of_its_own() -> None:
+    made = {"path": "/t", "option.path": "/t", "owner": "me", "provider": "lance", "location": "file:/t"}
+    with pytest.raises(UnsupportedOperationError, match="passes no options on"):
+        Options(made, *Use)
+    with pytest.raises(InvalidInputError, match=r"none of them is given\. Spark's CREATE TABLE"):
+        LanceSource({}).reader(IDS)
+    with pytest.raises(InvalidInputError, match=r"none of them is given\. Spark's CREATE TABLE"):
+        LanceSource({}).writer(IDS, False)
 
 
 def test_options_without_regard_to_case(tmp_path: Path) -> None:

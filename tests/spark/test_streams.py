@@ -26,6 +26,7 @@ from pyspark.sql.functions import col
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from lancehouse.spark import LanceCatalog
 from lancehouse.spark.options import Options, Use
 from lancehouse.spark.source import LanceSource
 from lancehouse.spark.streams import BATCH, CHECKPOINT, QUERY
@@ -109,6 +110,25 @@ def test_where_a_stream_begins(table: str, options: dict[str, Any], first: list[
     assert stream.next() == [7]
     assert stream.next() == []
     assert stream.place == {"version": 4}
+
+
+def test_which_version_added_a_row(table: str) -> None:
+    stream = Stream(table, startingVersion=1, withVersion="true")
+    lance.dataset(table).update({"id": "id + 100"}, where="id < 2")
+    end = stream.reader.latestOffset(NONE, ALL)
+    parts = stream.reader.partitions(NONE, end)
+    found = [row for part in parts for batch in sent(stream.reader).read(part) for row in batch.to_pylist()]
+    added = {1: [0, 1], 2: [2], 3: [3, 4, 5, 6], 4: [100, 101]}
+    assert sorted((row["_version"], row["id"]) for row in found) == [(at, id_) for at in added for id_ in added[at]]
+    whole = Stream(table, withVersion="true", columns="id", filter="id > 4")
+    parts = whole.reader.partitions(NONE, whole.reader.latestOffset(NONE, ALL))
+    assert {row["_version"] for part in parts for batch in whole.reader.read(part) for row in batch.to_pylist()} == {4}
+
+
+def test_a_table_that_has_the_column_of_versions(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"_version": [1]}), tmp_path / "t")
+    with pytest.raises(InvalidInputError, match="has a column _version, so withVersion cannot add it"):
+        Stream(str(tmp_path / "t"), withVersion="true")
 
 
 def test_the_whole_is_as_of_the_start_and_increments_as_of_their_version(table: str) -> None:
@@ -471,6 +491,30 @@ def forget(checkpoint: Path, batch: int) -> None:
         number = int("".join(filter(str.isdecimal, file.name)))
         if number > batch or (number == batch and file.parent.name == "commits"):
             file.unlink()
+
+
+def test_an_upsert_of_rows_that_changed_twice(spark: Any, tmp_path: Path) -> None:
+    """Between two batches a row is updated twice: both come, and the last one is merged."""
+    source, copy = str(tmp_path / "source"), str(tmp_path / "copy.lance")
+    lance.write_dataset(pa.table({"id": [1, 2], "text": ["a", "b"]}), source)
+    catalog = LanceCatalog(spark, "dir", {"root": str(tmp_path)})
+    lance.write_dataset(pa.table({"id": [0], "text": ["old"]}), copy)
+
+    def upsert(batch: Any, number: int) -> None:
+        catalog.merge(batch, "copy", on="id", latest_by="_version", run=f"upsert-{number}")
+
+    def follow() -> None:
+        stream = spark.readStream.format("lance").options(path=source, withVersion="true").load()
+        sink = stream.writeStream.foreachBatch(upsert).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = sink.trigger(availableNow=True).start()
+        assert query.awaitTermination(600)
+
+    follow()
+    for text in ("'once'", "'twice'"):
+        lance.dataset(source).update({"text": text}, where="id = 1")
+    follow()
+    found = lance.dataset(copy).to_table().sort_by("id").to_pylist()
+    assert [(row["id"], row["text"]) for row in found] == [(0, "old"), (1, "twice"), (2, "b")]
 
 
 def test_a_first_snapshot_that_is_gone(spark: Any, table: str, tmp_path: Path) -> None:

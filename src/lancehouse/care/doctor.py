@@ -28,6 +28,7 @@ from lancehouse.care.catalogs import Catalog
 from lancehouse.care.findings import Finding, Kind, Report, Severity, ordered
 from lancehouse.care.tables import SOON, Ward, age
 from lancehouse.clients.inspection import Neighbour, Seen, inspector
+from lancehouse.credentials import SECRETS, canonical, layered
 from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.reaching import bare
 from lancehouse.lake.survey import datasets, parts, relative
@@ -51,13 +52,15 @@ class Doctor:
     Args:
         catalog: which.
         roots: more places below which every dataset should have an entry.
-        older_than: how old a staged manifest is that its writer has surely given up.
+        older_than: how old a staged manifest, or a file that no version names, is that its writer has surely given up.
+        lists_files: whether the files of every table are listed, to find those that no version names.
         told: is called as the work goes on.
     """
 
     catalog: Catalog
     roots: Sequence[str] = ()
     older_than: timedelta = WEEK
+    lists_files: bool = True
     told: Told = lambda _done, _total: None
 
     def __post_init__(self) -> None:
@@ -164,7 +167,7 @@ class Doctor:
 
     def _examine(self, ids: Sequence[Id]) -> None:
         """Look at tables, several at once; one that fails does not stop the others."""
-        wards = [Ward(self.catalog, self._inspector, each, self.older_than) for each in ids]
+        wards = [Ward(self.catalog, self._inspector, each, self.older_than, self.lists_files) for each in ids]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             futures = {pool.submit(ward.examined): ward.id for ward in wards}
             try:
@@ -252,11 +255,11 @@ class Doctor:
             yield Finding(Kind.NO_ENTRY, Severity.NOTE, "", what)
             return
         for root in self._roots(top):
+            vended = self._vended(root)
             try:
-                found = [place for place in datasets(root, self._storage()) if parts(place) not in known]
+                found = [place for place in datasets(root, vended or self._storage()) if parts(place) not in known]
             except LanceNamespaceError as error:
-                words = f"what lies below {root} cannot be seen: {self.catalog.target.redact(str(error))}"
-                yield Finding(Kind.UNREADABLE, Severity.WARNING, root, words)
+                yield self._unseen(root, error, is_vended=bool(vended))
                 continue
             known |= set(map(parts, found))
             for place in found:
@@ -268,6 +271,29 @@ class Doctor:
         own = self.catalog.target.properties.get("root")
         announced = self._inspector.roots(top[0]) if top and self._inspector.catalog_levels else []
         return list(dict.fromkeys(root.rstrip("/") for root in (*self.roots, *([own] if own else []), *announced)))
+
+    def _unseen(self, root: str, error: LanceNamespaceError, *, is_vended: bool) -> Finding:
+        if is_vended:
+            what = (
+                f"datasets without an entry were not looked for below {root}: the catalog's credentials are for its "
+                f"tables; properties {STORAGE_PREFIX}<key> say how to reach the rest"
+            )
+            return Finding(Kind.UNREADABLE, Severity.NOTE, root, what)
+        words = f"what lies below {root} cannot be seen: {self.catalog.target.redact(str(error))}"
+        return Finding(Kind.UNREADABLE, Severity.WARNING, root, words)
+
+    def _vended(self, root: str) -> dict[str, str]:
+        """Options with the credentials that the catalog gave for a table below a root, if we have none of our own.
+
+        Some catalogs vend keys for the whole warehouse, others for the folder of one table.
+        """
+        own = self._storage()
+        if SECRETS & canonical(own).keys():
+            return {}
+        for seen in self._seen.values():
+            if relative(seen.location, root) is not None and SECRETS & canonical(seen.storage_options).keys():
+                return layered(own, seen.storage_options)
+        return {}
 
     def _storage(self) -> dict[str, str]:
         """The client's own way to storage."""

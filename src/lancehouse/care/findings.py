@@ -27,6 +27,7 @@ class Kind(StrEnum):
     VERSIONS = "versions"
     UNFINISHED = "unfinished"
     STAGED = "staged"
+    ORPHANS = "orphans"
     OVERLAP = "overlap"
     CLEAN_UP = "clean-up"
     CREDENTIALS = "credentials"

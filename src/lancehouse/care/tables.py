@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 
 from lance_namespace import DescribeTableVersionRequest, ListTableVersionsRequest
 from lance_namespace.errors import (
@@ -24,7 +25,8 @@ from lancehouse.credentials import EXPIRES
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import latest
 from lancehouse.lake.manifests import Manifests
-from lancehouse.lake.survey import Staged, staged
+from lancehouse.lake.orphans import File, unnamed
+from lancehouse.lake.survey import Staged, is_staged, staged
 from lancehouse.lake.versions import branches, manifests
 from lancehouse.trees import Id
 
@@ -42,6 +44,8 @@ class Ward:
     inspector: Inspector
     id: Id
     older_than: timedelta
+    lists_files: bool = True
+    """Whether all files are listed, to find those that no version names."""
 
     @property
     def name(self) -> str:
@@ -66,13 +70,16 @@ class Ward:
             return None, [self._unreadable(error)]
         if isinstance(seen, Neighbour):
             return seen, []
+        found: list[Finding] = []
         try:
             with self.catalog.explained(self.id):
-                return seen, list(self._compared(seen))
+                for each in chain(self._compared(seen), self._orphans(seen)):
+                    found.append(each)  # one by one: what was found before an error stays
         except (UnauthenticatedError, PermissionDeniedError) as error:
-            return seen, [self._refused("storage", error)]
+            found.append(self._refused("storage", error))
         except LanceNamespaceError as error:
-            return seen, [self._unreadable(error)]
+            found.append(self._unreadable(error))
+        return seen, found
 
     def _compared(self, seen: Seen) -> Iterator[Finding]:
         yield from expiry(self, seen.storage_options)
@@ -228,6 +235,22 @@ class Ward:
             if file not in seen.accepted:
                 stored.discard(file)
 
+    # Files
+
+    def _orphans(self, seen: Seen) -> Iterator[Finding]:
+        place = TableRef(seen.location, seen.storage_options)
+        if not self.lists_files or not seen.location or latest(place) is None:
+            return
+        left = [file for file in unnamed(place, self.older_than) if not is_staged(file.name)]
+        until = datetime.now(UTC) - self.older_than
+        old = [file for file in left if file.modified < until]
+        if young := [file for file in left if file.modified >= until]:
+            what = f"{_unnamed(young)}: a writer may be about to commit"
+            yield self.finding(Kind.ORPHANS, Severity.NOTE, what, "table", "remove-orphans", self.name, "--dry-run")
+        if old:
+            what = f"{_unnamed(old)}, for more than {age(self.older_than)}: writers that died left them"
+            yield self.finding(Kind.ORPHANS, Severity.WARNING, what, "table", "remove-orphans", self.name)
+
     # What others would do
 
     def _unguarded(self) -> Finding:
@@ -283,6 +306,11 @@ def _still_there(place: TableRef, names: list[str]) -> set[str]:
 
 def _files(files: list[Staged]) -> str:
     return f"{len(files)} manifest{'s' * (len(files) != 1)}"
+
+
+def _unnamed(files: list[File]) -> str:
+    count, size = len(files), sum(file.size for file in files)
+    return f"{count} file{'s' * (count != 1)} ({size:,} bytes) that no version names, such as {files[0].name}"
 
 
 def age(length: timedelta) -> str:

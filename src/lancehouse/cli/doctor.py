@@ -50,8 +50,9 @@ def least(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
     default="7d",
     show_default=True,
     callback=least,
-    help="Staged manifests whose writers have surely died.",
+    help="Staged manifests, and files that no version names, whose writers have surely died.",
 )
+@click.option("--skip-files", is_flag=True, help="Do not list the files of every table: faster where there are many.")
 @click.option("--fix", is_flag=True, help="Mend what is safe to mend; asks before.")
 @with_yes
 @with_client
@@ -62,6 +63,7 @@ def doctor(
     namespace: tuple[str, ...],
     roots: tuple[str, ...],
     older_than: timedelta,
+    skip_files: bool,
     fix: bool,
     yes: bool,
     client: Client,
@@ -79,7 +81,7 @@ def doctor(
     if is_table and (roots or namespace != client.target.parent):
         raise click.UsageError("give the ID of a table, or --namespace NS, or neither; --root goes with the last two")
     with app.output.progress("checking") as progress:
-        visit = Doctor(client, roots, older_than, progress.count)
+        visit = Doctor(client, roots, older_than, not skip_files, progress.count)
         with _explained(client, table if is_table else namespace, is_table=is_table):
             report = visit.table(table) if is_table else visit.namespace(namespace)
     if fix and report.mendable:

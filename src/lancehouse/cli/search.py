@@ -41,6 +41,9 @@ class Question:
     on: str | None
     k: int
     metric: str | None
+    nprobes: int | None
+    refine_factor: int | None
+    ef: int | None
     where: str | None
 
     def check(self) -> None:
@@ -51,8 +54,14 @@ class Question:
         """
         if [self.near is None, self.like is None, self.words is None].count(False) != 1:
             raise click.UsageError("give --vector NUMBERS, or --like SQL, or --text WORDS")
-        if self.words is not None and self.metric:
-            raise click.UsageError("--metric goes with --vector and --like")
+        of_vectors = {
+            "--metric": self.metric,
+            "--nprobes": self.nprobes,
+            "--refine-factor": self.refine_factor,
+            "--ef": self.ef,
+        }
+        if self.words is not None and (given := [name for name, value in of_vectors.items() if value is not None]):
+            raise click.UsageError(f"{given[0]} goes with --vector and --like")
 
     @property
     def measure(self) -> str:
@@ -65,11 +74,12 @@ class Question:
         return found.select([self.measure, *names])
 
     def _by_vector(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
-        from lancehouse.lake.search import Search, vector_column
+        from lancehouse.lake.search import Effort, Search, vector_column
 
         column = vector_column(table, dataset.schema, self.on)
         near = self.near if self.near is not None else self._of_a_row(table, dataset, column)
-        wanted = Search(near, self.k, column, self.where, tuple(names), self.metric)
+        effort = Effort(self.nprobes, self.refine_factor, self.ef)
+        wanted = Search(near, self.k, column, self.where, tuple(names), self.metric, effort)
         wanted.check(table, dataset)
         return wanted.by_index(table, dataset)
 
@@ -128,6 +138,14 @@ def with_question(command: Command) -> Command:
     @click.option("--on", metavar="COLUMN", help="What to search; leave it out where only one column will do.")
     @click.option("-k", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many rows.")
     @click.option("--metric", type=click.Choice(METRICS), help="What near means; default: as the index has it, or l2.")
+    @click.option("--nprobes", type=COUNT, metavar="N", help="Partitions of the index to search; default: 20 or more.")
+    @click.option(
+        "--refine-factor",
+        type=COUNT,
+        metavar="N",
+        help="Compare N times k vectors exactly; default: 10, 200 rows or more.",
+    )
+    @click.option("--ef", type=COUNT, metavar="N", help="Candidates that an HNSW index keeps.")
     @with_where
     @wraps(command)
     def asked(*arguments: Any, **options: Any) -> Any:

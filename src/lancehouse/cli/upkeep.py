@@ -179,15 +179,27 @@ def cleanup(where: Where, older_than: timedelta, dry_run: bool, work: Work) -> N
 
 @click.command("remove-orphans")
 @with_where
-@with_older_than("7d", "Files that may go; younger ones may be those of a writer at work.")
-@click.option("--no-writers", is_flag=True, help="I know that nobody writes: any age will do.")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    callback=lambda ctx, param, value: None if value is None else age(ctx, param, value),
+    help="Files that may go; younger ones may be those of a writer at work. Default: 7d; none with --no-writers.",
+)
+@click.option(
+    "--no-writers",
+    is_flag=True,
+    help="I know that nobody writes: do not wait. Jobs that can go on keep files for 7d, or --older-than.",
+)
 @with_dry_run
 @with_work
-def remove_orphans(where: Where, older_than: timedelta, no_writers: bool, dry_run: bool, work: Work) -> None:
-    """Remove files of killed jobs, which no version names."""
+def remove_orphans(where: Where, older_than: timedelta | None, no_writers: bool, dry_run: bool, work: Work) -> None:
+    """Remove files of killed jobs, which no version names.
+
+    Such are data, indices and temporary files of writers that died, and notes of jobs that nobody has resumed.
+    """
     from lancehouse.lake.orphans import LEAST_AGE
 
-    if older_than < LEAST_AGE and not no_writers:
+    if older_than is not None and older_than < LEAST_AGE and not no_writers:
         raise click.UsageError("a writer may need an hour to commit: give --older-than 1h or more, or --no-writers")
     where.look(work)
     with work.begin(f"looking for orphans of {where}") as catalog:

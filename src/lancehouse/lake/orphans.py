@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
+from typing import NamedTuple
 
 import lance
-import pyarrow as pa
-import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance_namespace import BatchDeleteTableVersionsRequest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
@@ -37,6 +36,8 @@ DAY = timedelta(days=1)
 OLDEST = 365_000 * DAY
 LEAST_AGE = timedelta(hours=1)
 """Younger files may belong to somebody who is about to commit them."""
+DEFAULT_AGE = 7 * DAY
+"""How old files are that surely belong to nobody, and the last note of a job that nobody will resume."""
 FILES_AT_ONCE = 1000
 """How many files one call of `execute` removes."""
 NAMES_TOLD = 1000
@@ -44,9 +45,11 @@ NAMES_TOLD = 1000
 _AT_ONCE = 16
 _CANDIDATE = re.compile(
     r"(_staging|_transactions|_deletions|_indices|_lancehouse)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
-    r"|_versions/\d+\.manifest-[\w-]+"
+    r"|_versions/\d+\.manifest-[\w-]+|(data|_versions)/(.+/)?\.tmp[^/]+"
 )
-"""What Lance and we write before there is a version of it, on the main branch or below the folder of another."""
+"""What Lance and we write before there is a version of it, on the main branch or below the folder of another. On a
+local disk a file is called `.tmp…` until it is whole."""
+_NOTE = re.compile(rf"{RECORDS}/jobs/([^/]+)/.+")
 _ON_ITS_WAY = re.compile(r"(?:.*/)?(\d+\.manifest)-[\w-]+")
 _DETACHED = re.compile(r".*/d(\d+)\.manifest")
 _DATA_FILE = re.compile(rb"([\w-]+)\.lance")
@@ -60,6 +63,14 @@ class Cleaned:
     bytes: int
     tagged: tuple[str, ...] = ()
     """The tags because of which versions stay that are old enough to go."""
+
+
+class File(NamedTuple):
+    """A file below a table's location."""
+
+    name: str
+    size: int
+    modified: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +126,15 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
 
 
 def remove_orphans(
-    table: TableRef, older_than: timedelta = 7 * DAY, *, dry_run: bool = False, no_writers: bool = False
+    table: TableRef, older_than: timedelta | None = None, *, dry_run: bool = False, no_writers: bool = False
 ) -> Orphans:
-    """Remove the files that no version of any branch names, all in this process.
+    """Remove the files that no version of any branch names, all in this process. See `plan` for the arguments.
 
     Args:
         table: with all its branches.
         older_than: what may go.
         dry_run: whether to remove nothing and only tell.
-        no_writers: the caller knows that nobody writes to the table, so files of any age may go.
+        no_writers: the caller knows that nobody writes to the table now.
 
     Raises:
         InvalidInputError: an age at which a file may still belong to a writer.
@@ -134,27 +145,44 @@ def remove_orphans(
     return found
 
 
-def plan(table: TableRef, older_than: timedelta = 7 * DAY, *, no_writers: bool = False) -> Iterator[str]:
+def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[str]:
     """Find files that no version of any branch names: pieces for `execute`, each of them a thousand at most.
 
-    The files are listed while the pieces are taken; what is kept in memory are the names that versions know.
+    The files are listed while the pieces are taken; what is kept in memory are the names that versions and jobs know.
+    What a job has noted, and the files that it names, stay until its last note is old enough: it may go on until then.
 
     Args:
         table: with all its branches.
-        older_than: what may go.
-        no_writers: the caller knows that nobody writes to the table, so files of any age may go.
+        older_than: what may go; by default what is older than a week.
+        no_writers: the caller knows that nobody writes to the table now. Then files may go at once, but for those of
+            jobs that can go on, unless `older_than` says how old these have to be.
 
     Raises:
         InvalidInputError: an age at which a file may still belong to a writer.
     """
     require_latest(table)
-    require_age(older_than)
-    if older_than < LEAST_AGE and not no_writers:
+    age = older_than if older_than is not None else timedelta(0) if no_writers else DEFAULT_AGE
+    require_age(age)
+    if age < LEAST_AGE and not no_writers:
         raise InvalidInputError(
             f"{table}: files that are younger than an hour may belong to somebody who is about to commit them, so "
             f"older_than={older_than} is refused; wait, or stop all writers and say so with no_writers"
         )
-    return _planned(_whole(table), datetime.now(UTC) - older_than)
+    now = datetime.now(UTC)
+    return _planned(_whole(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
+
+
+def unnamed(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[File]:
+    """All files of a table that no version of any branch names, whatever their age: some may be a writer's at work.
+
+    Args:
+        table: with all its branches.
+        older_than: how old the last note of a job is that nobody will resume; what others have noted is not told.
+    """
+    now = datetime.now(UTC)
+    with _whole(table).opened() as dataset:
+        branches = _branches(dataset)
+        yield from _search(place(table), branches, now, now - older_than).orphans(_files(dataset))
 
 
 def of(chunk: str) -> Orphans:
@@ -171,6 +199,8 @@ def execute(table: TableRef, chunk: str) -> Orphans:
     with whole.opened() as dataset:
         branches = _branches(dataset)
         named = _named(at, branches, task["seen"])
+    for job, files in _recorded(at).items():
+        named |= files if job not in task["over"] else set()
     doomed = [(name, size) for name, size in task["files"] if owner(_below(name, branches)) not in named]
     _delete(at, [name for name, _ in doomed])
     return of(json.dumps({"files": doomed}))
@@ -208,10 +238,16 @@ def _discard(table: TableRef, owners: Collection[str], since: int) -> None:
 def owner(file: str) -> str:
     """What a file below the folder of a branch is part of: a data file with its blobs, a segment of an index, itself.
 
-    Such names are never given twice, whatever the branch.
+    Such names are never given twice, whatever the branch. A temporary file is part of nothing.
     """
     folder, _, rest = file.partition("/")
+    if _is_temporary(file):
+        return file
     return f"{folder}/{rest.partition('/')[0].removesuffix('.lance')}" if folder in ("data", "_indices") else file
+
+
+def _is_temporary(file: str) -> bool:
+    return file.rpartition("/")[2].startswith(".tmp")
 
 
 def require_latest(table: TableRef) -> None:
@@ -234,31 +270,76 @@ def require_age(older_than: timedelta) -> None:
         raise InvalidInputError(f"older_than is an age, such as timedelta(days=14), not {older_than!r}")
 
 
-def _planned(table: TableRef, until: datetime) -> Iterator[str]:
+def _planned(table: TableRef, until: datetime, jobs_until: datetime) -> Iterator[str]:
     at = place(table)
     with table.opened() as dataset:
         branches = _branches(dataset)
         seen = {name: branch.version for name, branch in branches.items()}
-        named = _named(at, branches, {})
-        files = _files_until(dataset, until)
-        orphans = (
-            (name, size)
-            for name, size in files
-            if _CANDIDATE.fullmatch(below := _below(name, branches)) and owner(below) not in named
-        )
+        search = _search(at, branches, until, jobs_until)
+        orphans = ((file.name, file.size) for file in search.orphans(_files(dataset)))
         while chunk := list(islice(orphans, FILES_AT_ONCE)):
-            yield json.dumps({"seen": seen, "files": chunk})
+            yield json.dumps({"seen": seen, "over": sorted(search.over), "files": chunk})
 
 
-def _files_until(dataset: lance.LanceDataset, until: datetime) -> Iterator[tuple[str, int]]:
+def _search(at: Place, branches: dict[str, lance.LanceDataset], until: datetime, jobs_until: datetime) -> _Search:
+    return _Search(_named(at, branches, {}), _recorded(at), until, jobs_until, branches)
+
+
+@dataclass
+class _Search:
+    """Finds the orphans among all files of a table, in one pass.
+
+    Args:
+        named: what versions name, as `owner` calls it.
+        recorded: what each job has noted, likewise.
+        until: when a file was last written that may go.
+        jobs_until: when a job wrote its last note, if nobody will resume it.
+        branches: of the table.
+    """
+
+    named: set[str]
+    recorded: dict[str, set[str]]
+    until: datetime
+    jobs_until: datetime
+    branches: Collection[str]
+    over: set[str] = field(default_factory=set)
+    """Jobs that nobody will resume; they are known when all files were seen."""
+
+    def orphans(self, files: Iterable[File]) -> Iterator[File]:
+        """What may go; what jobs have noted comes last.
+
+        Notes go before the files that they name, so that a job that starts meanwhile does not take over what is about
+        to go.
+        """
+        notes: dict[str, list[File]] = {}
+        noted: list[File] = []
+        recorded = set().union(*self.recorded.values())
+        for file in files:
+            below = _below(file.name, self.branches)
+            if note := _NOTE.fullmatch(file.name):
+                notes.setdefault(note[1], []).append(file)
+            elif file.modified >= self.until or not _CANDIDATE.fullmatch(below) or owner(below) in self.named:
+                continue
+            elif owner(below) in recorded:
+                noted.append(file)
+            else:
+                yield file
+        self.over = {job for job, kept in notes.items() if max(file.modified for file in kept) < self.jobs_until}
+        needed = set().union(*(names for job, names in self.recorded.items() if job not in self.over))
+        for file in (*(file for job in self.over for file in notes[job]), *noted):
+            if owner(_below(file.name, self.branches)) not in needed:
+                yield file
+
+
+def _files(dataset: lance.LanceDataset) -> Iterator[File]:
     for batch in dataset.all_files():
-        old = batch.filter(pc.less(batch["last_modified"], pa.scalar(until, pa.timestamp("us", "UTC"))))
-        yield from zip(old["path"].to_pylist(), old["size_bytes"].to_pylist(), strict=True)
+        columns = (batch[name].to_pylist() for name in ("path", "size_bytes", "last_modified"))
+        yield from map(File, *columns)
 
 
 def _named(at: Place, branches: dict[str, lance.LanceDataset], seen: dict[str, int]) -> set[str]:
-    """What versions name, those that come after `seen`, and jobs that can go on; as `owner` calls it."""
-    named = _recorded(at)
+    """What versions name, those that come after `seen`; as `owner` calls it."""
+    named: set[str] = set()
     for name, branch in branches.items():
         named.update(_tracked(branch, seen.get(name, 0) + 1))
         if name != MAIN:
@@ -270,7 +351,8 @@ def _named(at: Place, branches: dict[str, lance.LanceDataset], seen: dict[str, i
 
 def _tracked(branch: lance.LanceDataset, since: int) -> Iterator[str]:
     for batch in branch.tracked_files(min_version=since):
-        yield from map(owner, batch["path"].to_pylist())
+        # Of an index it lists whatever lies in the folder.
+        yield from (owner(file) for file in batch["path"].to_pylist() if not _is_temporary(file))
 
 
 def _inherited_indices(name: str, branch: lance.LanceDataset, seen: int) -> set[str]:
@@ -308,19 +390,25 @@ def _on_their_way(at: Place, name: str, branch: lance.LanceDataset) -> set[str]:
         match = _ON_ITS_WAY.fullmatch(file)
         if match is None or (version_of(match[1]) or 0) <= branch.version or (data := stored.find(file)) is None:
             continue
-        manifest = Manifest.parse(data)
+        try:
+            manifest = Manifest.parse(data)
+        except InvalidInputError:  # a writer died while it wrote this: no catalog can have accepted it
+            continue
         if (manifest.branch or MAIN) == name:
             known = manifest.files(at.location, at.storage_options)
             named |= {file.removeprefix(above), *(owner(each.removeprefix(above)) for each in known)}
     return named
 
 
-def _recorded(at: Place) -> set[str]:
-    """Data files of jobs that died and may go on where they were: they go after the records that name them."""
-    stored, records = Manifests(at.location, at.storage_options), _listed(at, RECORDS)
+def _recorded(at: Place) -> dict[str, set[str]]:
+    """Data files that jobs have noted, by job: those that died may go on where they were."""
+    notes = {file: note[1] for file in _listed(at, RECORDS) if (note := _NOTE.fullmatch(file))}
+    stored = Manifests(at.location, at.storage_options)
+    found: dict[str, set[str]] = {job: set() for job in notes.values()}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = [_DATA_FILE.findall(data or b"") for data in pool.map(stored.find, records)]
-    return {f"data/{name.decode()}" for names in found for name in names}
+        for job, data in zip(notes.values(), pool.map(stored.find, notes), strict=True):
+            found[job] |= {f"data/{name.decode()}" for name in _DATA_FILE.findall(data or b"")}
+    return found
 
 
 def _listed(at: Place, folder: str) -> list[str]:

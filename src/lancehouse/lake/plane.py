@@ -16,7 +16,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.pages import DISTANCE, ROW_ID, Page, chosen, gathered, reading, taken
-from lancehouse.lake.search import is_indexed
+from lancehouse.lake.search import Effort, is_indexed
 from lancehouse.schema.shown import Cell, cells, is_vector, kind_of, type_text
 
 SAMPLE = 2000
@@ -166,7 +166,7 @@ def neighbours(table: TableRef, column: str, row: int, k: int, columns: Sequence
             raise InvalidInputError(f"{table}: the row has no vector in {column} that others could be near to")
         searched = "index" if is_indexed(dataset, column) else "table"
         near: Mapping[int, float] = {}
-        asked: dict[str, Any] = {"nearest": {"column": column, "q": vectors[0], "k": k + 1}}
+        asked: dict[str, Any] = {"nearest": {"column": column, "q": vectors[0], "k": k + 1, **Effort().options(k + 1)}}
         if searched == "table" and dataset.count_rows() * dimension * 4 > COMPARED_BYTES:
             searched, near = "sample", _among(*_sampled(table, dataset, column, None), vectors[0], k)
             asked = {"filter": f"{ROW_ID} IN ({', '.join(map(str, near))})"}

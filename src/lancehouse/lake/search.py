@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import lance
@@ -19,8 +20,69 @@ from lancehouse.modes import one_of
 DISTANCE = "_distance"
 METRICS = ("l2", "cosine", "dot")
 
+GRAPH = "HNSW"
+LEAST_PROBES = 20
+"""Partitions that are searched at least, unless the caller says how many; Lance takes more of a large index."""
+LEAST_REFINE, LEAST_CANDIDATES = 10, 200
+"""Rows whose vectors are compared exactly, unless the caller says how many: so many times `k`, and so many at least."""
+
 Hit = tuple[float, int]
 """A distance and the id of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much work a search by an index does to find the rows that are truly the nearest. None: what suits `k`.
+
+    Lance's own defaults trust the codes of a quantized index: rows that lie close together have nearly the same code,
+    and fewer than half of the nearest were found in such a table (`bench/recall.py`).
+    """
+
+    nprobes: int | None = None
+    """How many partitions of the index are searched."""
+    refine_factor: int | None = None
+    """How many times `k` candidates are compared by their vectors, not by their codes."""
+    ef: int | None = None
+    """How many candidates an HNSW graph keeps; other indices have no use for it."""
+
+    def check(self, k: int) -> None:
+        """Find what is wrong.
+
+        Raises:
+            InvalidInputError: a number is none, or `ef` is too small for as many candidates as are wanted.
+        """
+        for name in self.__slots__:
+            if (value := getattr(self, name)) is not None:
+                require_count(name, value)
+        needed = k * (self.refine_factor or 1)
+        if self.ef is not None and self.ef < needed:
+            candidates = "k" if self.refine_factor is None else "k times refine_factor"
+            raise InvalidInputError(f"ef is {self.ef}, and has to be {candidates} at least, which is {needed}")
+
+    def options(self, k: int) -> dict[str, int]:
+        """As pylance takes them."""
+        refine = self.refine_factor
+        if refine is None:
+            refine = max(LEAST_REFINE, -(-LEAST_CANDIDATES // k))
+            if self.ef is not None:  # a graph cannot give more candidates than it keeps
+                refine = min(refine, self.ef // k)
+        probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": index(self.nprobes)}
+        kept = {} if self.ef is None else {"ef": index(self.ef)}
+        return {**probes, "refine_factor": index(refine), **kept}
+
+
+def require_count(name: str, value: Any) -> None:
+    """See that something is a whole number above 0.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    try:
+        is_count = not isinstance(value, bool) and index(value) > 0
+    except TypeError:
+        is_count = False
+    if not is_count:
+        raise InvalidInputError(f"{name} is {value!r}, and has to be a whole number above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +96,7 @@ class Search:
     columns: tuple[str, ...] | None = None
     metric: str | None = None
     """None: the index's, and `l2` without one."""
+    effort: Effort = Effort()
 
     def check(self, table: TableRef, dataset: lance.LanceDataset) -> None:
         """Find what is wrong before anything is read.
@@ -43,8 +106,11 @@ class Search:
         """
         if self.metric is not None:
             one_of("metric", self.metric, *METRICS)
-        if self.k < 1:
-            raise InvalidInputError(f"k is {self.k}, and at least one row is looked for")
+        require_count("k", self.k)
+        self.effort.check(self.k)
+        kind = index_kind(dataset, self.column) if self.effort.ef is not None else None
+        if kind is not None and GRAPH not in kind:
+            raise InvalidInputError(f"{table}: ef is for an HNSW index, and that of {self.column} is {kind}")
         dtype = dataset.schema.field(self.column).type
         if not isinstance(dtype, pa.FixedSizeListType):
             raise InvalidInputError(f"{table}: column {self.column} holds {dtype}, no vectors")
@@ -61,7 +127,13 @@ class Search:
         with translated(table):
             found: pa.Table = dataset.scanner(
                 columns=[*self._names(dataset), DISTANCE],
-                nearest={"column": self.column, "q": list(self.vector), "k": self.k, **metric},
+                nearest={
+                    "column": self.column,
+                    "q": list(self.vector),
+                    "k": self.k,
+                    **metric,
+                    **self.effort.options(self.k),
+                },
                 filter=self.filter,
                 prefilter=True,
                 blob_handling="all_binary",
@@ -129,10 +201,13 @@ def vector_column(table: TableRef, schema: pa.Schema, column: str | None) -> str
 
 def is_indexed(dataset: lance.LanceDataset, column: str) -> bool:
     """Whether a column has a vector index."""
-    return any(
-        list(index.field_names) == [column] and index.index_type.upper().startswith("IVF")
-        for index in dataset.describe_indices()
-    )
+    return index_kind(dataset, column) is not None
+
+
+def index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
+    """The kind of a column's vector index, such as IVF_PQ; None if it has none."""
+    kinds = (each.index_type.upper() for each in dataset.describe_indices() if list(each.field_names) == [column])
+    return next((kind for kind in kinds if kind.startswith("IVF")), None)
 
 
 def _distances(matrix: Any, vector: Any, metric: str) -> Any:

@@ -122,6 +122,11 @@ def staged(table: TableRef, branches: Iterable[str] = ()) -> list[Staged]:
         return [Staged(file, _version(file), ages.get(file)) for file in files]
 
 
+def is_staged(file: str) -> bool:
+    """Whether a file below a table's location is one that `staged` tells of."""
+    return file.startswith(f"{STAGING}/") or _STAGED.fullmatch(file) is not None
+
+
 def _version(file: str) -> int | None:
     match = _STAGED.fullmatch(file)
     return version_of(match[1]) if match else None
@@ -136,7 +141,7 @@ def _staged_files(table: TableRef, folders: Iterable[str]) -> list[str]:
             files = [path.relative_to(root).as_posix() for path in (root / folder).rglob("*") if path.is_file()]
         else:
             files = [str(file) for file in session.list(folder)]
-        found += [file for file in files if folder == STAGING or _STAGED.fullmatch(file)]
+        found += [file for file in files if is_staged(file)]
     return sorted(found)
 
 

@@ -14,6 +14,7 @@ from lancehouse.lake.derived import Function
 from lancehouse.lake.indexing import Indexed
 from lancehouse.lake.merging import Rules
 from lancehouse.lake.scans import Moment, Scan
+from lancehouse.lake.search import Effort
 from lancehouse.spark import (
     aggregates,
     arguments,
@@ -144,6 +145,9 @@ class LanceCatalog:
         version: int | None = None,
         tag: str | None = None,
         as_of: Time | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
     ) -> DataFrame:
         """The `k` rows nearest to a vector, the nearest first, with their `_distance`.
 
@@ -158,6 +162,15 @@ class LanceCatalog:
             version: see `read`, as for the others.
             tag: see `read`.
             as_of: see `read`.
+            nprobes: how many partitions of the index are searched, by default at least 20.
+            refine_factor: how many times `k` candidates are compared by their vectors, not by the codes of the index;
+                by default 10, and at least 200 candidates.
+            ef: how many candidates an HNSW index keeps; at least `k` times `refine_factor`.
+
+        Without an index all vectors are compared, so that the last three have no meaning.
+
+        Raises:
+            InvalidInputError: the vector does not fit, or a number is none above 0.
         """
         return searching.search(
             self.spark,
@@ -168,6 +181,7 @@ class LanceCatalog:
             filter=filter,
             columns=columns,
             metric=metric,
+            effort=Effort(nprobes, refine_factor, ef),
             moment=Moment(version, tag, as_of),
         )
 
@@ -175,12 +189,21 @@ class LanceCatalog:
         """The versions, the latest first: time, operation, rows, files, bytes and tags."""
         return listing.history(self.spark, self._catalog.table(table))
 
-    def register_views(self, namespace: Table) -> list[str]:
-        """Make a temporary view of each table in a namespace, called as the table is; the names.
+    def register_views(self, namespace: Table, prefix: str = "", *, replace: bool = False) -> list[str]:
+        """Make a temporary view of each table in a namespace; the names.
 
-        A view shows the version that is the latest now: call this again to see what came later.
+        Each query of a view reads the version that is the latest then. Call this again to see new tables and columns.
+
+        Args:
+            namespace: its levels.
+            prefix: what the names begin with; the rest is the table's name.
+            replace: whether to take names that something else in the session has.
+
+        Raises:
+            InvalidInputError: a view that this did not make of the same table, or a table of the session, has one of
+                the names; no view was made.
         """
-        return listing.register_views(self.spark, self._catalog, _levels(namespace))
+        return listing.register_views(self.spark, self._catalog, _levels(namespace), prefix, replace=replace)
 
     # Writing
 
@@ -249,21 +272,26 @@ class LanceCatalog:
         when_matched: str = "update",
         when_not_matched: str = "insert",
         delete_by_source: bool = False,
+        latest_by: Names | None = None,
         **how: Any,
     ) -> Changed:
         """Merge the rows of a DataFrame into a table by their keys, by default an upsert. `df` is evaluated once.
 
         Args:
-            df: the rows, with no key twice; a key that is null matches nothing.
+            df: the rows, with no key twice unless there is `latest_by`; a key that is null matches nothing.
             table: its id.
             on: the columns that are the key.
             when_matched: what happens to rows of the table that `df` has too: `update`, `delete` or `ignore`.
             when_not_matched: what happens to rows of `df` that the table has not: `insert` or `ignore`.
             delete_by_source: whether rows of the table that `df` has not are deleted.
+            latest_by: of rows of `df` with the same key, the one with the greatest value of this column is merged; of
+                several columns, the first that differs decides, and null is the least. A column that the table has not
+                is used for this alone.
             how: see `append`.
 
         Raises:
-            InvalidInputError: a key comes twice in `df`; the text shows one.
+            InvalidInputError: a key comes twice in `df`, or twice with the same values of `latest_by`; the text shows
+                one.
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
         when_matched, when_not_matched = (
@@ -271,8 +299,9 @@ class LanceCatalog:
             arguments.text("when_not_matched", when_not_matched),
         )
         rules = Rules(when_matched, when_not_matched, delete_by_source)
+        order = () if latest_by is None else arguments.names("latest_by", latest_by)
         df, keys, written = arguments.frame(df), arguments.names("on", on), arguments.write("merge", how)
-        return merging.merge(df, self._catalog.table(table), keys, rules, written)
+        return merging.merge(df, self._catalog.table(table), keys, rules, written, latest_by=order)
 
     def add_columns(
         self, table: Table, columns: Mapping[str, str | Function], read_columns: Names | None = None
@@ -394,7 +423,7 @@ class LanceCatalog:
         table: Table | None = None,
         *,
         namespace: Table | None = None,
-        older_than: timedelta = timedelta(days=7),
+        older_than: timedelta | None = None,
         dry_run: bool = False,
         no_writers: bool = False,
     ) -> Any:
@@ -403,9 +432,11 @@ class LanceCatalog:
         Args:
             table: its id.
             namespace: instead of a table.
-            older_than: younger files may belong to a job that is about to commit them.
+            older_than: younger files may belong to a job that is about to commit them; by default 7 days. What a job
+                has noted, and its files, go when its last note is as old: until then it can go on.
             dry_run: whether to remove nothing and only tell.
-            no_writers: the caller knows that nobody writes to the table, so that any age will do.
+            no_writers: the caller knows that nobody writes to the table, so that any age will do; jobs that can go on
+                are kept for 7 days all the same, unless `older_than` is given.
         """
         return self._each(
             table,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
 
 import pyarrow as pa
 from lance_namespace import LanceNamespace, ListNamespacesRequest, ListTablesRequest
-from lance_namespace.errors import TableNotFoundError
+from lance_namespace.errors import InvalidInputError, TableNotFoundError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake import history as lake
@@ -66,21 +70,98 @@ def tables(catalog: Catalog, namespace: Sequence[str]) -> Iterator[Address]:
         yield catalog.table(table)
 
 
-def register_views(spark: SparkSession, catalog: Catalog, namespace: Sequence[str]) -> list[str]:
-    """Make a temporary view of each table of a namespace, called as the table is; the names.
+def register_views(
+    spark: SparkSession, catalog: Catalog, namespace: Sequence[str], prefix: str = "", *, replace: bool = False
+) -> list[str]:
+    """Make a temporary view of each table of a namespace, called `prefix` and the table's name; the names.
 
-    A view shows the version that is the latest now. Tables that are only declared have nothing to show.
+    Each query of a view reads the version that is the latest then; its columns are those of now. Tables that are only
+    declared have nothing to show. Views that this made before of the same tables are made anew.
+
+    Args:
+        spark: the session.
+        catalog: of the tables.
+        namespace: its levels.
+        prefix: what the names begin with.
+        replace: whether to take the names of other views, and to hide tables of the session that have them.
+
+    Raises:
+        InvalidInputError: something else has one of the names, or two tables would get the same; no view was made.
     """
-    made = []
+    frames: dict[str, tuple[Address, DataFrame]] = {}
     for table in _Lists(catalog.namespace()).tables(namespace):
+        address = catalog.table(table)
         try:
-            rows = read(spark, catalog.table(table), Scan(), Moment())
+            frame = read(spark, address, Scan(), Moment(), follows=True)
         except TableNotFoundError:
             continue
-        name = table[-1]
-        rows.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
-        made.append(name)
-    return made
+        frames[f"{prefix}{table[-1]}"] = address, frame
+    views = _Views(spark)
+    _require_distinct(views, frames)
+    if not replace and (taken := [name for name, (address, _) in frames.items() if views.is_taken(name, address)]):
+        raise InvalidInputError(
+            f"the session has {', '.join(taken)} already, and not as a view of these tables: give a prefix for the "
+            "names, or replace=True to take them"
+        )
+    for name, (address, frame) in frames.items():
+        views.put(name, address, frame)
+    return list(frames)
+
+
+def _require_distinct(views: _Views, names: Iterable[str]) -> None:
+    by_key: dict[str, list[str]] = {}
+    for name in names:
+        by_key.setdefault(views.key(name), []).append(name)
+    if alike := next((group for group in by_key.values() if len(group) > 1), None):
+        raise InvalidInputError(f"{' and '.join(alike)} are one name to Spark, unless spark.sql.caseSensitive is true")
+
+
+class _Views:
+    """The temporary views that were made of tables, as the session itself remembers them.
+
+    A view is known by its name, by the table that it was made of and by its plan: one that somebody has put in its
+    place since has another plan.
+    """
+
+    SETTING = "spark.lancehouse.views"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
+        self._made: dict[str, list[Any]] = json.loads(spark.conf.get(self.SETTING, "{}") or "{}")
+
+    def key(self, name: str) -> str:
+        """What Spark takes for the same name."""
+        return name if self._is_case_sensitive else name.lower()
+
+    def is_taken(self, name: str, address: Address) -> bool:
+        """Whether a view or table that was not made of this table has a name."""
+        quoted = _quoted(name)
+        if not self._spark.catalog.tableExists(quoted):
+            return False
+        try:
+            plan = self._spark.table(quoted).semanticHash()
+        except AnalysisException:  # a view of something that is gone is somebody's all the same
+            return True
+        return self._made.get(self.key(name)) != [_identity(address), plan]
+
+    def put(self, name: str, address: Address, frame: DataFrame) -> None:
+        """Make a view."""
+        quoted = _quoted(name)
+        frame.createOrReplaceTempView(quoted)
+        self._made[self.key(name)] = [_identity(address), self._spark.table(quoted).semanticHash()]
+        self._spark.conf.set(self.SETTING, json.dumps(self._made))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _identity(address: Address) -> str:
+    """A table among those of all catalogs; properties are not shown, as they may be secret."""
+    assert address.catalog is not None
+    told = json.dumps([address.catalog.impl, address.catalog.properties, address.id])
+    return blake2b(told.encode(), digest_size=16).hexdigest()
 
 
 class _Lists:

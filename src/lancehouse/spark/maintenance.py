@@ -98,7 +98,7 @@ def cleanup(spark: SparkSession, address: Address, older_than: timedelta, dry_ru
 
 
 def remove_orphans(
-    spark: SparkSession, address: Address, older_than: timedelta, dry_run: bool, no_writers: bool
+    spark: SparkSession, address: Address, older_than: timedelta | None, dry_run: bool, no_writers: bool
 ) -> Orphans:
     """Remove the files that no version names; they are listed on the driver and removed in tasks."""
     chunks = orphans.plan(address.ref(), older_than, no_writers=no_writers)

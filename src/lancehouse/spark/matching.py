@@ -76,8 +76,13 @@ class Keys:
         return key_schema(self.open().rows.schema, self.source.on)
 
 
-def refuse_duplicates(spark: SparkSession, keys: Keys) -> None:
+def refuse_duplicates(spark: SparkSession, keys: Keys, latest_by: Sequence[str] = ()) -> None:
     """See that no two rows to merge have the same key.
+
+    Args:
+        spark: the session.
+        keys: of the rows.
+        latest_by: the columns by which the last row of each key was chosen before.
 
     Raises:
         InvalidInputError: two have; names it.
@@ -87,7 +92,15 @@ def refuse_duplicates(spark: SparkSession, keys: Keys) -> None:
     if twice is not None:
         opened = keys.open()
         key = key_at(opened.table, opened.rows, keys.source.on, twice)
-        raise InvalidInputError(f"two rows of the DataFrame have the same key, {key}; drop one of them")
+        message = f"two rows of the DataFrame have the same key, {key}"
+        if latest_by:
+            raise InvalidInputError(
+                f"{message}; both are the last by {', '.join(latest_by)}: name a further column in latest_by that "
+                "tells them apart, or drop one of them"
+            )
+        raise InvalidInputError(
+            f"{message}; drop one of them, or name in latest_by the column that tells which is the last"
+        )
 
 
 def _duplicate(spark: SparkSession, keys: Keys) -> int | None:

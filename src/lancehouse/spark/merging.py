@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
-from operator import itemgetter
+from operator import and_, itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from lance_namespace.errors import (
     ConcurrentModificationError,
+    InvalidInputError,
     TableColumnNotFoundError,
     TableSchemaValidationError,
 )
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession, Window, functions
 
 from lancehouse.lake import commits
 from lancehouse.lake.changes import ROW, Change, by_fragment, commit_rewritten, delete_rows, together
@@ -40,15 +42,25 @@ from lancehouse.spark.changes import Changed, ColumnsChangedError, in_attempts
 from lancehouse.spark.errors import translated
 from lancehouse.spark.jobs import Job, write_frame
 from lancehouse.spark.matching import Keys, joined, refuse_duplicates
-from lancehouse.spark.reading import Pinned
+from lancehouse.spark.reading import VERSION, Pinned
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, results, texts
 from lancehouse.spark.writing import Write, made_before, schema_for
 
 FRAGMENT, PIECE = "fragment", "piece"
+RANK = "_lancehouse_rank"
+UNORDERED = ("map", "variant", "interval")
 
 
-def merge(frame: DataFrame, address: Address, on: str | Sequence[str], rules: Rules, how: Write) -> Changed:
+def merge(
+    frame: DataFrame,
+    address: Address,
+    on: str | Sequence[str],
+    rules: Rules,
+    how: Write,
+    *,
+    latest_by: Sequence[str] = (),
+) -> Changed:
     """Merge rows into a table by their keys. The frame is evaluated once.
 
     Args:
@@ -57,11 +69,13 @@ def merge(frame: DataFrame, address: Address, on: str | Sequence[str], rules: Ru
         on: the columns that are the key. One that is null matches nothing.
         rules: what to do.
         how: how rows are written.
+        latest_by: columns of the frame by which, of rows with the same key, the last one is known.
 
     Raises:
         TableNotFoundError: there is no such table.
         TableColumnNotFoundError: the table or the frame has no such key.
-        InvalidInputError: values of the key are not compared, or two rows of the frame have the same.
+        InvalidInputError: values of the key are not compared, or two rows of the frame have the same and nothing tells
+            which is the last.
         TableSchemaValidationError: the columns do not fit those of the table.
         ConcurrentModificationError: somebody changes the same rows again and again, or the columns.
     """
@@ -70,29 +84,61 @@ def merge(frame: DataFrame, address: Address, on: str | Sequence[str], rules: Ru
         return Changed(done)
     if not table.exists():
         place(table)  # raises unless it is at least declared
-        return _first(frame, address, keys, rules, how)
+        return _first(_last_rows(frame, keys, latest_by, None), address, keys, rules, how, latest_by)
     pinned = Pinned.at(address, Moment())
     _, dataset = pinned.open()
-    rows, schema = _needed(frame, address, dataset.schema, keys, rules)
+    check_keys(address, dataset.schema, keys)
+    frame = _last_rows(frame, keys, latest_by, dataset.schema)
+    rows, schema = _needed(frame, dataset.schema, keys, rules)
     job, used = Job(address), list[Piece]()
     with job.cleaned(used):
         if rules.writes:
             source = Source(tuple(write_frame(rows, job, schema, "append", how.layout)), keys)
         else:
             source = Source(tuple(write_frame(rows, job, schema, "overwrite", how.layout)), keys, schema)
-        refuse_duplicates(frame.sparkSession, Keys(job, source, pinned))
+        refuse_duplicates(frame.sparkSession, Keys(job, source, pinned), latest_by)
         merging = _Merging(frame.sparkSession, address, source, rules, how, str(dataset.lance_schema))
         return in_attempts(address, lambda: merging.attempt(used))
 
 
-def _needed(
-    frame: DataFrame, address: Address, schema: pa.Schema, on: Sequence[str], rules: Rules
-) -> tuple[DataFrame, pa.Schema]:
-    """What of the frame is written, and as what."""
-    check_keys(address, schema, on)
+def _last_rows(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str], schema: pa.Schema | None) -> DataFrame:
+    """Of the rows with the same key, the last one; all of those that nothing tells apart, which are refused later.
+
+    Rows whose key is null are no rows of the same key. Columns that only tell which row is the last are left out.
+    """
     _has(frame, on)
+    if not latest_by:
+        return frame
+    _check_order(frame, on, latest_by)
+    keys = [functions.col(_quoted(name)) for name in on]
+    order = [functions.col(_quoted(name)).desc_nulls_last() for name in latest_by]
+    has_key = reduce(and_, (key.isNotNull() for key in keys))
+    rank = functions.rank().over(Window.partitionBy(*keys).orderBy(*order))
+    names = {VERSION} if schema is None else {name for name in latest_by if name not in schema.names}
+    kept = [_quoted(name) for name in frame.columns if name not in names.intersection(latest_by)]
+    return frame.withColumn(RANK, rank).where((functions.col(RANK) == 1) | ~has_key).select(*kept)
+
+
+def _check_order(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str]) -> None:
+    if missing := [name for name in latest_by if name not in frame.columns]:
+        raise TableColumnNotFoundError(
+            f"the DataFrame has no column {', '.join(missing)} for latest_by; it has {', '.join(frame.columns)}"
+        )
+    if both := [name for name in latest_by if name in on]:
+        raise InvalidInputError(f"latest_by names {both[0]}, which is in the key: it is the same in all rows of a key")
+    for name in latest_by:
+        if (kind := frame.schema[name].dataType.typeName()) in UNORDERED:
+            raise InvalidInputError(f"latest_by names {name}, and values of type {kind} have no order")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _needed(frame: DataFrame, schema: pa.Schema, on: Sequence[str], rules: Rules) -> tuple[DataFrame, pa.Schema]:
+    """What of the frame is written, and as what."""
     if not rules.writes:
-        frame = frame.select(*(f"`{name.replace('`', '``')}`" for name in on))
+        frame = frame.select(*map(_quoted, on))
         schema = pa.schema([schema.field(name) for name in on])
     elif rules.updates and (missing := [name for name in schema.names if name not in frame.columns]):
         raise TableSchemaValidationError(
@@ -108,19 +154,20 @@ def _has(frame: DataFrame, on: Sequence[str]) -> None:
         )
 
 
-def _first(frame: DataFrame, address: Address, on: tuple[str, ...], rules: Rules, how: Write) -> Changed:
+def _first(
+    frame: DataFrame, address: Address, on: tuple[str, ...], rules: Rules, how: Write, latest_by: Sequence[str]
+) -> Changed:
     """Make the first version of a table that is only declared: no row can match."""
     table = address.ref()
     if not rules.inserts:
         table.open()  # raises that there is nothing yet
-    _has(frame, on)
     schema = schema_for(frame.schema.jsonValue(), how)
     check_keys(address, schema, on)
     job, used = Job(address), list[Piece]()
     try:
         with job.cleaned(used):
             source = Source(tuple(write_frame(frame, job, schema, "overwrite", how.layout)), on, schema)
-            refuse_duplicates(frame.sparkSession, Keys(job, source, None))
+            refuse_duplicates(frame.sparkSession, Keys(job, source, None), latest_by)
             used += source.pieces
             version = commits.create(table, place(table), schema, source.pieces, how.properties)
     except OvertakenError as error:

@@ -11,7 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
 from lancehouse.lake.fragments import Layout
 from lancehouse.lake.scans import Moment, Scan
@@ -25,6 +25,13 @@ PROPERTY_PREFIX = "property."
 """Of a property that has the name of an option."""
 SECRET_PREFIX = "secret."  # noqa: S105
 """Of anything that Spark is not to show: by its own rules it shows no option with such a name."""
+SPARKS_OWN = frozenset({"provider", "owner"})
+"""What Spark adds to the options of a table of its own catalog, which is being created."""
+NO_TABLE = (
+    "Spark's CREATE TABLE … USING lance passes no options on to those who read and write the table, so it cannot be a "
+    "Lance table; CREATE TEMPORARY VIEW … USING lance OPTIONS (…) works for queries and INSERT INTO, and "
+    "LanceCatalog.create makes a table"
+)
 LIKE_OURS = 0.8
 """A property whose name is so much like that of an option is a slip of the pen."""
 
@@ -107,6 +114,7 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
         "maxVersionsPerTrigger": Option(_FOLLOW, _number, _POSITIVE),
         "maxRowsPerTrigger": Option(_FOLLOW, _number, _POSITIVE),
         "failOnDataLoss": Option(_FOLLOW, _flag, _BOOLEAN),
+        "withVersion": Option(_FOLLOW, _flag, _BOOLEAN),
         "vectorColumns": Option(_WRITES, _vectors, "names and dimensions such as emb:128, or a JSON object of them"),
         "maxRowsPerFile": Option(_WRITES, _number, _POSITIVE),
         "maxBytesPerFile": Option(_WRITES, _number, _POSITIVE),
@@ -131,6 +139,8 @@ class Follow:
     max_rows: int | None = None
     is_lossless: bool = True
     """Whether it stops at rows of which it cannot tell."""
+    with_version: bool = False
+    """Whether each row says which version added it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +160,12 @@ class Options:
 
     Raises:
         InvalidInputError: an option that is none, or is for something else.
+        UnsupportedOperationError: they are those of a table of Spark's own catalog.
     """
 
     def __init__(self, given: Mapping[str, str], *uses: Use) -> None:
+        if {name.lower() for name in given} >= SPARKS_OWN:
+            raise UnsupportedOperationError(NO_TABLE)
         self._given = {name.lower().removeprefix(SECRET_PREFIX): value for name, value in given.items()}
         self._rest = {name: value for name, value in self._given.items() if name not in _OURS}
         for name in self._given.keys() - self._rest.keys():
@@ -174,7 +187,7 @@ class Options:
             return self._located(path)
         if path or not impl or not table:
             given = [name for name in ("path", "impl", "table") if self._get(name)]
-            said = f"not by {' and '.join(given)}" if given else "and none of them is given"
+            said = f"not by {' and '.join(given)}" if given else f"and none of them is given. {NO_TABLE}"
             raise InvalidInputError(f"a Lance table is named by the option path, or by impl and table; {said}")
         named = {name.removeprefix(PROPERTY_PREFIX): value for name, value in self._rest.items()}
         return Catalog.of(impl, {**named, **(self._get("properties") or {})}).table(table)
@@ -213,6 +226,7 @@ class Options:
             self._get("maxVersionsPerTrigger"),
             self._get("maxRowsPerTrigger"),
             self._get("failOnDataLoss") is not False,
+            self._get("withVersion") is True,
         )
 
     def query(self) -> Query:

@@ -1,17 +1,28 @@
-"""Lance tables as DataFrames: the driver pins a version and groups its fragments, tasks read them."""
+"""Lance tables as DataFrames: the driver pins a version and groups its fragments, tasks read them.
+
+What follows a table has no version of its own: each query reads the one that was the latest when the query began. Spark
+plans a temporary view once for all its queries, so only its tasks can choose the version. They need no word with each
+other: Spark gives each run of a query an id that holds its time, which all its tasks know.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
+import pyarrow as pa
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableSchemaValidationError
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import made_by
 from lancehouse.lake.scans import Moment, Part, Scan, groups
+from lancehouse.lake.versions import millis
 from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.address import Address
 from lancehouse.spark.session import parallelism, struct
@@ -21,6 +32,13 @@ OPENED = 8
 """Versions that a worker keeps open, for the tasks that follow."""
 MOST_ROWS = (1 << 31) - 1
 """The largest limit that Spark knows."""
+QUERY = "spark.sql.execution.query.id"
+"""What Spark calls the id of a run of a query, in its tasks: a UUID of version 7, which begins with the time."""
+LANDS_MS, LANDS_FAR_MS = 200, 1000
+"""How long after its own time a commit may first be seen, on a local disk and elsewhere."""
+ROW_ID = "_rowid"
+VERSION = "_version"
+"""The column of a stream that says which version added a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,60 @@ class Pinned:
         _keep(self, found)
         return found
 
+    def of_query(self) -> Pinned:
+        """The version that was the latest when the query of this task began, and never an older one than this.
+
+        A task outside of a query, such as one of an RDD, gets this one.
+
+        Raises:
+            ConcurrentModificationError: the table was made anew since.
+        """
+        began_ms = query_began_ms()
+        return self if began_ms is None else _as_of(self, began_ms)
+
+
+def query_began_ms() -> int | None:
+    """When the query of this task began, by the driver's clock, in milliseconds since 1970; None outside of a query."""
+    task = TaskContext.get()
+    try:
+        query = UUID((task and task.getLocalProperty(QUERY)) or "")
+    except ValueError:
+        return None
+    return query.int >> 80 if query.version == 7 else None
+
+
+@lru_cache(OPENED)
+def _as_of(pinned: Pinned, began_ms: int) -> Pinned:
+    table = pinned.address.ref(branch=pinned.branch)
+    for dataset in _newest_first(table, began_ms):
+        if (dataset.version, made_by(dataset)) == (pinned.version, pinned.made_by):
+            return pinned  # it was there before the query, whatever the clock of its writer says
+        if millis(dataset.get_version()["timestamp"]) <= began_ms:
+            found = replace(pinned, version=dataset.version, made_by=made_by(dataset))
+            _keep(found, (replace(table, version=dataset.version), dataset))
+            return found
+    raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run the query again")
+
+
+def _newest_first(table: TableRef, began_ms: int) -> Iterator[Any]:
+    """The versions of a table, from the latest back, as soon as all commits from before the query have landed.
+
+    A commit carries the time at which its manifest was written, a little before others see it. A task that looked at
+    once might miss one that the next task finds.
+    """
+    dataset = table.open()
+    lands_ms = LANDS_MS if local_folder(dataset.uri) is not None else LANDS_FAR_MS
+    wait_ms = min(began_ms + lands_ms - time.time() * 1000, lands_ms)  # clocks of machines may differ
+    if wait_ms > 0:
+        time.sleep(wait_ms / 1000)
+        dataset = table.open()
+    yield dataset
+    with table.opened():
+        older = sorted((each["version"] for each in dataset.version_refs()), reverse=True)
+        for version in older:
+            if version < dataset.version:
+                yield dataset.checkout_version(version)
+
 
 _opened: dict[Pinned, tuple[TableRef, Any]] = {}
 
@@ -73,8 +145,87 @@ def _keep(pinned: Pinned, opened: tuple[TableRef, Any]) -> None:
         _opened.pop(next(iter(_opened)), None)
 
 
-def read(spark: SparkSession, address: Address, scan: Scan, moment: Moment) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one of several tasks reads of a version that is not known yet."""
+
+    number: int
+    of: int
+
+    def parts(self, dataset: Any, *, split: bool) -> list[Part]:
+        """The rows of a version that are this task's."""
+        found = groups(dataset, self.of, split=split)
+        return found[self.number] if self.number < len(found) else []
+
+
+def shares(groups: Sequence[Any]) -> list[Share]:
+    """As many as there are groups now, and one where there is no row yet."""
+    count = max(len(groups), 1)
+    return [Share(number, count) for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reads several versions of a table with the columns of one, for messages."""
+
+    name: str
+    advice: str
+    """What to do where the columns do not fit any more."""
+
+
+STREAM = Reader("the stream", "start the query again, or at a version that has the column")
+VIEW = Reader("the view or DataFrame", "make that anew")
+
+
+def fitting_batches(
+    scan: Scan, schema: pa.Schema, table: TableRef, dataset: Any, parts: Sequence[Part], reader: Reader
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a version that may have other columns than a reader began with, in the reader's columns.
+
+    Args:
+        scan: what to read.
+        schema: of the reader. A column that the version has not is null.
+        table: which.
+        dataset: the version.
+        parts: of it.
+        reader: what reads them.
+
+    Raises:
+        TableSchemaValidationError: a column has another type, or is gone and cannot be null.
+    """
+    wanted = scan.columns or tuple(name for name in schema.names if name != ROW_ID)
+    there = {*dataset.schema.names, ROW_ID}
+    scan = replace(scan, columns=tuple(name for name in wanted if name.partition(".")[0] in there))
+    found = scan.schema(table, dataset)
+    for batch in scan.batches(table, dataset, parts):
+        yield batch if found == schema else _fitted(table, batch, found, schema, reader)
+
+
+def _fitted(
+    table: TableRef, batch: pa.RecordBatch, found: pa.Schema, schema: pa.Schema, reader: Reader
+) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        if field.name not in found.names and field.nullable:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+        elif field.name in found.names and found.field(field.name).type == field.type:
+            arrays.append(batch.column(field.name))
+        else:
+            raise TableSchemaValidationError(
+                f"{table}: the column {field.name} is not as {reader.name} has it ({field.type}); {reader.advice}"
+            )
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def read(spark: SparkSession, address: Address, scan: Scan, moment: Moment, *, follows: bool = False) -> DataFrame:
     """The rows of a table that a scan finds.
+
+    Args:
+        spark: the session.
+        address: of the table.
+        scan: what to read.
+        moment: which version; its columns are those of the DataFrame.
+        follows: whether each query of the DataFrame reads the version that is the latest then.
 
     Raises:
         LanceNamespaceError: there is no such table, version, or column, or the filter cannot be understood.
@@ -83,15 +234,30 @@ def read(spark: SparkSession, address: Address, scan: Scan, moment: Moment) -> D
         raise InvalidInputError(f"limit is {scan.limit:,}, and Spark counts to {MOST_ROWS:,}: read without it")
     pinned = Pinned.at(address, moment)
     table, dataset = pinned.open()
-    rows = to_rows(scan.schema(table, dataset))
-    parts = groups(dataset, parallelism(spark), split=scan.filter is None)
+    schema, split = scan.schema(table, dataset), scan.filter is None
+    rows = to_rows(schema)
+    parts = groups(dataset, parallelism(spark), split=split)
 
     def work(parts: list[Part]) -> Batches:
         table, dataset = pinned.open()
         return (made for batch in scan.batches(table, dataset, parts) for made in rows.batches(batch))
 
-    frame = spread(spark, parts, work, struct(rows.struct))
+    def follow(share: Share) -> Batches:
+        found = following_batches(pinned, share, scan, schema)
+        return (made for batch in found for made in rows.batches(batch))
+
+    if follows:
+        frame = spread(spark, shares(parts), follow, struct(rows.struct))
+    else:
+        frame = spread(spark, parts, work, struct(rows.struct))
     return frame if scan.limit is None else frame.limit(scan.limit)
+
+
+def following_batches(pinned: Pinned, share: Share, scan: Scan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A task's share of the version that was the latest when its query began, in the columns of another."""
+    table, dataset = pinned.of_query().open()
+    parts = share.parts(dataset, split=scan.filter is None)
+    return fitting_batches(scan, schema, table, dataset, parts, VIEW)
 
 
 def count(spark: SparkSession, address: Address, filter: str | None, moment: Moment) -> int:

@@ -10,7 +10,7 @@ from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake.scans import Moment, Part, groups
-from lancehouse.lake.search import Hit, Search, is_indexed, nearest, vector_column
+from lancehouse.lake.search import Effort, Hit, Search, is_indexed, nearest, vector_column
 from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.address import Address
 from lancehouse.spark.errors import translated
@@ -29,6 +29,7 @@ def search(
     filter: str | None,
     columns: Sequence[str] | None,
     metric: str | None,
+    effort: Effort,
     moment: Moment,
 ) -> DataFrame:
     """The rows nearest to a vector, with `_distance`, the nearest first.
@@ -45,6 +46,7 @@ def search(
         filter,
         None if columns is None else tuple(columns),
         metric,
+        effort,
     )
     wanted.check(table, dataset)
     hits = None if is_indexed(dataset, wanted.column) else _compared(spark, pinned, wanted)

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lancehouse.lake.fragments import Piece
-from lancehouse.lake.scans import Part, Scan, groups
+from lancehouse.lake.scans import Moment, Part, Scan, groups
 from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.options import Options, Use
-from lancehouse.spark.reading import Pinned
+from lancehouse.spark.reading import Pinned, Share, following_batches, shares
 from lancehouse.spark.session import struct
 from lancehouse.spark.sink import Sink
-from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter
+from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter, with_version
 from lancehouse.spark.tasks import Batches
 from lancehouse.spark.writing import made_before
 
@@ -32,9 +32,10 @@ from lancehouse.spark.writing import made_before
 class LanceSource(DataSource):  # type: ignore[misc]
     """A Lance table, by its name in a catalog (`impl`, `table` and the client's properties) or by its `path`.
 
-    What is read is one version, chosen when the DataFrame or the view is made: what is committed later does not show in
-    it. Spark does not tell which columns and rows a query needs, so say it by `columns` and `filter`. Filters are never
-    taken from Spark itself: it would apply those of one use of a DataFrame to all.
+    Each query of a DataFrame or view reads one version: the one that is named, else the latest as of the query's start.
+    The columns are those of the time when the DataFrame or view was made. Spark does not tell which columns and rows a
+    query needs, so say it by `columns` and `filter`. Filters are never taken from Spark itself: it would apply those of
+    one use of a DataFrame to all.
     """
 
     _pinned: Pinned | None = None
@@ -46,16 +47,19 @@ class LanceSource(DataSource):  # type: ignore[misc]
         return "lance"
 
     def schema(self) -> StructType:
-        """Choose the version; this object goes to all that follow."""
+        """Choose the columns, and the version if one is named; this object goes to all that follow."""
         options = Options(self.options, Use.READ, Use.READ_STREAM)
         self._pinned = Pinned.at(options.address(), options.moment())
         self._schema = options.scan().schema(*self._pinned.open())
+        if options.follow().with_version:
+            self._schema = with_version(self._pinned.address, self._schema)
         return struct(to_rows(self._schema).struct)
 
     def reader(self, schema: StructType) -> LanceReader:  # noqa: ARG002
-        """Reads the version that was chosen."""
+        """Reads the version that was named, or follows the table. Spark keeps this for all queries of a view."""
         options = Options(self.options, Use.READ)
-        return LanceReader(*self._chosen(), options.scan(), options.tasks())
+        follows = options.moment() == Moment()
+        return LanceReader(*self._chosen(), options.scan(), options.tasks(), follows)
 
     def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: ARG002, N802
         """Reads what the table holds, then what comes to it."""
@@ -74,6 +78,7 @@ class LanceSource(DataSource):  # type: ignore[misc]
 
     def _chosen(self) -> tuple[Pinned, pa.Schema]:
         if self._pinned is None or self._schema is None:
+            Options(self.options, *Use).address()  # raises where there is none: in a table of Spark's own catalog
             raise UnsupportedOperationError(
                 "a Lance table has a schema of its own: choose columns by the option columns, not by schema()"
             )
@@ -82,26 +87,32 @@ class LanceSource(DataSource):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class LanceReader(DataSourceReader):  # type: ignore[misc]
-    """Reads one version of a table."""
+    """Reads one version of a table, or in each query the latest."""
 
     pinned: Pinned
     schema: pa.Schema
     scan: Scan
     tasks: int
+    follows: bool
 
     def partitions(self) -> list[InputPartition]:
         """The parts of the table, for as many tasks; one task where a limit counts the rows of all."""
-        _, dataset = self.pinned.open()
+        # The version that was the latest when a view was made may be cleaned up before its first query.
+        _, dataset = (Pinned.at(self.pinned.address, Moment()) if self.follows else self.pinned).open()
         tasks = self.tasks if self.scan.limit is None else 1
-        return [InputPartition(parts) for parts in groups(dataset, tasks, split=self.scan.filter is None)]
+        parts = groups(dataset, tasks, split=self.scan.filter is None)
+        return [InputPartition(part) for part in (shares(parts) if self.follows else parts)]
 
     def read(self, partition: InputPartition) -> Batches:
         """The rows of a part; Spark asks for a part that is None where there are none."""
-        parts: Sequence[Part] = partition.value or ()
-        table, dataset = self.pinned.open()
         rows = to_rows(self.schema)
-        for batch in self.scan.batches(table, dataset, parts):
+        for batch in self._batches(partition.value):
             yield from rows.batches(batch)
+
+    def _batches(self, part: Share | Sequence[Part] | None) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, Share):
+            return following_batches(self.pinned, part, self.scan, self.schema)
+        return self.scan.batches(*self.pinned.open(), part or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ import pyarrow as pa
 from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
-    TableSchemaValidationError,
     TableVersionNotFoundError,
     UnsupportedOperationError,
 )
@@ -39,7 +38,7 @@ from lancehouse.lake.manifests import made_by
 from lancehouse.lake.scans import SMALL, Part
 from lancehouse.schema.outgoing import to_rows
 from lancehouse.spark.options import LATEST, Options, Query
-from lancehouse.spark.reading import OPENED, Pinned
+from lancehouse.spark.reading import OPENED, STREAM, VERSION, Pinned, fitting_batches
 from lancehouse.spark.sink import Sink
 from lancehouse.spark.tasks import Batches
 
@@ -53,8 +52,6 @@ RUNNING = "sql.streaming.queryId"
 """What Spark calls the id of the checkpoint, in the tasks of a query."""
 
 UNLIMITED = (1 << 63) - 1
-
-ROW_ID = "_rowid"
 
 Json = dict[str, Any]
 
@@ -123,6 +120,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __init__(self, pinned: Pinned, schema: pa.Schema, options: Options) -> None:
         self._pinned, self._schema, self._scan = pinned, schema, options.scan()
         self._tasks, self._follow = options.tasks(), options.follow()
+        self._columns = schema.remove(len(schema) - 1) if self._follow.with_version else schema
         self._target: int | None = None
         self._known: dict[int, Increment] = {}
         self._planned: Json | None = None
@@ -264,32 +262,31 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         rows = to_rows(self._schema)
         for version, parts in _by_version(partition.value):
             table, dataset = _opened(replace(self._pinned, version=version))
-            wanted = self._scan.columns or tuple(name for name in self._schema.names if name != ROW_ID)
-            there = {*dataset.schema.names, ROW_ID}
-            scan = replace(self._scan, columns=tuple(name for name in wanted if name.partition(".")[0] in there))
-            found = scan.schema(table, dataset)
-            for batch in scan.batches(table, dataset, parts):
-                yield from rows.batches(batch if found == self._schema else self._fitted(table, batch, found))
+            for batch in fitting_batches(self._scan, self._columns, table, dataset, parts, STREAM):
+                yield from rows.batches(self._marked(batch, version))
 
-    def _fitted(self, table: TableRef, batch: pa.RecordBatch, found: pa.Schema) -> pa.RecordBatch:
-        """Rows of a version that had other columns than the stream."""
-        arrays = []
-        for field in self._schema:
-            if field.name not in found.names and field.nullable:
-                arrays.append(pa.nulls(batch.num_rows, field.type))
-            elif field.name in found.names and found.field(field.name).type == field.type:
-                arrays.append(batch.column(field.name))
-            else:
-                raise TableSchemaValidationError(
-                    f"{table}: the column {field.name} is not as the stream has it ({field.type}); "
-                    "start the query again, or at a version that has the column"
-                )
-        return pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
+    def _marked(self, batch: pa.RecordBatch, version: int) -> pa.RecordBatch:
+        """A batch with the version that added its rows, if that is wanted."""
+        if not self._follow.with_version:
+            return batch
+        versions = pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows)
+        return pa.RecordBatch.from_arrays([*batch.columns, versions], schema=self._schema)
 
     def commit(self, end: Json) -> None:
         """Forget what is read."""
         done = Offset.of(end).version
         self._known = {version: known for version, known in self._known.items() if version >= done}
+
+
+def with_version(table: object, schema: pa.Schema) -> pa.Schema:
+    """The columns of a stream whose rows say which version added them.
+
+    Raises:
+        InvalidInputError: the table has a column of that name.
+    """
+    if VERSION in schema.names:
+        raise InvalidInputError(f"{table} has a column {VERSION}, so withVersion cannot add it: choose other columns")
+    return schema.append(pa.field(VERSION, pa.int64(), nullable=False))
 
 
 @lru_cache(OPENED)

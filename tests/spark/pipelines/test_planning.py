@@ -203,6 +203,7 @@ def test_what_only_spark_knows(spark: Any, place: Place) -> None:
         ("python: steps:nothing", SINK, "5: steps:nothing gave NoneType, not a DataFrame"),
         ("sql: SELECT id AS text FROM input", SINK, "6: the rows do not fit the table: column text is bigint"),
         ("where: id > 1", "sink: {table: t, mode: merge, on: idd}\n", "6: table t has no column idd"),
+        ("where: id > 1", "sink: {table: t, mode: merge, on: id, latest_by: at}\n", "6: the rows have no column at"),
         (
             "where: id > 1",
             "sink: {table: t, mode: merge, on: id}\n",

@@ -104,6 +104,20 @@ def test_each_way_into_a_table(spark: Any, place: Place, steps: Any) -> None:
     assert ids(place) == []
 
 
+def test_the_last_row_of_each_key_is_merged(spark: Any, place: Place) -> None:
+    steps = [{"sql": "SELECT id % 3 AS id, id AS at FROM input"}]
+    sink = {"table": "t", "mode": "merge", "on": "id", "latest_by": "at"}
+    for _ in ("created", "merged"):
+        place.pipeline(steps=steps, sink=sink).run(spark)
+        expected = {number % 3: number for number in ALL}
+        assert {row["id"]: row["at"] for row in place.table().to_table().to_pylist()} == expected
+        assert place.table().count_rows() == 3
+    with pytest.raises(PipelineError, match="latest_by goes with mode merge only"):
+        place.pipeline(steps=steps, sink={"table": "t", "latest_by": "at"})
+    with pytest.raises(PipelineError, match="the rows have no column nope"):
+        place.pipeline(steps=steps, sink={**sink, "latest_by": "nope"}).plan(spark)
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite", "merge"])
 def test_a_table_that_is_missing_is_made(spark: Any, place: Place, mode: str) -> None:
     sink: dict[str, Any] = {"table": "t", "mode": mode, **({"on": "id"} if mode == "merge" else {})}

@@ -134,7 +134,9 @@ class _Running:
         plan = self.plan
         declared = writing.declare(self.table)
         try:
-            return merging.merge(plan.frame, self.address, plan.shape.sink.on, plan.rules, plan.how).version
+            sink = plan.shape.sink
+            done = merging.merge(plan.frame, self.address, sink.on, plan.rules, plan.how, latest_by=sink.latest_by)
+            return done.version
         except BaseException as error:
             if declared and (not isinstance(error, LanceNamespaceError) or commits.is_refusal(error)):
                 writing.take_back(self.table)

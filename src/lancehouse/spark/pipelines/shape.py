@@ -190,6 +190,7 @@ class SinkPart(Part):
     when_matched: Literal["update", "ignore", "delete"] = "update"
     when_not_matched: Literal["insert", "ignore"] = "insert"
     delete_by_source: bool = False
+    latest_by: Names = ()
     vector_columns: dict[str, PositiveInt] = {}
     nullable: bool = True
     max_rows_per_file: PositiveInt | None = None
@@ -201,7 +202,7 @@ class SinkPart(Part):
         if self.mode == "merge" and not self.on:
             raise PydanticCustomError("wrong", "needs on, the columns that are the key, with mode merge")
         if self.mode != "merge":
-            _only_with(self, "mode merge", "on", "when_matched", "when_not_matched", "delete_by_source")
+            _only_with(self, "mode merge", "on", "when_matched", "when_not_matched", "delete_by_source", "latest_by")
         return self
 
 

@@ -160,7 +160,7 @@ def fitted(
 
 def _check_keys(address: Address, sink: SinkPart, schema: pa.Schema, target: pa.Schema) -> None:
     check_keys(address, target, sink.on)
-    if missing := [name for name in sink.on if name not in schema.names]:
+    if missing := [name for name in (*sink.on, *sink.latest_by) if name not in schema.names]:
         raise TableColumnNotFoundError(
             f"the rows have no column {', '.join(missing)}; they have {', '.join(schema.names)}"
         )
