@@ -41,6 +41,7 @@ from lancehouse.gateway.foreign import Rows as Rows
 from lancehouse.gateway.ids import placed, relative
 from lancehouse.gateway.operations import Answer, Body, Operation
 from lancehouse.gateway.secrets import Secrets
+from lancehouse.gateway.sql_requests import rewrite_sql
 from lancehouse.lake.errors import kind_of, translated
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.reaching import reaching
@@ -156,7 +157,7 @@ def ask(backend: Backend, operation: Operation, request: Any, token: str | None,
     with backend.answering(operation):
         _require_harmless(getattr(request, "storage_options", None) or {})
         pair = backend.connect(token)
-        asked = placed(request, backend.above)
+        asked = rewrite_sql(placed(request, backend.above), pair.tables.count_table_rows)
         if operation.answer is Answer.ARROW:
             return _with_first(pair, asked, lambda: _begun(pair.tables.query_parts(asked), backend, operation))
         if operation.body is Body.ARROW:
