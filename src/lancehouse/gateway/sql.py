@@ -144,7 +144,7 @@ def _rewrite(text: str, field: str) -> tuple[str, int]:
         if tree is None or others:
             raise _refuse(field, "it is not one expression")
         writer = _Writer(field)
-        size = writer.write(tree, 0)
+        size = writer.write_all(tree)
         # The parser forgives some mistakes, and what it forgives would mean something else here than in Lance.
         if writer.words != [_spell(word) for word in words]:
             raise _refuse(field, "it is not SQL that can be read in one way only")
@@ -162,11 +162,13 @@ def _reading(field: str) -> Iterator[None]:
 
 
 def _describe(error: SqlglotError) -> str:
-    """What the parser says of an error, without its colours."""
-    details = getattr(error, "errors", None) or [{}]
-    near = str(details[0].get("highlight") or "")[:40]
-    description = str(details[0].get("description") or error).splitlines()[0][:200]
-    return f"{description} (near {near!r})" if near else description
+    """What is wrong, in words for callers: those of the parser name its classes, and have colours."""
+    details = (getattr(error, "errors", None) or [{}])[0]
+    near = str(details.get("highlight") or "")[:40]
+    description = str(details.get("description") or error).splitlines()[0][:100]
+    if description.startswith("Required keyword"):
+        return f"something is missing near {near!r}"
+    return f"{description} near {near!r}" if near else description
 
 
 def _refuse(field: str, why: str) -> InvalidInputError:
@@ -472,6 +474,14 @@ class _Writer:
         """Pairs of comparisons by size that Lance compares with each other."""
         self._ranges = 0
         """Comparisons by size in the chain of AND that is being written."""
+        self._negations = 0
+        """How many NOT stand before what is being written."""
+
+    def write_all(self, tree: exp.Expr) -> _Size:
+        """Write a whole tree."""
+        size = self.write(tree, 0)
+        self._end_chain()
+        return size
 
     def write(self, tree: Any, depth: int) -> _Size:
         """Write a node and all below it."""
@@ -503,15 +513,17 @@ class _Writer:
             links.append(node.expression)
             node = node.this
         links.append(node)
-        outer, self._ranges = self._ranges, 0
+        # Lance makes one chain of AND of those inside each other, and of OR behind NOT.
+        is_apart = kind is exp.Or and not self._negations
         for place, link in enumerate(reversed(links)):
             if place:
                 self.words.append(word)
+            outer = self._ranges
+            self._ranges = 0 if is_apart else outer
             self.write(link, depth)
-            if kind is exp.Or:
+            if is_apart:
                 self._end_chain()
-        self._end_chain()
-        self._ranges = outer
+                self._ranges = outer
         return _SMALL
 
     def _end_chain(self) -> None:
@@ -523,7 +535,9 @@ class _Writer:
     def _write_not(self, tree: exp.Not, depth: int) -> _Size:
         if _spelling(tree) == "NOT":
             self.words.append("NOT")
+            self._negations += 1
             self.write(tree.this, depth)
+            self._negations -= 1
             return _SMALL
         match tree.this:
             case exp.In() | exp.Between() | exp.Is():
