@@ -467,10 +467,13 @@ def test_rows_are_chosen_by_columns_filter_and_version(ada: Console) -> None:
     ("filter", "sentence"),
     [
         ("scor > 1", "There is no column scor; did you mean score?"),
-        ("id >", "The filter is no condition in SQL: Expected: an expression, found: EOF."),
+        ("id >", "The filter is no condition in SQL: something is missing near '>'."),
+        ("id id", "The filter is no condition in SQL: Invalid expression / Unexpected token near 'id'."),
         ("id = 'x'", 'The value "x" does not fit a column of type Int64.'),
         ("title", "The filter title is no condition: it has to be true or false for each row."),
-        ("foo(id)", "There is no function foo."),
+        ("foo(id)", "The filter cannot use the function foo."),
+        ("max(id) = 1", "The filter cannot use the function max."),
+        ("(" * 41, "The filter cannot be used: it is nested more than 40 levels deep."),
         ("x" * 10_001, "the filter has more than 10000 characters"),
     ],
 )

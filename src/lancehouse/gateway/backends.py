@@ -43,6 +43,7 @@ from lancehouse.gateway.foreign import Rows as Rows
 from lancehouse.gateway.ids import placed, relative, require_no_path
 from lancehouse.gateway.operations import Answer, Body, Operation
 from lancehouse.gateway.secrets import Secrets
+from lancehouse.gateway.sql_requests import rewrite_sql
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import kind_of, translated
 from lancehouse.lake.operations import TableOperations
@@ -226,7 +227,7 @@ def ask(
     with backend.answering(operation):
         _require_harmless(getattr(request, "storage_options", None) or {})
         pair = backend.connect(token, reads_all=reads_all)
-        asked = placed(request, backend.above)
+        asked = rewrite_sql(placed(request, backend.above), pair.tables.count_table_rows)
         if operation.answer is Answer.ARROW:
             return _with_first(pair, asked, lambda: _begun(pair.tables.query_parts(asked), backend, operation))
         if operation.body is Body.ARROW:

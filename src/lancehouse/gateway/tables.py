@@ -19,6 +19,7 @@ from lance_namespace_urllib3_client.models.index_content import IndexContent
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.foreign import Rows
 from lancehouse.gateway.operations import OPERATIONS
+from lancehouse.gateway.sql import rewrite_condition
 from lancehouse.lake import layout, pages, plane, timeline
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.layout import Layout, Summary
@@ -109,13 +110,15 @@ class Table:
 
     def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> Page:
         """Some rows."""
+        condition = rewrite_condition(filter, "filter") if filter else None
         with self._opened() as ref:
-            return pages.read(ref, columns=columns, filter=filter, offset=offset, limit=limit)
+            return pages.read(ref, columns=columns, filter=condition, offset=offset, limit=limit)
 
     def count(self, filter: str | None) -> int:
         """How many rows match."""
+        condition = rewrite_condition(filter, "filter") if filter else None
         with self._opened() as ref:
-            return pages.count(ref, filter)
+            return pages.count(ref, condition)
 
     def value(self, column: str, row: int) -> Cell:
         """One value, whole."""

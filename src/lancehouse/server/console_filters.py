@@ -15,6 +15,9 @@ UNKNOWN = "The filter cannot be used"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), words)
     for pattern, words in (
+        (r"^filter: it cannot be read as SQL: (?P<why>.+?) \(see “", "The filter is no condition in SQL: {why}."),
+        (r"^filter: the function (?P<name>\S+) is not allowed", "The filter cannot use the function {name}."),
+        (r"^filter: (?P<why>.+?) \(see “", UNKNOWN + ": {why}."),
         (r"sql parser error: (?P<why>.+?)\)?\s*$", "The filter is no condition in SQL: {why}."),
         (
             r"No field named (?P<name>.+?)\. Did you mean '?(?P<near>[^'?]+)'?\?",
@@ -41,7 +44,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-"""Lance's own words, and ours; the first that fits."""
+"""What the gateway's parser says, then Lance's own words; and ours. The first that fits."""
 
 _HIDDEN = re.compile(r"(, )?\b_\w+")
 """Columns that Lance adds, among those that it lists."""

@@ -1,0 +1,766 @@
+"""SQL that callers send: parsed, bounded, and written anew before Lance sees it.
+
+Lance runs filters in this process. Deep expressions overflow its native stack, and some functions allocate whatever a
+literal says, so a caller's text never reaches it: the text is split into tokens, parsed into a tree of known kinds of
+nodes, and Lance gets what is written from that tree.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+from lance_namespace.errors import InvalidInputError
+from sqlglot import exp, parser, tokens
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+MAX_LENGTH = 1_000_000
+"""Characters."""
+MAX_TOKENS = 100_000
+"""Words, numbers, texts, names and signs: 20,000 comparisons joined by OR have 80,000."""
+MAX_NESTING = 40
+"""Brackets inside brackets, and NOT or minus in front of each other. Lance itself refuses more than about 45."""
+MAX_DEPTH = 64
+"""Levels of the tree. Chains of AND or OR are one level, as in Lance; `a || b || c` are two."""
+MAX_OPERATORS = 2_000
+"""Arithmetic, `||`, subscripts and WHEN. Lance's planner takes about half a millisecond for each."""
+MAX_RANGES = 2_000
+"""Comparisons by size (<, <=, >, >=, BETWEEN) joined by AND: Lance compares each with each."""
+MAX_REGEXES = 20
+"""A regular expression may take ten megabytes once it is compiled."""
+MAX_COPIES = 8
+"""How often columns may be part of one computed value: values are computed for thousands of rows at once."""
+MAX_CONSTANT = 1_000
+"""Bytes of literals in one computed value, for the same reason."""
+LONG = 10_000
+"""Characters of a text that is parsed while no other long one is: parsing holds up every thread of the process."""
+
+DOCS = "see “SQL that callers send” in docs/gateway.md"
+
+_one_long_text = threading.Lock()
+
+TYPES = frozenset(
+    {"int", "integer", "tinyint", "smallint", "bigint", "float", "double", "string", "binary"}
+    | {"date", "timestamp", "datetime", "decimal", "boolean", "jsonb"}
+)
+"""Types that a cast may name, which are Lance's."""
+
+SMALL = frozenset(
+    # Of numbers
+    {"abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "cot", "degrees"}
+    | {"exp", "factorial", "floor", "gcd", "isnan", "iszero", "lcm", "ln", "log", "log10", "log2", "nanvl", "pi", "pow"}
+    | {"power", "radians", "random", "round", "signum", "sin", "sinh", "sqrt", "tan", "tanh", "to_hex", "trunc"}
+    # Of texts
+    | {"ascii", "bit_length", "char_length", "character_length", "chr", "contains", "contains_tokens", "ends_with"}
+    | {"find_in_set", "instr", "length", "octet_length", "regexp_count", "regexp_instr", "regexp_like", "starts_with"}
+    | {"strpos", "md5", "sha224", "sha256", "sha384", "sha512", "is_valid"}
+    # Of dates and times
+    | {"current_date", "current_time", "current_timestamp", "date_bin", "date_part", "date_trunc", "datepart"}
+    | {"datetrunc", "from_unixtime", "make_date", "now", "to_date", "to_local_time", "to_timestamp", "today"}
+    | {"to_timestamp_micros", "to_timestamp_millis", "to_timestamp_nanos", "to_timestamp_seconds", "to_unixtime"}
+    # Of lists and vectors
+    | {"array_contains", "array_distance", "array_empty", "array_has", "array_has_all", "array_has_any"}
+    | {"array_indexof", "array_length", "array_ndims", "array_position", "arrays_overlap", "cardinality"}
+    | {"cosine_distance", "dot_product", "empty", "inner_product", "list_contains", "list_distance", "list_empty"}
+    | {"list_has", "list_has_all", "list_has_any", "list_indexof", "list_length", "list_ndims", "list_position"}
+    # Of JSON
+    | {"json_array_contains", "json_array_length", "json_exists", "json_get_bool", "json_get_float", "json_get_int"}
+    # Of shapes
+    | {"st_area", "st_contains", "st_distance", "st_intersects", "st_within", "st_touches", "st_crosses"}
+    | {"st_overlaps", "st_covers", "st_coveredby", "st_disjoint", "st_length", "st_x", "st_y"}
+)
+"""Functions whose result is small, whatever they are called with."""
+
+SHAPING = frozenset(
+    {"btrim", "initcap", "left", "lower", "ltrim", "regexp_match", "reverse", "right", "rtrim", "split_part", "substr"}
+    | {"substring", "substr_index", "substring_index", "trim", "upper"}
+    | {"coalesce", "greatest", "ifnull", "least", "nullif", "nvl", "nvl2"}
+    | {"array_distinct", "array_element", "array_except", "array_extract", "array_intersect", "array_max", "array_min"}
+    | {"array_remove", "array_remove_all", "array_reverse", "array_slice", "array_sort", "element_at", "flatten"}
+    | {"get_field", "list_distinct", "list_element", "list_extract", "list_max", "list_slice", "list_sort"}
+    | {"json_extract", "json_get", "json_get_string", "map_extract", "map_keys", "map_values"}
+    | {"concat", "concat_ws", "array_append", "array_cat", "array_concat", "array_prepend", "array_union"}
+    | {"list_append", "list_concat", "make_array", "make_list", "named_struct", "overlay", "struct"}
+)
+"""Functions whose result is no larger than their arguments together."""
+
+GROWING: Mapping[str, int] = {"decode": 2, "encode": 2, "string_to_array": 8, "to_char": 20, "translate": 4}
+"""Functions whose result may be so many times as large as their arguments."""
+
+REPLACING: Mapping[str, int] = {"replace": 2, "regexp_replace": 2, "array_to_string": 1, "list_to_string": 1}
+"""Functions that put one argument, by its place, in many places of another: it must be a literal."""
+
+FUNCTIONS = SMALL | SHAPING | GROWING.keys() | REPLACING.keys()
+
+LOOKING_UP = frozenset({"array_has_all", "array_has_any", "arrays_overlap", "list_has_all", "list_has_any"})
+"""Functions that take a list of literals as it is, and do not repeat it for each row."""
+
+REGEXES = frozenset(name for name in FUNCTIONS if name.startswith("regexp_"))
+
+_NAME = re.compile(r"[^\W\d]\w*")
+_NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WORD = re.compile(r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`(?:[^`]|``)*+`|\w+(?:\.\d+)?|[<>=!|:]{2}|[^\w\s]""")
+_SPELLED_AS: Mapping[TokenType, str] = {TokenType.EQ: "=", TokenType.NEQ: "!="}
+_WORDS = frozenset({"cast", "try_cast", "safe_cast", "array", "unsigned"})
+"""Names that are written in capitals, like keywords."""
+
+
+def rewrite_condition(text: str, field: str) -> str:
+    """A condition on rows, written anew.
+
+    Args:
+        text: as the caller sent it.
+        field: what errors call it, such as `filter`.
+
+    Raises:
+        InvalidInputError: it is not SQL that this server reads, or exceeds a limit; the text names which.
+    """
+    return _rewrite(text, field)[0]
+
+
+def rewrite_value(text: str, field: str) -> tuple[str, int]:
+    """An expression for a value of each row, written anew; and how many bytes of literals each row gets.
+
+    Raises:
+        InvalidInputError: as for conditions. A value that is a literal may be long: the caller must bound the rows.
+    """
+    return _rewrite(text, field)
+
+
+def _rewrite(text: str, field: str) -> tuple[str, int]:
+    if len(text) > MAX_LENGTH:
+        raise _refuse(field, f"it has {len(text):,} characters, and at most {MAX_LENGTH:,} are allowed")
+    with _one_long_text if len(text) > LONG else nullcontext(), _reading(field):
+        words = _split(text, field)
+        _check_words(words, field)
+        (tree, *others) = Lance.parser_class(dialect=Lance()).parse_into(exp.Condition, words, text)
+        if tree is None or others:
+            raise _refuse(field, "it is not one expression")
+        writer = _Writer(field)
+        size = writer.write_all(tree)
+        # The parser forgives some mistakes, and what it forgives would mean something else here than in Lance.
+        if writer.words != [_spell(word) for word in words]:
+            raise _refuse(field, "it is not SQL that can be read in one way only")
+        return " ".join(writer.words), size.constant
+
+
+@contextmanager
+def _reading(field: str) -> Iterator[None]:
+    try:
+        yield
+    except SqlglotError as error:
+        raise _refuse(field, f"it cannot be read as SQL: {_describe(error)}") from None
+    except RecursionError:
+        raise _refuse(field, "it is nested too deeply") from None
+
+
+def _describe(error: SqlglotError) -> str:
+    """What is wrong, in words for callers: those of the parser name its classes, and have colours."""
+    details = (getattr(error, "errors", None) or [{}])[0]
+    near = str(details.get("highlight") or "")[:40]
+    description = str(details.get("description") or error).splitlines()[0][:100]
+    if description.startswith("Required keyword"):
+        return f"something is missing near {near!r}"
+    return f"{description} near {near!r}" if near else description
+
+
+def _refuse(field: str, why: str) -> InvalidInputError:
+    return InvalidInputError(f"{field}: {why} ({DOCS})")
+
+
+def _not_allowed(field: str, function: str) -> InvalidInputError:
+    near = get_close_matches(function, FUNCTIONS, 1, 0.8)
+    return _refuse(field, f"the function {function[:40]} is not allowed here" + (f"; {near[0]} is" if near else ""))
+
+
+class Lance(Dialect):
+    """The SQL that Lance reads: that of DataFusion, without escapes by backslash, and with texts in double quotes."""
+
+    NORMALIZE_NOT_NULL = False
+
+    class Tokenizer(tokens.Tokenizer):
+        """A text ends at its quote, whatever stands before it; a doubled quote is a quote."""
+
+        QUOTES: ClassVar = ["'", '"']
+        IDENTIFIERS: ClassVar = ["`"]
+        STRING_ESCAPES: ClassVar = ["'", '"']
+        HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
+        COMMENTS: ClassVar = ["--", ("/*", "*/")]
+        NESTED_COMMENTS: ClassVar = False
+        COMMANDS: ClassVar = set()
+        KEYWORDS: ClassVar = {
+            "||": TokenType.DPIPE,
+            "::": TokenType.DCOLON,
+            "==": TokenType.EQ,
+            "<>": TokenType.NEQ,
+            "!=": TokenType.NEQ,
+            "<=": TokenType.LTE,
+            ">=": TokenType.GTE,
+            # The parser knows shifts as two signs each; these types have no other use here.
+            "<<": TokenType.LR_ARROW,
+            ">>": TokenType.DARROW,
+            "AND": TokenType.AND,
+            "AS": TokenType.ALIAS,
+            "BETWEEN": TokenType.BETWEEN,
+            "CASE": TokenType.CASE,
+            "DISTINCT": TokenType.DISTINCT,
+            "ELSE": TokenType.ELSE,
+            "END": TokenType.END,
+            "ESCAPE": TokenType.ESCAPE,
+            "FALSE": TokenType.FALSE,
+            "FROM": TokenType.FROM,
+            "ILIKE": TokenType.ILIKE,
+            "IN": TokenType.IN,
+            "IS": TokenType.IS,
+            "LIKE": TokenType.LIKE,
+            "NOT": TokenType.NOT,
+            "NULL": TokenType.NULL,
+            "OR": TokenType.OR,
+            "THEN": TokenType.THEN,
+            "TRUE": TokenType.TRUE,
+            "WHEN": TokenType.WHEN,
+        }
+
+    class Parser(parser.Parser):
+        """Reads what Lance reads; functions keep the names that the caller gave them."""
+
+        FUNCTIONS: ClassVar = {}
+        NO_PAREN_FUNCTIONS: ClassVar = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": lambda self: self._parse_case()}
+        FUNCTION_PARSERS: ClassVar = {
+            name: lambda self, name=name: _marked(self._parse_cast(strict=name == "CAST"), name)
+            for name in ("CAST", "TRY_CAST", "SAFE_CAST")
+        }
+        SUBQUERY_PREDICATES: ClassVar = {}
+        LAMBDAS: ClassVar = {}
+        PLACEHOLDER_PARSERS: ClassVar = {}
+        ARRAY_CONSTRUCTORS: ClassVar = {"ARRAY": exp.Array}
+        ID_VAR_TOKENS: ClassVar = {TokenType.VAR}
+        FUNC_TOKENS: ClassVar = {TokenType.VAR}
+        CONJUNCTION: ClassVar = {TokenType.AND: exp.And}
+        DISJUNCTION: ClassVar = {TokenType.OR: exp.Or}
+        EQUALITY: ClassVar = {TokenType.EQ: exp.EQ, TokenType.NEQ: exp.NEQ}
+        BITWISE: ClassVar = {TokenType.LR_ARROW: exp.BitwiseLeftShift, TokenType.DARROW: exp.BitwiseRightShift}
+        TERM: ClassVar = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}
+        FACTOR: ClassVar = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}
+        COLUMN_OPERATORS: ClassVar = {
+            TokenType.DOT: None,
+            TokenType.DCOLON: lambda self, this, to: _marked(self.expression(exp.Cast(this=this, to=to)), "::"),
+        }
+        UNARY_PARSERS: ClassVar = {
+            TokenType.NOT: lambda self: _marked(self.expression(exp.Not(this=self._parse_equality())), "NOT"),
+            TokenType.DASH: lambda self: self.expression(exp.Neg(this=self._parse_unary())),
+        }
+        RANGE_PARSERS: ClassVar = {
+            kind: parser.Parser.RANGE_PARSERS[kind]
+            for kind in (TokenType.BETWEEN, TokenType.ILIKE, TokenType.IN, TokenType.IS, TokenType.LIKE)
+        }
+
+        def _parse_atom(self) -> exp.Expr | None:
+            """Look for a type first: `date '2024-01-01'` is a literal, and `date` alone is a column."""
+            is_type = self._curr.token_type is TokenType.VAR and self._curr.text.lower() in TYPES
+            return None if is_type else super()._parse_atom()
+
+        def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
+            """Tell `ARRAY[1, 2]` from `[1, 2]`."""
+            tree = super()._parse_bracket(this)
+            return _marked(tree, "ARRAY") if isinstance(this, exp.Column) and isinstance(tree, exp.Array) else tree
+
+        def _parse_paren(self) -> exp.Expr | None:
+            """Tell brackets that were written from those that the parser adds by itself."""
+            tree = super()._parse_paren()
+            return _marked(tree, "(") if isinstance(tree, exp.Paren) else tree
+
+        def _parse_types(self, check_func: bool = False, **_: Any) -> exp.Expr | None:  # type: ignore[override]
+            """A type in Lance's words, such as `decimal(10, 2)` or `int unsigned`; before a literal if `check_func`."""
+            start = self._index
+            name = self._curr
+            if name.token_type is not TokenType.VAR or name.text.lower() not in TYPES:
+                return None
+            self._advance()
+            if self._match(TokenType.L_PAREN):
+                self._parse_csv(lambda: self._match(TokenType.NUMBER) and exp.Null())
+                self._match_r_paren()
+            self._match_text_seq("UNSIGNED")
+            if check_func and self._curr.token_type is not TokenType.STRING:
+                self._retreat(start)
+                return None
+            words = [_spell(word) for word in self._tokens[start : self._index]]
+            return exp.DataType(this=exp.DType.USERDEFINED, kind=words)
+
+
+def _marked(tree: Any, how: str) -> Any:
+    """Note how the caller spelled something that has several spellings."""
+    tree.meta["spelled"] = how
+    return tree
+
+
+def _spelling(tree: exp.Expr) -> str:
+    return str(tree.meta.get("spelled", "")) if tree.meta else ""
+
+
+def _split(text: str, field: str) -> list[Token]:
+    """The tokens of a text, without a semicolon at the end; `.5` is one."""
+    if (count := sum(1 for _ in _WORD.finditer(text))) > MAX_TOKENS:  # a hundred times as fast as the tokenizer
+        raise _refuse(field, f"it has {count:,} words and signs, and at most {MAX_TOKENS:,} are allowed")
+    found = Lance().tokenize(text)
+    if found and found[-1].token_type is TokenType.SEMICOLON:
+        found.pop()
+    words: list[Token] = []
+    for word in found:
+        if word.token_type is TokenType.NUMBER and _is_point_of_fraction(words, word):
+            word.text = "." + word.text
+            words.pop()
+        words.append(word)
+    return words
+
+
+def _is_point_of_fraction(words: Sequence[Token], number: Token) -> bool:
+    if not words or words[-1].token_type is not TokenType.DOT or words[-1].end + 1 != number.start:
+        return False
+    return len(words) < 2 or words[-2].token_type not in (
+        *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.R_PAREN, TokenType.R_BRACKET),
+    )
+
+
+_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE})
+_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END})
+_PREFIXES = frozenset({TokenType.NOT, TokenType.DASH})
+
+
+def _check_words(words: Sequence[Token], field: str) -> None:
+    """Refuse deep nesting and functions that are not allowed, before anything recursive runs."""
+    open_brackets = prefixes = 0
+    previous: Token | None = None
+    for word in words:
+        kind = word.token_type
+        prefixes = prefixes + 1 if kind in _PREFIXES else 0
+        if kind in _OPENING:
+            open_brackets += 1
+            if kind is TokenType.L_PAREN and previous is not None:
+                _check_function(previous, field)
+        elif kind in _CLOSING:
+            open_brackets -= 1
+        elif kind is TokenType.NUMBER and not _NUMBER.fullmatch(word.text):
+            raise _refuse(field, f"{word.text[:40]!r} is no number")
+        elif kind is TokenType.VAR and not _NAME.fullmatch(word.text):
+            raise _refuse(field, f"{word.text[:40]!r} is no name; a name with other signs is written as `…`")
+        if open_brackets + prefixes > MAX_NESTING:
+            raise _refuse(field, f"it is nested more than {MAX_NESTING} levels deep")
+        previous = word
+
+
+def _check_function(name: Token, field: str) -> None:
+    word = name.text.lower()
+    if name.token_type is TokenType.VAR and word not in FUNCTIONS | _WORDS | TYPES:
+        raise _not_allowed(field, word)
+    if name.token_type is TokenType.IDENTIFIER:
+        raise _refuse(field, f"`{name.text[:40]}` is no function: their names are written without quotes")
+
+
+def _spell(word: Token) -> str:
+    """A token as it is written for Lance."""
+    match word.token_type:
+        case TokenType.STRING:
+            return _quote_text(word.text)
+        case TokenType.IDENTIFIER:
+            return _quote_name(word.text)
+        case TokenType.HEX_STRING:
+            return f"X'{word.text}'"
+        case TokenType.NUMBER:
+            return word.text
+        case TokenType.VAR:
+            return word.text.upper() if word.text.lower() in _WORDS else word.text
+        case kind:
+            return _SPELLED_AS.get(kind, word.text.upper())
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _quote_name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What an expression makes of a row, at most."""
+
+    copies: int = 0
+    """Of values of columns."""
+    constant: int = 0
+    """Bytes of literals."""
+
+    def __add__(self, other: _Size) -> _Size:
+        return _Size(self.copies + other.copies, self.constant + other.constant)
+
+    def __mul__(self, times: int) -> _Size:
+        return _Size(self.copies * times, self.constant * times)
+
+
+_SMALL = _Size()
+_COLUMN = _Size(copies=1)
+
+_BINARY: Mapping[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+    exp.DPipe: "||",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+}
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+_RANGES = (exp.LT, exp.LTE, exp.GT, exp.GTE)
+
+_KNOWN: Mapping[type[exp.Expr], frozenset[str]] = {
+    **dict.fromkeys(_BINARY, frozenset({"this", "expression", "typed", "safe"})),
+    exp.And: frozenset({"this", "expression"}),
+    exp.Or: frozenset({"this", "expression"}),
+    exp.Not: frozenset({"this"}),
+    exp.Neg: frozenset({"this"}),
+    exp.Paren: frozenset({"this"}),
+    exp.Is: frozenset({"this", "expression", "negate"}),
+    exp.In: frozenset({"this", "expressions"}),
+    exp.Between: frozenset({"this", "low", "high"}),
+    exp.Like: frozenset({"this", "expression", "negate"}),
+    exp.ILike: frozenset({"this", "expression", "negate"}),
+    exp.Escape: frozenset({"this", "expression"}),
+    exp.Literal: frozenset({"this", "is_string"}),
+    exp.HexString: frozenset({"this"}),
+    exp.Boolean: frozenset({"this"}),
+    exp.Null: frozenset(),
+    exp.Column: frozenset({"this", "table", "db", "catalog"}),
+    exp.Identifier: frozenset({"this", "quoted"}),
+    exp.Dot: frozenset({"this", "expression"}),
+    exp.Bracket: frozenset({"this", "expressions"}),
+    exp.Array: frozenset({"expressions"}),
+    exp.Anonymous: frozenset({"this", "expressions"}),
+    exp.Cast: frozenset({"this", "to"}),
+    exp.TryCast: frozenset({"this", "to"}),
+    exp.Case: frozenset({"this", "ifs", "default"}),
+    exp.If: frozenset({"this", "true"}),
+    exp.DataType: frozenset({"this", "kind"}),
+}
+"""The kinds of nodes that may be in a tree, and the parts that each may have."""
+
+
+class _Writer:
+    """Writes a tree as the words that Lance gets, and measures what it makes of a row."""
+
+    def __init__(self, field: str) -> None:
+        self.words: list[str] = []
+        self._field = field
+        self._operators = 0
+        self._regexes = 0
+        self._comparisons = 0
+        """Pairs of comparisons by size that Lance compares with each other."""
+        self._ranges = 0
+        """Comparisons by size in the chain of AND that is being written."""
+        self._negations = 0
+        """How many NOT stand before what is being written."""
+
+    def write_all(self, tree: exp.Expr) -> _Size:
+        """Write a whole tree."""
+        size = self.write(tree, 0)
+        self._end_chain()
+        return size
+
+    def write(self, tree: Any, depth: int) -> _Size:
+        """Write a node and all below it."""
+        kind = type(tree)
+        if kind not in _KNOWN or not _parts(tree) <= _KNOWN[kind]:
+            raise _refuse(self._field, f"{_name_of(tree)} is not allowed here")
+        if depth > MAX_DEPTH:
+            raise _refuse(self._field, f"it has more than {MAX_DEPTH} operators inside each other, or in one chain")
+        if kind in _BINARY:
+            return self._write_binary(tree, depth)
+        return _WRITERS[kind](self, tree, depth + 1)
+
+    def _write_binary(self, tree: exp.Binary, depth: int) -> _Size:
+        left = self.write(tree.this, depth + 1)
+        self.words += _BINARY[type(tree)].split()
+        right = self.write(tree.expression, depth + 1)
+        if isinstance(tree, _COMPARISONS):
+            self._ranges += isinstance(tree, _RANGES)
+            return _SMALL
+        self._count_operator()
+        return self._bounded(left + right) if isinstance(tree, exp.DPipe) else _SMALL
+
+    def _write_chain(self, tree: exp.Connector, depth: int) -> _Size:
+        """A chain of AND or OR, in a loop: it may have thousands of links."""
+        links: list[exp.Expr] = []
+        kind, word = (exp.And, "AND") if isinstance(tree, exp.And) else (exp.Or, "OR")
+        node: Any = tree
+        while type(node) is kind:
+            links.append(node.expression)
+            node = node.this
+        links.append(node)
+        # Lance makes one chain of AND of those inside each other, and of OR behind NOT.
+        is_apart = kind is exp.Or and not self._negations
+        for place, link in enumerate(reversed(links)):
+            if place:
+                self.words.append(word)
+            outer = self._ranges
+            self._ranges = 0 if is_apart else outer
+            self.write(link, depth)
+            if is_apart:
+                self._end_chain()
+                self._ranges = outer
+        return _SMALL
+
+    def _end_chain(self) -> None:
+        self._comparisons += self._ranges**2
+        self._ranges = 0
+        if self._comparisons > MAX_RANGES**2:
+            raise _refuse(self._field, f"it joins more than {MAX_RANGES:,} comparisons by <, <=, > or >= by AND")
+
+    def _write_not(self, tree: exp.Not, depth: int) -> _Size:
+        if _spelling(tree) == "NOT":
+            self.words.append("NOT")
+            self._negations += 1
+            self.write(tree.this, depth)
+            self._negations -= 1
+            return _SMALL
+        match tree.this:
+            case exp.In() | exp.Between() | exp.Is():
+                return _WRITERS[type(tree.this)](self, tree.this, depth, "NOT")
+        raise _refuse(self._field, "NOT is not allowed here")
+
+    def _write_negative(self, tree: exp.Neg, depth: int) -> _Size:
+        self.words.append("-")
+        if not isinstance(tree.this, exp.Literal):
+            self._count_operator()
+        self.write(tree.this, depth)
+        return _SMALL
+
+    def _write_paren(self, tree: exp.Paren, depth: int) -> _Size:
+        # Brackets are no level of the tree: how deep they may be is checked before.
+        if _spelling(tree) != "(":
+            return self.write(tree.this, depth - 1)
+        return self._write_in_brackets("()", [tree.this], depth - 1)
+
+    def _write_is(self, tree: exp.Is, depth: int, negated: str = "") -> _Size:
+        self.write(tree.this, depth)
+        self.words.append("IS")
+        if negated or tree.args.get("negate"):
+            self.words.append("NOT")
+        if not isinstance(tree.expression, exp.Null | exp.Boolean):
+            raise _refuse(self._field, "after IS stands NULL, TRUE, FALSE or DISTINCT FROM")
+        return self.write(tree.expression, depth)
+
+    def _write_in(self, tree: exp.In, depth: int, negated: str = "") -> _Size:
+        self.write(tree.this, depth)
+        self.words += [negated, "IN"] if negated else ["IN"]
+        self._write_in_brackets("()", tree.expressions, depth)
+        return _SMALL
+
+    def _write_between(self, tree: exp.Between, depth: int, negated: str = "") -> _Size:
+        self.write(tree.this, depth)
+        self.words += [negated, "BETWEEN"] if negated else ["BETWEEN"]
+        self.write(tree.args["low"], depth)
+        self.words.append("AND")
+        self.write(tree.args["high"], depth)
+        self._ranges += 2
+        return _SMALL
+
+    def _write_like(self, tree: exp.Like | exp.ILike, depth: int) -> _Size:
+        self.write(tree.this, depth)
+        if tree.args.get("negate"):
+            self.words.append("NOT")
+        self.words.append("LIKE" if isinstance(tree, exp.Like) else "ILIKE")
+        self.write(tree.expression, depth)
+        return _SMALL
+
+    def _write_escape(self, tree: exp.Escape, depth: int) -> _Size:
+        self.write(tree.this, depth)
+        self.words.append("ESCAPE")
+        self.write(tree.expression, depth)
+        return _SMALL
+
+    def _write_literal(self, tree: exp.Literal, _: int) -> _Size:
+        if not tree.is_string:
+            self.words.append(tree.name)
+            return _SMALL
+        self.words.append(_quote_text(tree.name))
+        return _Size(constant=len(tree.name.encode()))
+
+    def _write_hex(self, tree: exp.HexString, _: int) -> _Size:
+        self.words.append(f"X'{tree.name}'")
+        return _Size(constant=len(tree.name) // 2)
+
+    def _write_constant(self, tree: exp.Boolean | exp.Null, _: int) -> _Size:
+        self.words.append("NULL" if isinstance(tree, exp.Null) else "TRUE" if tree.this else "FALSE")
+        return _SMALL
+
+    def _write_column(self, tree: exp.Column, depth: int) -> _Size:
+        for place, part in enumerate(tree.parts):
+            if place:
+                self.words.append(".")
+            self.write(part, depth)
+        return _COLUMN
+
+    def _write_identifier(self, tree: exp.Identifier, _: int) -> _Size:
+        self.words.append(_quote_name(tree.name) if tree.args.get("quoted") else tree.name)
+        return _SMALL
+
+    def _write_dot(self, tree: exp.Dot, depth: int) -> _Size:
+        size = self.write(tree.this, depth)
+        self.words.append(".")
+        self._count_operator()
+        if not isinstance(tree.expression, exp.Identifier):
+            raise _refuse(self._field, "after a dot stands the name of a field")
+        self.write(tree.expression, depth)
+        return size
+
+    def _write_bracket(self, tree: exp.Bracket, depth: int) -> _Size:
+        size = self.write(tree.this, depth)
+        self._count_operator()
+        self._write_in_brackets("[]", tree.expressions, depth)
+        return size
+
+    def _write_array(self, tree: exp.Array, depth: int) -> _Size:
+        if _spelling(tree) == "ARRAY":
+            self.words.append("ARRAY")
+        return self._write_in_brackets("[]", tree.expressions, depth)
+
+    def _write_call(self, tree: exp.Anonymous, depth: int) -> _Size:
+        name = str(tree.this).lower()
+        if not isinstance(tree.this, str) or name not in FUNCTIONS:
+            raise _not_allowed(self._field, name)
+        self._regexes += name in REGEXES
+        if self._regexes > MAX_REGEXES:
+            raise _refuse(self._field, f"it has more than {MAX_REGEXES} regular expressions")
+        self.words += [tree.this, "("]
+        sizes = self._write_list(tree.expressions, depth)
+        self.words.append(")")
+        if name in LOOKING_UP and len(sizes) == 2 and sizes[0].copies and not sizes[1].copies:
+            sizes = sizes[:1]
+        size = self._bounded(sum(sizes, _SMALL) * self._growth(name, tree.expressions))
+        return _SMALL if name in SMALL else size
+
+    def _growth(self, name: str, arguments: Sequence[exp.Expr]) -> int:
+        """How many times as large as its arguments the result of a function may be."""
+        if name not in REPLACING:
+            return GROWING.get(name, 1)
+        place = REPLACING[name]
+        if len(arguments) <= place or not isinstance(arguments[place], exp.Literal):
+            raise _refuse(self._field, f"argument {place + 1} of {name} must be a text")
+        return 1 + len(arguments[place].name)
+
+    def _write_cast(self, tree: exp.Cast, depth: int) -> _Size:
+        how, words = _spelling(tree), tree.args["to"].args["kind"]
+        if how == "::":
+            size = self.write(tree.this, depth)
+            self.words += ["::", *words]
+        elif how:
+            self.words += [how, "("]
+            size = self.write(tree.this, depth)
+            self.words += ["AS", *words, ")"]
+        else:
+            self.words += words
+            size = self.write(tree.this, depth)
+        return size
+
+    def _write_case(self, tree: exp.Case, depth: int) -> _Size:
+        self.words.append("CASE")
+        if tree.this:
+            self.write(tree.this, depth)
+        sizes = []
+        for branch in tree.args["ifs"]:
+            self._count_operator()
+            self.words.append("WHEN")
+            self.write(branch.this, depth)
+            self.words.append("THEN")
+            sizes.append(self.write(branch.args["true"], depth))
+        if tree.args.get("default"):
+            self.words.append("ELSE")
+            sizes.append(self.write(tree.args["default"], depth))
+        self.words.append("END")
+        return self._bounded(_largest(sizes))
+
+    def _write_in_brackets(self, brackets: str, trees: Sequence[exp.Expr], depth: int) -> _Size:
+        self.words.append(brackets[0])
+        sizes = self._write_list(trees, depth)
+        self.words.append(brackets[1])
+        return sum(sizes, _SMALL)
+
+    def _write_list(self, trees: Sequence[exp.Expr], depth: int) -> list[_Size]:
+        sizes = []
+        for place, tree in enumerate(trees):
+            if place:
+                self.words.append(",")
+            sizes.append(self.write(tree, depth))
+        return sizes
+
+    def _count_operator(self) -> None:
+        self._operators += 1
+        if self._operators > MAX_OPERATORS:
+            raise _refuse(self._field, f"it has more than {MAX_OPERATORS:,} operators other than AND and OR")
+
+    def _bounded(self, size: _Size) -> _Size:
+        if size.copies > MAX_COPIES:
+            raise _refuse(self._field, f"one value is put together from more than {MAX_COPIES} columns")
+        if size.constant > MAX_CONSTANT:
+            raise _refuse(self._field, f"literals make one computed value longer than {MAX_CONSTANT:,} bytes")
+        return size
+
+
+def _largest(sizes: Iterable[_Size]) -> _Size:
+    listed = list(sizes)
+    return _Size(max((size.copies for size in listed), default=0), max((size.constant for size in listed), default=0))
+
+
+def _parts(tree: Any) -> set[str]:
+    """The parts of a node that say something."""
+    parts = tree.args if isinstance(tree, exp.Expr) else {}
+    return {name for name, part in parts.items() if part not in (None, False, [])}
+
+
+def _name_of(tree: Any) -> str:
+    return "an empty place" if tree is None else f"SQL of the kind {type(tree).__name__}"
+
+
+_WRITERS: Mapping[type[exp.Expr], Callable[..., _Size]] = {
+    exp.And: _Writer._write_chain,
+    exp.Or: _Writer._write_chain,
+    exp.Not: _Writer._write_not,
+    exp.Neg: _Writer._write_negative,
+    exp.Paren: _Writer._write_paren,
+    exp.Is: _Writer._write_is,
+    exp.In: _Writer._write_in,
+    exp.Between: _Writer._write_between,
+    exp.Like: _Writer._write_like,
+    exp.ILike: _Writer._write_like,
+    exp.Escape: _Writer._write_escape,
+    exp.Literal: _Writer._write_literal,
+    exp.HexString: _Writer._write_hex,
+    exp.Boolean: _Writer._write_constant,
+    exp.Null: _Writer._write_constant,
+    exp.Column: _Writer._write_column,
+    exp.Identifier: _Writer._write_identifier,
+    exp.Dot: _Writer._write_dot,
+    exp.Bracket: _Writer._write_bracket,
+    exp.Array: _Writer._write_array,
+    exp.Anonymous: _Writer._write_call,
+    exp.Cast: _Writer._write_cast,
+    exp.TryCast: _Writer._write_cast,
+    exp.Case: _Writer._write_case,
+}

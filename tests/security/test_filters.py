@@ -1,0 +1,190 @@
+"""No SQL of a caller ends the server, or makes it large: it is parsed first, and what is allowed is bounded."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.gateway import sql_grammar
+from tests.security.filters import LONGEST_SHORT, PLACES, ROWS, SHORT, Target
+from tests.security.watch import attacked
+from tests.servers.lancehouse import start_lancehouse
+
+pytestmark = pytest.mark.timeout(900)
+
+KILLERS = {
+    "a chain that fits into an address": "||".join(["s"] * 3_000) + "='x'",
+    "a long chain of ||": " || ".join(["s"] * 5_000) + " = 'x'",
+    "a long chain of +": " + ".join(["id"] * 5_000) + " = 1",
+    "a long chain of =": "b" + " = true" * 5_000,
+    "a long chain of IS NULL": "b" + " IS NULL" * 5_000,
+    "a long chain of casts": "id" + "::int" * 5_000 + " = 1",
+    "many brackets": "(" * 10_000 + "b" + ")" * 10_000,
+    "many NOT": "NOT " * 10_000 + "b",
+    "many minus": "id = " + "- " * 10_000 + "1",
+    "functions in functions": "lower(" * 5_000 + "s" + ")" * 5_000 + " = 'a'",
+    "subscripts": "l" + "[1]" * 5_000 + " = 'x'",
+    "fields": "s" + ".x" * 5_000 + " = 1",
+    "cases": "coalesce(" + "CASE WHEN b THEN " * 5_000 + "b" + " END" * 5_000 + ")",
+}
+"""They overflowed the native stack, or would the parser's."""
+
+GLUTTONS = {
+    "repeat": "repeat('a', 2000000000) = s",
+    "repeat for each row": "repeat(s, 100000) = 'x'",
+    "range": "array_length(range(0, 500000000)) = 1",
+    "generate_series": "generate_series(0, 500000000) IS NULL",
+    "lpad": "lpad(s, 2000000000, 'x') = 'x'",
+    "rpad": "rpad('a', 2000000000) = s",
+    "array_repeat": "array_length(array_repeat(s, 100000000)) = 1",
+    "array_resize": "array_length(array_resize(l, 100000000)) = 1",
+    "concat in concat": "concat(" * 20 + "s" + ", s, s, s, s, s, s, s, s, s)" * 20 + " = 'x'",
+    "replace in replace": "replace(" * 12 + "s" + ", 'a', 'aaaaaaaaaaaaaaaaaaaa')" * 12 + " = 'x'",
+    "regexp_replace": "regexp_replace(" * 6 + "s" + ", '.', '\\0\\0\\0\\0\\0\\0\\0\\0', 'g')" * 6 + " = 'x'",
+    "encode in encode": "encode(" * 30 + "s" + ", 'hex')" * 30 + " = 'x'",
+    "a long literal in each row": f"s || '{'x' * 200_000}' = 'a'",
+    "a long literal in a function": f"greatest(s, '{'x' * 200_000}') = 'a'",
+    "a long list in each row": f"array_has_any(l, make_array(s, {', '.join(repr(str(n)) for n in range(20_000))}))",
+    "a huge type": "arrow_cast(id, 'FixedSizeBinary(2000000000)') IS NULL",
+    "hidden by a backslash": "s IN ('\\', repeat(chr(97), 2000000000), ') --')",
+}
+"""They took gigabytes."""
+
+NO_CONDITIONS = {
+    "an aggregate": "max(id) = 1",
+    "count": "count(*) > 1",
+    "a window": "sum(id) OVER () > 1",
+    "row_number": "row_number() OVER (ORDER BY id) = 1",
+    "a subquery": "id IN (SELECT 1)",
+    "a scalar subquery": "(SELECT max(id) FROM t) = id",
+    "exists": "EXISTS (SELECT 1)",
+    "unnest": "unnest(l) = 'x'",
+    "a table function": "id IN (generate_series(1, 3))",
+    "two statements": "id = 1; DROP TABLE t",
+    "a placeholder": "id = ?",
+    "a named placeholder": "id = :x",
+    "a lambda": "array_filter(l, x -> x = 'x')",
+    "nothing": "--",
+    "half of a text": "s = 'abc",
+}
+"""They are none that a row can meet; many were a 500."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with start_lancehouse(tmp_path_factory.mktemp("filters")) as server:
+        table = Target(server, "filters")
+        table.create()
+        yield table
+
+
+def refused(status: int, answer: bytes) -> str:
+    """What a refusal says; code 13, or the console's own form."""
+    assert status == 400, answer[:300]
+    said = json.loads(answer)
+    assert said.get("code", 13) == 13, said
+    return str(said.get("error") or said)
+
+
+WORST = (
+    "a chain that fits into an address",
+    "a long chain of +",
+    "many NOT",
+    "repeat",
+    "range",
+    "hidden by a backslash",
+)
+"""For the places that an ordinary run does not attack with all."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_sql_ends_the_server_or_takes_much_memory(target: Target, soak: bool, place: str) -> None:
+    every = KILLERS | GLUTTONS
+    with attacked(target.server, soak=soak):
+        for sql in every.values() if soak or place == "query" else map(every.__getitem__, WORST):
+            if place not in SHORT or len(sql) <= LONGEST_SHORT:
+                refused(*PLACES[place](target, sql))
+    assert target.count("true") == (200, str(ROWS).encode())
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_no_condition_is_refused_by_name(target: Target, place: str) -> None:
+    for sql in NO_CONDITIONS.values():
+        refused(*PLACES[place](target, sql))
+    assert "the function max is not allowed" in refused(*target.query("max(id) = 1"))
+    assert target.count("true") == (200, str(ROWS).encode())
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        " OR ".join(f"id = {number}" for number in range(ROWS)),
+        " AND ".join(f"id != {number}" for number in range(ROWS, 2 * ROWS)),
+        f"id IN ({', '.join(map(str, range(ROWS)))})",
+        f"id NOT IN ({', '.join(str(-number) for number in range(1, ROWS))})",
+        " OR ".join(f"(id = {number} AND s = 'abc')" for number in range(9_000)) + " OR id >= 9000",
+    ],
+    ids=["or", "and", "in", "not in", "or of and"],
+)
+def test_twenty_thousand_terms_are_fine(target: Target, soak: bool, filter: str) -> None:
+    with attacked(target.server, soak=soak):
+        assert target.count(filter) == (200, str(ROWS).encode())
+
+
+def test_large_filters_at_once_stay_small(target: Target, soak: bool) -> None:
+    sql = " OR ".join(f"(id = {number} AND s LIKE '%{number}')" for number in range(9_000))
+    with attacked(target.server, soak=soak), ThreadPoolExecutor(16) as callers:
+        answers = list(callers.map(lambda _: target.count(sql), range(32 if soak else 8)))
+    assert {status for status, _ in answers} == {200}
+
+
+def test_a_long_literal_may_be_set_in_few_rows_only(target: Target, soak: bool) -> None:
+    updates = [["s", f"'{'x' * 100_000}'"]]
+    with attacked(target.server, soak=soak):
+        said = refused(*target.post(f"table/{target.id}/update", {"updates": updates}))
+        assert f"{ROWS:,} rows would get literals of 100,000 bytes" in said
+        few = {"predicate": "id < 3", "updates": updates}
+        assert target.post(f"table/{target.id}/update", few)[0] == 200
+    assert target.count("length(s) = 100000") == (200, b"3")
+    assert target.post(f"table/{target.id}/update", {"updates": [["s", "'abc'"]]})[0] == 200
+
+
+def test_sql_made_by_a_grammar_neither_ends_nor_fills_the_server(target: Target, soak: bool) -> None:
+    """Every filter is answered: with rows, or with an error that is the caller's."""
+    filters = sql_grammar.filters(random.Random(17), 20_000 if soak else 300)
+    with attacked(target.server, soak=soak), ThreadPoolExecutor(4) as callers:
+        answers = list(callers.map(lambda sql: (sql, *target.count(sql)), filters))
+    wrong = [(sql, answer) for sql, status, answer in answers if status not in (200, 400, 404)]
+    assert not wrong, wrong[:3]
+    assert sum(status == 200 for _, status, _ in answers) > len(answers) / 10, "too few are filters at all"
+
+
+def test_iceberg_filters_end_in_400(target: Target, soak: bool) -> None:
+    """Scan planning writes SQL by itself, out of JSON."""
+    path = f"/iceberg/v1/{target.server.warehouse}/namespaces/{target.name}/tables/t/plan"
+
+    def nested(kinds: Sequence[str], levels: int) -> object:
+        expression: object = {"type": "eq", "term": "id", "value": 1}
+        for level in range(levels):
+            kind, other = kinds[level % len(kinds)], {"type": "gt", "term": "id", "value": level}
+            parts = {"child": expression} if kind == "not" else {"left": expression, "right": other}
+            expression = {"type": kind, **parts}
+        return expression
+
+    text = "x" * 1_000_000
+    with attacked(target.server, soak=soak):
+        for expression in (
+            *(nested([kind], 400) for kind in ("and", "or", "not")),
+            *(nested(["and", "or"], levels) for levels in (30, 45, 90, 300)),
+            {"type": "starts-with", "term": "s", "value": text},
+            {"type": "eq", "term": "s", "value": text},
+            {"type": "in", "term": "s", "values": [f"{number:040}" for number in range(20_000)]},
+        ):
+            status, answer = target.send("POST", path, {"filter": expression})
+            assert status in (200, 400), answer[:300]
+            if status == 400:
+                assert json.loads(answer)["error"]["type"] == "BadRequestException"
