@@ -42,12 +42,12 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, s
 class Sender:
     """Sends all of a body but its last byte, as far as the server takes it in, and waits for an answer."""
 
-    def __init__(self, server: Served, path: str, headers: dict[str, str]) -> None:
+    def __init__(self, server: Served, path: str, headers: dict[str, str], announced: int = LARGEST) -> None:
         address = urlsplit(server.uri)
         self.answer = b""
         self.left = LARGEST - 1
         self.socket = socket.create_connection((address.hostname or "", address.port or 0), timeout=60)
-        head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "content-length": LARGEST}.items())
+        head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "content-length": announced}.items())
         self.socket.sendall(f"POST {path} HTTP/1.1\r\nhost: {address.netloc}\r\n{head}\r\n".encode())
         self.socket.setblocking(False)
 
@@ -193,7 +193,7 @@ def test_uploads_that_wait_have_a_share_of_it(serving: Callable[..., Served], so
 def test_a_connection_whose_body_is_refused_does_not_last(tmp_path: Path) -> None:
     """Who goes on sending what nobody reads is hung up on."""
     with start_lancehouse(tmp_path, options=["--auth", "--read-timeout", "1"]) as server:
-        sender = Sender(server, NAMESPACES, JSON)
+        sender = Sender(server, NAMESPACES, JSON, announced=10 * LARGEST)  # so that it does not end
         until(sender.go_on, "it is answered")
         assert sender.answer.startswith(b"HTTP/1.1 401 ")
         with sender.socket as connection:
