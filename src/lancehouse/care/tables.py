@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain
 
 from lance_namespace import DescribeTableVersionRequest, ListTableVersionsRequest
 from lance_namespace.errors import (
@@ -73,8 +72,11 @@ class Ward:
         found: list[Finding] = []
         try:
             with self.catalog.explained(self.id):
-                for each in chain(self._compared(seen), self._orphans(seen)):
+                for each in self._compared(seen):
                     found.append(each)  # one by one: what was found before an error stays
+                # Files of a version whose manifest is lost look like orphans, and are all that is left of it.
+                if not {Kind.VERSIONS, Kind.UNFINISHED} & {each.kind for each in found}:
+                    found += self._orphans(seen)
         except (UnauthenticatedError, PermissionDeniedError) as error:
             found.append(self._refused("storage", error))
         except LanceNamespaceError as error:
