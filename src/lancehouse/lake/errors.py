@@ -112,7 +112,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"Dataset at path .* was not found", TableNotFoundError),
         # SQL that fails when it is planned or run
         (r"Physical plan does not support logical expression|Unnest should be rewritten", InvalidInputError),
-        (r"Scans must request at least one column", InvalidInputError),
+        (r"Scans must request at least one column|failed to construct the fuzzy query", InvalidInputError),
         (r"Error applying filter expression to batch|Query Execution error: Execution error: ", InvalidInputError),
         (r"Arrow error: (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error", InvalidInputError),
     )
