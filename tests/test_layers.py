@@ -44,6 +44,7 @@ ONE_USER = {
     "urllib3": {"clients/connections.py", "clients/transport.py"},
     "httptools": {"clients/messages.py"},
     "sqlalchemy": {"store"},
+    "sqlglot": {"gateway/sql.py"},
     "click": {"cli"},
     "rich": {"cli"},
     "pyspark": {"spark"},

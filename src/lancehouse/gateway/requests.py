@@ -84,6 +84,8 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the request"
         raise InvalidInputError(f"{operation.name}: {place}: {first['msg']}") from None
+    except RecursionError:
+        raise InvalidInputError(f"{operation.name}: the body is nested too deeply") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # what the models raise for odd shapes
         raise InvalidInputError(f"{operation.name}: the body has not the form of the request: {error}") from None
     assert request is not None

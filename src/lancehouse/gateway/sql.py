@@ -26,7 +26,8 @@ MAX_LENGTH = 1_000_000
 MAX_TOKENS = 100_000
 """Words, numbers, texts, names and signs: 20,000 comparisons joined by OR have 80,000."""
 MAX_NESTING = 40
-"""Brackets inside brackets, and NOT or minus in front of each other. Lance itself refuses more than about 45."""
+"""Brackets, NOT, minus and right sides of operators inside each other. Lance's parser stops at 47: with an error, or
+(where casts are among them) by trying every other reading for hours."""
 MAX_DEPTH = 64
 """Levels of the tree. Chains of AND or OR are one level, as in Lance; `a || b || c` are two."""
 MAX_OPERATORS = 2_000
@@ -35,6 +36,8 @@ MAX_RANGES = 2_000
 """Comparisons by size (<, <=, >, >=, BETWEEN) joined by AND: Lance compares each with each."""
 MAX_REGEXES = 20
 """A regular expression may take ten megabytes once it is compiled."""
+MAX_TERMS = 300_000
+"""Nodes of the tree once Lance has replaced `coalesce` and the like, which repeats their arguments."""
 MAX_COPIES = 8
 """How often columns may be part of one computed value: values are computed for thousands of rows at once."""
 MAX_CONSTANT = 1_000
@@ -101,6 +104,9 @@ FUNCTIONS = SMALL | SHAPING | GROWING.keys() | REPLACING.keys()
 
 LOOKING_UP = frozenset({"array_has_all", "array_has_any", "arrays_overlap", "list_has_all", "list_has_any"})
 """Functions that take a list of literals as it is, and do not repeat it for each row."""
+
+REPEATED = frozenset({"coalesce", "ifnull", "nvl", "nvl2"})
+"""Functions whose arguments Lance repeats: each time that one stands in another triples the time and memory."""
 
 REGEXES = frozenset(name for name in FUNCTIONS if name.startswith("regexp_"))
 
@@ -173,6 +179,10 @@ def _describe(error: SqlglotError) -> str:
 
 def _refuse(field: str, why: str) -> InvalidInputError:
     return InvalidInputError(f"{field}: {why} ({DOCS})")
+
+
+def _nested_too_deep(field: str) -> InvalidInputError:
+    return _refuse(field, f"it is nested more than {MAX_NESTING} levels deep")
 
 
 def _not_allowed(field: str, function: str) -> InvalidInputError:
@@ -353,7 +363,7 @@ def _check_words(words: Sequence[Token], field: str) -> None:
         elif kind is TokenType.VAR and not _NAME.fullmatch(word.text):
             raise _refuse(field, f"{word.text[:40]!r} is no name; a name with other signs is written as `…`")
         if open_brackets + prefixes > MAX_NESTING:
-            raise _refuse(field, f"it is nested more than {MAX_NESTING} levels deep")
+            raise _nested_too_deep(field)
         previous = word
 
 
@@ -474,6 +484,10 @@ class _Writer:
         """Pairs of comparisons by size that Lance compares with each other."""
         self._ranges = 0
         """Comparisons by size in the chain of AND that is being written."""
+        self._nesting = 0
+        self._terms = 0
+        self._repeats = 0
+        """How many functions whose arguments are repeated stand around what is being written."""
         self._negations = 0
         """How many NOT stand before what is being written."""
 
@@ -490,14 +504,26 @@ class _Writer:
             raise _refuse(self._field, f"{_name_of(tree)} is not allowed here")
         if depth > MAX_DEPTH:
             raise _refuse(self._field, f"it has more than {MAX_DEPTH} operators inside each other, or in one chain")
+        self._terms += 3**self._repeats
+        if self._terms > MAX_TERMS:
+            raise _refuse(self._field, f"it becomes more than {MAX_TERMS:,} terms: put fewer coalesce into each other")
         if kind in _BINARY:
             return self._write_binary(tree, depth)
         return _WRITERS[kind](self, tree, depth + 1)
 
+    def _write_inside(self, tree: Any, depth: int) -> _Size:
+        """Write what Lance's parser reads one level further down."""
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise _nested_too_deep(self._field)
+        size = self.write(tree, depth)
+        self._nesting -= 1
+        return size
+
     def _write_binary(self, tree: exp.Binary, depth: int) -> _Size:
         left = self.write(tree.this, depth + 1)
         self.words += _BINARY[type(tree)].split()
-        right = self.write(tree.expression, depth + 1)
+        right = self._write_inside(tree.expression, depth + 1)
         if isinstance(tree, _COMPARISONS):
             self._ranges += isinstance(tree, _RANGES)
             return _SMALL
@@ -520,7 +546,7 @@ class _Writer:
                 self.words.append(word)
             outer = self._ranges
             self._ranges = 0 if is_apart else outer
-            self.write(link, depth)
+            self._write_inside(link, depth)
             if is_apart:
                 self._end_chain()
                 self._ranges = outer
@@ -536,7 +562,7 @@ class _Writer:
         if _spelling(tree) == "NOT":
             self.words.append("NOT")
             self._negations += 1
-            self.write(tree.this, depth)
+            self._write_inside(tree.this, depth)
             self._negations -= 1
             return _SMALL
         match tree.this:
@@ -548,7 +574,7 @@ class _Writer:
         self.words.append("-")
         if not isinstance(tree.this, exp.Literal):
             self._count_operator()
-        self.write(tree.this, depth)
+        self._write_inside(tree.this, depth)
         return _SMALL
 
     def _write_paren(self, tree: exp.Paren, depth: int) -> _Size:
@@ -575,9 +601,9 @@ class _Writer:
     def _write_between(self, tree: exp.Between, depth: int, negated: str = "") -> _Size:
         self.write(tree.this, depth)
         self.words += [negated, "BETWEEN"] if negated else ["BETWEEN"]
-        self.write(tree.args["low"], depth)
+        self._write_inside(tree.args["low"], depth)
         self.words.append("AND")
-        self.write(tree.args["high"], depth)
+        self._write_inside(tree.args["high"], depth)
         self._ranges += 2
         return _SMALL
 
@@ -586,7 +612,7 @@ class _Writer:
         if tree.args.get("negate"):
             self.words.append("NOT")
         self.words.append("LIKE" if isinstance(tree, exp.Like) else "ILIKE")
-        self.write(tree.expression, depth)
+        self._write_inside(tree.expression, depth)
         return _SMALL
 
     def _write_escape(self, tree: exp.Escape, depth: int) -> _Size:
@@ -649,7 +675,9 @@ class _Writer:
         if self._regexes > MAX_REGEXES:
             raise _refuse(self._field, f"it has more than {MAX_REGEXES} regular expressions")
         self.words += [tree.this, "("]
+        self._repeats += name in REPEATED
         sizes = self._write_list(tree.expressions, depth)
+        self._repeats -= name in REPEATED
         self.words.append(")")
         if name in LOOKING_UP and len(sizes) == 2 and sizes[0].copies and not sizes[1].copies:
             sizes = sizes[:1]
@@ -672,7 +700,7 @@ class _Writer:
             self.words += ["::", *words]
         elif how:
             self.words += [how, "("]
-            size = self.write(tree.this, depth)
+            size = self._write_inside(tree.this, depth)
             self.words += ["AS", *words, ")"]
         else:
             self.words += words
@@ -682,17 +710,17 @@ class _Writer:
     def _write_case(self, tree: exp.Case, depth: int) -> _Size:
         self.words.append("CASE")
         if tree.this:
-            self.write(tree.this, depth)
+            self._write_inside(tree.this, depth)
         sizes = []
         for branch in tree.args["ifs"]:
             self._count_operator()
             self.words.append("WHEN")
-            self.write(branch.this, depth)
+            self._write_inside(branch.this, depth)
             self.words.append("THEN")
-            sizes.append(self.write(branch.args["true"], depth))
+            sizes.append(self._write_inside(branch.args["true"], depth))
         if tree.args.get("default"):
             self.words.append("ELSE")
-            sizes.append(self.write(tree.args["default"], depth))
+            sizes.append(self._write_inside(tree.args["default"], depth))
         self.words.append("END")
         return self._bounded(_largest(sizes))
 
@@ -707,7 +735,7 @@ class _Writer:
         for place, tree in enumerate(trees):
             if place:
                 self.words.append(",")
-            sizes.append(self.write(tree, depth))
+            sizes.append(self._write_inside(tree, depth))
         return sizes
 
     def _count_operator(self) -> None:

@@ -77,9 +77,8 @@ def _rewrite_short(text: str, field: str) -> str:
     """A value that all rows of a table may get."""
     rewritten, size = rewrite_value(text, field[:100])
     if size > MAX_CONSTANT:
-        raise InvalidInputError(
-            f"{field[:100]}: a literal has {size:,} bytes, and at most {MAX_CONSTANT:,} are allowed"
-        )
+        words = f"its literals have {size:,} bytes, and at most {MAX_CONSTANT:,} are allowed"
+        raise InvalidInputError(f"{field[:100]}: {words}")
     return rewritten
 
 

@@ -95,8 +95,6 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"^Invalid user input|Invalid argument error|Ref is invalid|Cannot drop all columns", InvalidInputError),
         (r"must be (>|<=|1 or more|divisible|specified)|must have the same length", InvalidInputError),
         (r"does not match index column size|Metric .* not supported|can't set tokenizer", InvalidInputError),
-        (r"Physical plan does not support logical expression|Unnest should be rewritten", InvalidInputError),
-        (r"Scans must request at least one column", InvalidInputError),
         (r"(index|Vector|Query) column .* must (be|have) ", InvalidInputError),
         (r"is referenced by .* versions|tagged version\(s\) have been marked", InvalidInputError),
         # Commits
@@ -121,6 +119,11 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"Index name '.*' already exists", TableIndexAlreadyExistsError),
         (r"Dataset already exists", TableAlreadyExistsError),
         (r"Dataset at path .* was not found", TableNotFoundError),
+        # SQL that fails when it is planned or run
+        (r"Physical plan does not support logical expression|Unnest should be rewritten", InvalidInputError),
+        (r"Scans must request at least one column|failed to construct the fuzzy query", InvalidInputError),
+        (r"Error applying filter expression to batch|Query Execution error: Execution error: ", InvalidInputError),
+        (r"Arrow error: (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error", InvalidInputError),
     )
 )
 """The first row that is found in the text of a failure decides."""
