@@ -32,9 +32,12 @@ KILLERS = {
     "functions in functions": "lower(" * 5_000 + "s" + ")" * 5_000 + " = 'a'",
     "subscripts": "l" + "[1]" * 5_000 + " = 'x'",
     "fields": "s" + ".x" * 5_000 + " = 1",
+    "many branches": f"coalesce(CASE {' '.join(f'WHEN id={n} THEN b' for n in range(1_900))} END, false)",
+    "branches in branches": "coalesce(CASE WHEN " * 12 + "b" + " THEN b END, b)" * 12,
+    "between": "abs(cast(" * 13 + "b" + " as int)) BETWEEN 0 AND 1" * 13,
     "cases": "coalesce(" + "CASE WHEN b THEN " * 5_000 + "b" + " END" * 5_000 + ")",
 }
-"""They overflowed the native stack, or would the parser's."""
+"""They overflowed the native stack, or would the parser's, or became so large that they took minutes."""
 
 GLUTTONS = {
     "repeat": "repeat('a', 2000000000) = s",
@@ -97,6 +100,7 @@ WORST = (
     "a chain that fits into an address",
     "a long chain of +",
     "many NOT",
+    "branches in branches",
     "repeat",
     "range",
     "hidden by a backslash",
@@ -154,6 +158,31 @@ def test_many_columns_are_refused(target: Target, soak: bool, columns: object) -
     assert said.startswith("columns: ")
 
 
+def _nested(levels: int) -> object:
+    query: object = {"match": {"terms": "abc", "column": "s"}}
+    for _ in range(levels):
+        query = {"boolean": {"must": [query], "must_not": [], "should": []}}
+    return {"structured_query": {"query": query}}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"string_query": {"query": "abc " * 400_000, "columns": ["s"]}},
+        {"string_query": {"query": "abc", "columns": ["s"] * 100_000}},
+        {"structured_query": {"query": {"phrase": {"terms": "abc " * 100_000, "column": "s"}}}},
+        *map(_nested, (60, 150, 300)),
+    ],
+    ids=["words", "columns", "a phrase", "60 deep", "150 deep", "300 deep"],
+)
+def test_full_text_queries_are_bounded(target: Target, soak: bool, query: object) -> None:
+    """They ended the process, or took minutes."""
+    with attacked(target.server, soak=soak):
+        refused(*target.query("true", full_text_query=query))
+        refused(*target.post(f"table/{target.id}/analyze_plan", {**QUERY, "full_text_query": query}))
+        refused(*target.post(f"table/{target.id}/explain_plan", {"query": {**QUERY, "full_text_query": query}}))
+
+
 def test_large_filters_at_once_stay_small(target: Target, soak: bool) -> None:
     sql = " OR ".join(f"(id = {number} AND s LIKE '%{number}')" for number in range(9_000))
     with attacked(target.server, soak=soak), ThreadPoolExecutor(16) as callers:
@@ -189,10 +218,9 @@ CONTAINED = "s LIKE '%x%'"
 @pytest.fixture(scope="module")
 def large(target: Target) -> Target:
     """The table `large` of texts of a megabyte each, which are small on disk."""
-    schema = pa.schema([("id", pa.int64()), ("s", pa.large_string())])
-    some = pa.record_batch([range(50), ["a" * LARGE] * 50], schema=schema)
+    some = pa.record_batch({"id": pa.array(range(50)), "s": pa.array(["a" * LARGE] * 50, pa.large_string())})
     _, answer = target.post(f"table/{target.name}$large/declare", {})
-    rows = pa.RecordBatchReader.from_batches(schema, repeat(some, LARGE_ROWS // 50))
+    rows = pa.RecordBatchReader.from_batches(some.schema, repeat(some, LARGE_ROWS // 50))
     lance.write_dataset(rows, json.loads(answer)["location"])
     return target
 
