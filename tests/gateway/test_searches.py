@@ -1,14 +1,14 @@
-"""Full-text queries of callers are bounded; ordinary ones pass."""
+"""Searches of callers are bounded; ordinary ones pass."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from lance_namespace import QueryTableRequest
 from lance_namespace.errors import InvalidInputError
-from lance_namespace_urllib3_client.models.query_table_request_full_text_query import QueryTableRequestFullTextQuery
 
-from lancehouse.gateway.text_searches import check_text_search
+from lancehouse.gateway.searches import check_search
 
 WORD: dict[str, Any] = {"match": {"terms": "word", "column": "s"}}
 
@@ -27,7 +27,13 @@ def beside(count: int) -> dict[str, Any]:
 
 def check(query: dict[str, Any]) -> None:
     said = query if "string_query" in query else {"structured_query": {"query": query}}
-    check_text_search(QueryTableRequestFullTextQuery.from_dict(said))
+    search({"k": 3, "vector": {}, "full_text_query": said})
+
+
+def search(body: dict[str, Any]) -> None:
+    request = QueryTableRequest.from_dict(body)
+    assert request is not None
+    check_search(request)
 
 
 @pytest.mark.parametrize(
@@ -67,5 +73,41 @@ def test_what_is_too_much_is_refused(query: dict[str, Any], words: str) -> None:
         check(query)
 
 
-def test_no_query_is_none() -> None:
-    check_text_search(None)
+ONE: dict[str, Any] = {"vector": {"single_vector": [0.5, 1.5]}}
+TWO: dict[str, Any] = {"vector": {"multi_vector": [[0.5, 1.5]] * 2}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"k": 10, **ONE},
+        {"k": 1_000_000, **ONE},
+        {"k": 500_000, **TWO},
+        {"k": 10_000, "refine_factor": 100, **ONE},
+        {"k": 0, "vector": {}},
+        {"k": 2**31 - 1, "offset": 2**31 - 1, "vector": {}},  # a scan
+    ],
+)
+def test_ordinary_searches_pass(body: dict[str, Any]) -> None:
+    search(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"k": 1_000_001, **ONE},
+        {"k": 10, "offset": 999_991, **ONE},
+        {"k": 500_001, **TWO},
+        {"k": 10_000, "refine_factor": 101, **ONE},
+        {"k": 10, "ef": 1_000_001, **ONE},
+    ],
+)
+def test_searches_for_too_many_rows_are_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="at most 1,000,000 rows"):
+        search(body)
+
+
+def test_vectors_are_searched_for_a_thousand_at_once() -> None:
+    search({"k": 1, "vector": {"multi_vector": [[0.5]] * 1_000}})
+    with pytest.raises(InvalidInputError, match="1,001 vectors"):
+        search({"k": 1, "vector": {"multi_vector": [[0.5]] * 1_001}})

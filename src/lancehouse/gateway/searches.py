@@ -1,13 +1,14 @@
-"""Full-text queries that callers send: bounded before Lance sees them.
+"""Searches that callers send, by vectors and by words: bounded before Lance sees them.
 
-Lance runs them in this process. Deep ones overflow its native stack, and each word of one takes time and memory, many
-the more the more there are.
+Lance runs them in this process, and allocates room for as many rows as are asked for, whether there are so many or not.
+Deep full-text queries overflow its native stack, and each word of one takes time and memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lance_namespace import AnalyzeTableQueryPlanRequest, QueryTableRequest
 from lance_namespace.errors import InvalidInputError
 from lance_namespace_urllib3_client.models.boolean_query import BooleanQuery
 from lance_namespace_urllib3_client.models.boost_query import BoostQuery
@@ -25,17 +26,38 @@ MAX_DEPTH = 40
 MAX_EXPANSIONS = 200
 """Words that stand for one that may be misspelt."""
 
+MAX_VECTORS = 1_000
+"""That are searched for at once."""
+MAX_FOUND = 1_000_000
+"""Rows that a search by vectors may find, and compare: `k` and `offset`, for each vector, times `refine_factor`."""
+
 Query = FtsQuery | MatchQuery | PhraseQuery | MultiMatchQuery | BooleanQuery | BoostQuery
 
 
-def check_text_search(query: QueryTableRequestFullTextQuery | None) -> None:
-    """Refuse a full-text query that would take too much.
+def check_search(query: QueryTableRequest | AnalyzeTableQueryPlanRequest) -> None:
+    """Refuse a search that would take too much.
 
     Raises:
         InvalidInputError: it exceeds a limit; the text names which.
     """
-    if query is None:
-        return
+    _check_vectors(query)
+    if query.full_text_query is not None:
+        _check_words(query.full_text_query)
+
+
+def _check_vectors(query: QueryTableRequest | AnalyzeTableQueryPlanRequest) -> None:
+    vectors = 1 if query.vector.single_vector else len(query.vector.multi_vector or ())
+    if vectors > MAX_VECTORS:
+        raise InvalidInputError(f"{vectors:,} vectors are searched for at once, and {MAX_VECTORS:,} are the most")
+    found = vectors * (query.k + (query.offset or 0)) * (query.refine_factor or 1)
+    if vectors and max(found, query.ef or 0) > MAX_FOUND:
+        raise InvalidInputError(
+            f"a search compares at most {MAX_FOUND:,} rows (k and offset, for each vector, times refine_factor; ef); "
+            "without a vector, all rows can be read"
+        )
+
+
+def _check_words(query: QueryTableRequestFullTextQuery) -> None:
     characters = 0
     if query.string_query is not None:
         characters = len(query.string_query.query) * max(1, len(query.string_query.columns or ()))

@@ -1,4 +1,4 @@
-"""Where SQL stands in the requests of the protocol, and full-text queries."""
+"""Where SQL stands in the requests of the protocol, and searches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel
 
+from lancehouse.gateway.searches import check_search
 from lancehouse.gateway.sql import MAX_CONSTANT, MAX_DEPTH, MAX_OPERATORS, Value, rewrite_condition, rewrite_value
-from lancehouse.gateway.text_searches import check_text_search
 
 MAX_WRITTEN = 64 << 20
 """Bytes that long literals of one update may become in all rows that it changes."""
@@ -48,7 +48,7 @@ _CONDITIONS: dict[type[BaseModel], tuple[str, ...]] = {
 
 
 def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
-    """The request with all SQL in it parsed and written anew, and its full-text query checked.
+    """The request with all SQL in it parsed and written anew, and what it searches for checked.
 
     Args:
         request: any request; those without SQL are returned as they are.
@@ -58,7 +58,7 @@ def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
         InvalidInputError: SQL that is not allowed, or something that exceeds a limit.
     """
     if isinstance(request, QueryTableRequest | AnalyzeTableQueryPlanRequest):
-        check_text_search(request.full_text_query)
+        check_search(request)
     changes: dict[str, Any] = {
         field: rewrite_condition(text, field)
         for field in _CONDITIONS.get(type(request), ())
