@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -13,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.gateway import searches, sql, sql_requests
 from lancehouse.gateway.sql import MAX_DEPTH, MAX_NESTING, Value, rewrite_condition, rewrite_value
 from tests.gateway.sql_grammar import Grammar
 
+ROOT = Path(__file__).parent.parent.parent
 COUNT = 8
 TABLE = pa.table(
     {
@@ -163,3 +167,12 @@ def test_a_recursion_too_deep_is_the_callers_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lancehouse.gateway.sql.MAX_NESTING", 100_000)
     with pytest.raises(InvalidInputError, match="nested too deeply"):
         rewrite_condition("(" * 5_000 + "b" + ")" * 5_000, "filter")
+
+
+def test_the_page_that_errors_name_has_the_limits() -> None:
+    title, page = re.findall(r"“(.+)” in (\S+)", sql.DOCS)[0]
+    section = (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    limits = [value for name, value in vars(sql).items() if name.startswith("MAX_")]
+    more = [value for name, value in (*vars(searches).items(), *vars(sql_requests).items()) if name.startswith("MAX_")]
+    for limit in (*limits, *more):
+        assert f"{limit:,}" in section or f"{limit >> 20} MB" in section, limit
