@@ -74,6 +74,7 @@ NO_CONDITIONS = {
     "a placeholder": "id = ?",
     "a named placeholder": "id = :x",
     "a lambda": "array_filter(l, x -> x = 'x')",
+    "a cast that there is not": "cast(b as decimal(76, 70)) = s",
     "nothing": "--",
     "half of a text": "s = 'abc",
 }

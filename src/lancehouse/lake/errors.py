@@ -123,6 +123,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"Physical plan does not support logical expression|Unnest should be rewritten", InvalidInputError),
         (r"Scans must request at least one column|failed to construct the fuzzy query", InvalidInputError),
         (r"Error applying filter expression to batch|Query Execution error: Execution error: ", InvalidInputError),
+        (r"This feature is not implemented: ", InvalidInputError),
         (r"Arrow error: (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error", InvalidInputError),
     )
 )
