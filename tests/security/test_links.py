@@ -201,7 +201,15 @@ def test_a_table_of_a_backend_that_is_a_link(house: House, in_files: Callable[[s
     place = in_files("one")
     assert house.query("root", "one", "files")[0] == 200
     (place.parent / "two.lance").symlink_to(place)
-    assert_refused({"query": house.query("root", "two", "files")})
+    path = "/lance/files/v1/table/two"
+    assert_refused(
+        {
+            "query": house.query("root", "two", "files"),
+            "describe": house.send("root", "POST", f"{path}/describe", {"load_detailed_metadata": True}),
+            "versions": house.send("root", "POST", f"{path}/version/list", {}),
+            "version": house.send("root", "POST", f"{path}/version/describe", {}),
+        }
+    )
 
 
 def test_a_table_of_a_backend_that_has_links(house: House, in_files: Callable[[str], Path]) -> None:

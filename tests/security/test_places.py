@@ -230,7 +230,10 @@ def test_statistics_of_others_are_not_taken(
 
 @pytest.mark.parametrize(
     "name",
-    ["..%2Fprivate%2Fvictim", "..", "%2Fetc", "a%2F..%2F..%2Fprivate%2Fvictim", "..%5Cvictim", "a%5Cb", "a%00b", "."],
+    [
+        *("..%2Fprivate%2Fvictim", "..", "%2Fetc", "a%2F..%2F..%2Fprivate%2Fvictim", "..%5Cvictim", "a%5Cb", "a%00b"),
+        *(".", "..%252Fprivate%252Fvictim", "%252e%252e", "a%255Cb"),
+    ],
 )
 @pytest.mark.parametrize(
     ("operation", "body"),
@@ -256,6 +259,17 @@ def test_names_do_not_lead_out_of_a_folder(house: House, name: str, operation: s
     heard = ask(house.served, "POST", f"/lance/files/v1/table/{name}/{operation}", data, headers)
     assert (heard.status, heard.json["code"]) == (400, 13), heard.body
     assert lance.dataset(str(private)).to_table().to_pylist() == [{"text": "private rows"}]
+
+
+@pytest.mark.parametrize("id", [[""], ["a", ""], [".."], ["..%2Fx"], ["a/b"]])
+def test_names_in_a_batch_do_not_lead_out_of_a_folder(house: House, id: list[str]) -> None:
+    for path, body in (
+        ("batch-commit", {"operations": [{"declare_table": {"id": id}}]}),
+        ("batch-commit", {"operations": [{"deregister_table": {"id": id}}]}),
+        ("version/batch-create", {"entries": [{"id": id, "version": 2, "manifest_path": "x"}]}),
+    ):
+        status, answer = house.send("root", "POST", f"/lance/files/v1/table/{path}", body)
+        assert (status, b"cannot be a name" in answer) == (400, True)
 
 
 @pytest.mark.parametrize("how", ["version", "batch", "commit"])

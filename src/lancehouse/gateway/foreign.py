@@ -132,11 +132,13 @@ class Rows(TableOperations):
         return self._others.deregister_table(request)
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """Pass it on."""
+        """Pass it on, like the next one, once it is known where the table lies."""
+        self.describe_table(DescribeTableRequest(id=request.id))
         return self._pass_on("list_table_versions", request, ListTableVersionsResponse)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """Pass it on."""
+        self.describe_table(DescribeTableRequest(id=request.id))
         return self._pass_on("describe_table_version", request, DescribeTableVersionResponse)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
