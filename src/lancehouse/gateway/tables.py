@@ -92,7 +92,7 @@ class Table:
             # and where it manages them, each answer holds all versions.
             newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
             entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
-            located = TableRef(entry.location, entry.storage_options or {})
+            located = TableRef(entry.location, entry.storage_options or {}, confinement=ref.confinement)
             files = {version: file for version, file in manifests(located).items() if version <= newest}
             found = page(files, limit, page_token, descending=True)
             return timeline.read(located, list(found.items)), found.token

@@ -98,7 +98,7 @@ class Versions(LanceNamespace):
     def _located(self, id: Sequence[str] | None, branch: str | None) -> TableRef:
         named = TableRef.of(self, id, branch=branch)
         entry = self.describe_table(DescribeTableRequest(id=list(named.id)))
-        return TableRef(entry.location, entry.storage_options or {}, branch=branch)
+        return TableRef(entry.location, entry.storage_options or {}, branch=branch, confinement=named.confinement)
 
 
 def folder_of(branch: str | None) -> str:
