@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.gateway.sql import MAX_DEPTH, MAX_NESTING, rewrite_condition, rewrite_value
+from lancehouse.gateway.sql import MAX_DEPTH, MAX_NESTING, Value, rewrite_condition, rewrite_value
 from tests.gateway.sql_grammar import Grammar
 
 COUNT = 8
@@ -149,9 +149,9 @@ def test_limits_leave_room_for_large_filters() -> None:
 
 
 def test_a_value_may_be_a_long_literal_and_its_size_is_told() -> None:
-    assert rewrite_value("'üü'", "updates: s") == ("'üü'", 4)
-    assert rewrite_value("[0.1, -0.2]", "updates: v") == ("[ 0.1 , - 0.2 ]", 0)
-    assert rewrite_value(f"'{'x' * 500_000}'", "updates: s")[1] == 500_000
+    assert rewrite_value("'üü'", "updates: s") == Value("'üü'", 4)
+    assert rewrite_value("[0.1, -0.2]", "updates: v") == Value("[ 0.1 , - 0.2 ]")
+    assert rewrite_value(f"'{'x' * 500_000}'", "updates: s").constant == 500_000
 
 
 def test_a_recursion_too_deep_is_the_callers_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,3 +116,42 @@ def test_a_long_literal_is_no_column_of_all_rows(place: tuple[str, str, dict[str
     name, field, body = place
     with pytest.raises(InvalidInputError, match=f"^{field}: its literals have 1,001 bytes"):
         rewrite_sql(built(name, filled(body, f"'{'x' * 1001}'")), nothing)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({f"c{n}": "abs(id)" for n in range(1_001)}, "1,001 columns are computed"),
+        ({f"c{n}": "id + 1 + 2 + 3" for n in range(667)}, "2,001 operators are used in all"),
+        ({f"c{n}": "lower(s)" for n in range(101)}, "101 values of columns are put into others"),
+        ({f"c{n}": f"'{'x' * 1000}'" for n in range(11)}, "literals of all columns have 11,000 bytes"),
+    ],
+)
+def test_many_columns_are_bounded_together(columns: dict[str, str], words: str) -> None:
+    """Each alone would be taken."""
+    for name, body in (
+        ("QueryTable", {**QUERY, "columns": {"column_aliases": columns}}),
+        ("AlterTableAddColumns", {"new_columns": [{"name": key, "expression": sql} for key, sql in columns.items()]}),
+    ):
+        with pytest.raises(InvalidInputError, match=f"olumns: {words}"):
+            rewrite_sql(built(name, body), nothing)
+    if "literals" not in words:  # those are bounded by the rows that get them
+        with pytest.raises(InvalidInputError, match=f"updates: {words}"):
+            rewrite_sql(built("UpdateTable", {"updates": [[key, sql] for key, sql in columns.items()]}), nothing)
+
+
+def test_columns_may_be_renamed_as_many_as_there_are() -> None:
+    columns = {f"c{number}": f"s{number}" for number in range(1_000)}
+    request = built("QueryTable", {**QUERY, "columns": {"column_aliases": columns}})
+    assert rewrite_sql(request, nothing) == request
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["id"] * 10_001, "10,001 are named"), (["s" + ".x" * 65], "nested more than 64 levels deep")],
+)
+def test_names_of_columns_are_bounded(names: list[str], words: str) -> None:
+    """Lance writes them into SQL, and takes minutes for a path of 20,000 levels."""
+    request = built("QueryTable", {**QUERY, "columns": {"column_names": names}})
+    with pytest.raises(InvalidInputError, match=words):
+        rewrite_sql(request, nothing)

@@ -357,3 +357,22 @@ def test_a_bucket_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_is_unavailable(words: str) -> None:
     with pytest.raises(ServiceUnavailableError, match="t: "), translated("t"):
         raise OSError(f"LanceError(IO): Generic LocalFileSystem error: Unable to copy data to file: {words}")
+
+
+@pytest.mark.parametrize(
+    "filler", ["x", "9", "<Token>", "://a:a", "Received literal a(", "column ", "a.rs ", "?a", "Schema "]
+)
+def test_a_long_text_is_read_and_shown_in_part(filler: str) -> None:
+    """pylance repeats filters in its errors. Before, such a text took minutes, in which no other thread ran."""
+    text = f"Invalid user input: {filler * (1_000_000 // len(filler))}"
+    with pytest.raises(InvalidInputError) as raised, translated("table t"):
+        raise ValueError(f"{text} and why")
+    assert len(str(raised.value)) < 4_000
+
+
+def test_secrets_are_hidden_also_where_a_text_is_cut() -> None:
+    for place in range(960, 1_010):
+        text = f"Invalid user input: {'x ' * place} verysecret s3://me:mine@b <Signature>abcdef {'y ' * 5_000}"
+        with pytest.raises(InvalidInputError) as raised, translated("table t", {"secret": "verysecret"}):
+            raise ValueError(text)
+        assert not any(secret in str(raised.value) for secret in ("verysec", "mine", "abcdef"))

@@ -6,11 +6,14 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
+import lance
+import pyarrow as pa
 import pytest
 
 from tests.gateway import sql_grammar
-from tests.security.filters import LONGEST_SHORT, PLACES, ROWS, SHORT, Target
+from tests.security.filters import LONGEST_SHORT, PLACES, QUERY, ROWS, SHORT, Target
 from tests.security.watch import attacked
 from tests.servers.lancehouse import start_lancehouse
 
@@ -135,11 +138,79 @@ def test_twenty_thousand_terms_are_fine(target: Target, soak: bool, filter: str)
         assert target.count(filter) == (200, str(ROWS).encode())
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"column_names": ["s" + ".x" * 20_000]},
+        {"column_names": ["id"] * 200_000},
+        {"column_aliases": {f"c{number}": " || ".join(["s"] * 8) for number in range(5_000)}},
+        {"column_aliases": {f"c{number}": f"'{'x' * 990}' || s" for number in range(2_000)}},
+    ],
+    ids=["a deep name", "many names", "many operators", "many literals"],
+)
+def test_many_columns_are_refused(target: Target, soak: bool, columns: object) -> None:
+    with attacked(target.server, soak=soak):
+        said = refused(*target.query("true", columns=columns))
+    assert said.startswith("columns: ")
+
+
 def test_large_filters_at_once_stay_small(target: Target, soak: bool) -> None:
     sql = " OR ".join(f"(id = {number} AND s LIKE '%{number}')" for number in range(9_000))
     with attacked(target.server, soak=soak), ThreadPoolExecutor(16) as callers:
         answers = list(callers.map(lambda _: target.count(sql), range(32 if soak else 8)))
     assert {status for status, _ in answers} == {200}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"id = {'9' * 400_000}",
+        f"id = '{'x' * 400_000}'",
+        f"id = '{'<Token>' * 50_000}'",
+        f"id = '{'://a:a' * 50_000}'",
+        f"id = '{'Received literal a(' * 20_000}'",
+        f"nothing = '{'column ' * 50_000}'",
+    ],
+    ids=["number", "text", "tags", "addresses", "literals", "columns"],
+)
+def test_filters_that_lance_repeats_in_its_errors(target: Target, soak: bool, sql: str) -> None:
+    """What is read out of an error is bounded: patterns that search a long text hold up all threads."""
+    with attacked(target.server, soak=soak):
+        status, answer = target.count(sql)
+    assert status in (400, 404)
+    assert len(answer) < 10_000
+
+
+LARGE = 1_000_000
+LARGE_ROWS = 1_000
+CONTAINED = "s LIKE '%x%'"
+
+
+@pytest.fixture(scope="module")
+def large(target: Target) -> Target:
+    """The table `large` of texts of a megabyte each, which are small on disk."""
+    schema = pa.schema([("id", pa.int64()), ("s", pa.large_string())])
+    some = pa.record_batch([range(50), ["a" * LARGE] * 50], schema=schema)
+    _, answer = target.post(f"table/{target.name}$large/declare", {})
+    rows = pa.RecordBatchReader.from_batches(schema, repeat(some, LARGE_ROWS // 50))
+    lance.write_dataset(rows, json.loads(answer)["location"])
+    return target
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("count_rows", {"predicate": CONTAINED}),
+        ("analyze_plan", {**QUERY, "filter": CONTAINED}),
+        ("add_columns", {"new_columns": [{"name": "size", "expression": "length(s)"}]}),
+    ],
+)
+def test_rows_of_a_megabyte_are_looked_at_a_few_at_a_time(
+    large: Target, soak: bool, operation: str, body: object
+) -> None:
+    with attacked(large.server, soak=soak):
+        status, answer = large.post(f"table/{large.name}$large/{operation}", body)
+    assert status == 200, answer[:300]
 
 
 def test_a_long_literal_may_be_set_in_few_rows_only(target: Target, soak: bool) -> None:

@@ -51,9 +51,9 @@ _one_long_text = threading.Lock()
 
 TYPES = frozenset(
     {"int", "integer", "tinyint", "smallint", "bigint", "float", "double", "string", "binary"}
-    | {"date", "timestamp", "datetime", "decimal", "boolean", "jsonb"}
+    | {"date", "timestamp", "datetime", "decimal", "boolean", "jsonb", "interval"}
 )
-"""Types that a cast may name, which are Lance's."""
+"""Types that a cast, or a text with its type before it, may name, which are Lance's."""
 
 SMALL = frozenset(
     # Of numbers
@@ -94,13 +94,17 @@ SHAPING = frozenset(
 )
 """Functions whose result is no larger than their arguments together."""
 
-GROWING: Mapping[str, int] = {"decode": 2, "encode": 2, "string_to_array": 8, "to_char": 20, "translate": 4}
+GROWING: Mapping[str, int] = {"decode": 2, "encode": 2, "string_to_array": 8, "translate": 4}
 """Functions whose result may be so many times as large as their arguments."""
+
+FORMATTING: Mapping[str, int] = {"date_format": 20, "to_char": 20}
+"""Functions whose result may be so many times as large as their second argument, which must be a literal: `%c` is a
+whole date. The first one is no part of it."""
 
 REPLACING: Mapping[str, int] = {"replace": 2, "regexp_replace": 2, "array_to_string": 1, "list_to_string": 1}
 """Functions that put one argument, by its place, in many places of another: it must be a literal."""
 
-FUNCTIONS = SMALL | SHAPING | GROWING.keys() | REPLACING.keys()
+FUNCTIONS = SMALL | SHAPING | GROWING.keys() | FORMATTING.keys() | REPLACING.keys()
 
 LOOKING_UP = frozenset({"array_has_all", "array_has_any", "arrays_overlap", "list_has_all", "list_has_any"})
 """Functions that take a list of literals as it is, and do not repeat it for each row."""
@@ -128,19 +132,27 @@ def rewrite_condition(text: str, field: str) -> str:
     Raises:
         InvalidInputError: it is not SQL that this server reads, or exceeds a limit; the text names which.
     """
-    return _rewrite(text, field)[0]
+    return rewrite_value(text, field).text
 
 
-def rewrite_value(text: str, field: str) -> tuple[str, int]:
-    """An expression for a value of each row, written anew; and how many bytes of literals each row gets.
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression for a value of each row, written anew, and what it makes of a row."""
+
+    text: str
+    constant: int = 0
+    """Bytes of literals."""
+    copies: int = 0
+    """How many values of columns are copied into it; a column as it is is not copied."""
+    operators: int = 0
+
+
+def rewrite_value(text: str, field: str) -> Value:
+    """An expression for a value of each row.
 
     Raises:
         InvalidInputError: as for conditions. A value that is a literal may be long: the caller must bound the rows.
     """
-    return _rewrite(text, field)
-
-
-def _rewrite(text: str, field: str) -> tuple[str, int]:
     if len(text) > MAX_LENGTH:
         raise _refuse(field, f"it has {len(text):,} characters, and at most {MAX_LENGTH:,} are allowed")
     with _one_long_text if len(text) > LONG else nullcontext(), _reading(field):
@@ -154,7 +166,8 @@ def _rewrite(text: str, field: str) -> tuple[str, int]:
         # The parser forgives some mistakes, and what it forgives would mean something else here than in Lance.
         if writer.words != [_spell(word) for word in words]:
             raise _refuse(field, "it is not SQL that can be read in one way only")
-        return " ".join(writer.words), size.constant
+        copies = 0 if isinstance(tree, exp.Column) else size.copies
+        return Value(" ".join(writer.words), size.constant, copies, writer.operators)
 
 
 @contextmanager
@@ -478,7 +491,7 @@ class _Writer:
     def __init__(self, field: str) -> None:
         self.words: list[str] = []
         self._field = field
-        self._operators = 0
+        self.operators = 0
         self._regexes = 0
         self._comparisons = 0
         """Pairs of comparisons by size that Lance compares with each other."""
@@ -681,6 +694,9 @@ class _Writer:
         self.words.append(")")
         if name in LOOKING_UP and len(sizes) == 2 and sizes[0].copies and not sizes[1].copies:
             sizes = sizes[:1]
+        if name in FORMATTING:
+            self._require_text(name, tree.expressions, 1)
+            return self._bounded(sizes[1] * FORMATTING[name])
         size = self._bounded(sum(sizes, _SMALL) * self._growth(name, tree.expressions))
         return _SMALL if name in SMALL else size
 
@@ -688,10 +704,12 @@ class _Writer:
         """How many times as large as its arguments the result of a function may be."""
         if name not in REPLACING:
             return GROWING.get(name, 1)
-        place = REPLACING[name]
+        return 1 + len(self._require_text(name, arguments, REPLACING[name]))
+
+    def _require_text(self, name: str, arguments: Sequence[exp.Expr], place: int) -> str:
         if len(arguments) <= place or not isinstance(arguments[place], exp.Literal):
             raise _refuse(self._field, f"argument {place + 1} of {name} must be a text")
-        return 1 + len(arguments[place].name)
+        return arguments[place].name
 
     def _write_cast(self, tree: exp.Cast, depth: int) -> _Size:
         how, words = _spelling(tree), tree.args["to"].args["kind"]
@@ -739,8 +757,8 @@ class _Writer:
         return sizes
 
     def _count_operator(self) -> None:
-        self._operators += 1
-        if self._operators > MAX_OPERATORS:
+        self.operators += 1
+        if self.operators > MAX_OPERATORS:
             raise _refuse(self._field, f"it has more than {MAX_OPERATORS:,} operators other than AND and OR")
 
     def _bounded(self, size: _Size) -> _Size:

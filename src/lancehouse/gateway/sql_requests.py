@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from lance_namespace import (
@@ -19,10 +19,19 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel
 
-from lancehouse.gateway.sql import MAX_CONSTANT, rewrite_condition, rewrite_value
+from lancehouse.gateway.sql import MAX_CONSTANT, MAX_DEPTH, MAX_OPERATORS, Value, rewrite_condition, rewrite_value
 
 MAX_WRITTEN = 64 << 20
 """Bytes that long literals of one update may become in all rows that it changes."""
+
+MAX_COLUMNS = 10_000
+"""That a query names."""
+MAX_COMPUTED = 1_000
+"""Columns that one request computes."""
+MAX_ALL_COPIES = 100
+"""How often columns may be part of what all computed columns of a request hold together."""
+MAX_ALL_CONSTANTS = 10 * MAX_CONSTANT
+"""Bytes of literals of all of them."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,16 +65,16 @@ def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
         case ExplainTableQueryPlanRequest():
             changes["query"] = rewrite_sql(request.query, count)
         case QueryTableRequest() | AnalyzeTableQueryPlanRequest() if request.columns is not None:
+            _check_names(request.columns.column_names or ())
             aliases = request.columns.column_aliases or {}
-            values = {name: _rewrite_short(text, f"columns: {name}") for name, text in aliases.items()}
-            changes["columns"] = request.columns.model_copy(update={"column_aliases": values or None})
+            texts = _rewrite_columns(aliases.items(), "columns")
+            values = dict(zip(aliases, texts, strict=True)) or None
+            changes["columns"] = request.columns.model_copy(update={"column_aliases": values})
         case AlterTableAddColumnsRequest():
+            pairs = [(entry.name, entry.expression) for entry in request.new_columns if entry.expression is not None]
+            rewritten = iter(_rewrite_columns(pairs, "new_columns"))
             changes["new_columns"] = [
-                entry
-                if entry.expression is None
-                else entry.model_copy(
-                    update={"expression": _rewrite_short(entry.expression, f"new_columns: {entry.name}")}
-                )
+                entry if entry.expression is None else entry.model_copy(update={"expression": next(rewritten)})
                 for entry in request.new_columns
             ]
         case UpdateTableRequest():
@@ -73,26 +82,52 @@ def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
     return request.model_copy(update=changes) if changes else request
 
 
-def _rewrite_short(text: str, field: str) -> str:
-    """A value that all rows of a table may get."""
-    rewritten, size = rewrite_value(text, field[:100])
-    if size > MAX_CONSTANT:
-        words = f"its literals have {size:,} bytes, and at most {MAX_CONSTANT:,} are allowed"
-        raise InvalidInputError(f"{field[:100]}: {words}")
-    return rewritten
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse more columns than tables have, and paths of fields that no table has: Lance reads them as SQL too."""
+    if len(names) > MAX_COLUMNS:
+        raise InvalidInputError(f"columns: {len(names):,} are named, and at most {MAX_COLUMNS:,} are allowed")
+    for name in names:
+        if name.count(".") > MAX_DEPTH:
+            raise InvalidInputError(f"columns: {name[:80]!r} is nested more than {MAX_DEPTH} levels deep")
+
+
+def _rewrite_columns(columns: Iterable[tuple[str, str]], field: str) -> list[str]:
+    """Values that all rows of a table may get, by the names of their columns."""
+    values = []
+    for name, text in columns:
+        value = rewrite_value(text, f"{field}: {name}"[:100])
+        if value.constant > MAX_CONSTANT:
+            words = f"its literals have {value.constant:,} bytes, and at most {MAX_CONSTANT:,} are allowed"
+            raise InvalidInputError(f"{field}: {name[:80]}: {words}")
+        values.append(value)
+    _check_all(values, field)
+    if (size := sum(value.constant for value in values)) > MAX_ALL_CONSTANTS:
+        raise InvalidInputError(
+            f"{field}: literals of all columns have {size:,} bytes, and at most {MAX_ALL_CONSTANTS:,} are allowed"
+        )
+    return [value.text for value in values]
+
+
+def _check_all(values: Sequence[Value], field: str) -> None:
+    """Refuse columns that are too much together, though each alone is not."""
+    for count, most, what in (
+        (len(values), MAX_COMPUTED, "columns are computed"),
+        (sum(value.operators for value in values), MAX_OPERATORS, "operators are used in all"),
+        (sum(value.copies for value in values), MAX_ALL_COPIES, "values of columns are put into others"),
+    ):
+        if count > most:
+            raise InvalidInputError(f"{field}: {count:,} {what}, and at most {most:,} are allowed; ask for fewer")
 
 
 def _rewrite_updates(
     request: UpdateTableRequest, predicate: str | None, count: Callable[[CountTableRowsRequest], Any]
 ) -> list[list[str]]:
     """The [column, expression] pairs. Long literals are allowed if few rows get them."""
-    updates, total = [], 0
-    for pair in request.updates:
-        if len(pair) != 2:
-            raise InvalidInputError("updates: each is a pair of a column and an expression")
-        rewritten, size = rewrite_value(pair[1], f"updates: {pair[0][:80]}")
-        updates.append([pair[0], rewritten])
-        total += size
+    if any(len(pair) != 2 for pair in request.updates):
+        raise InvalidInputError("updates: each is a pair of a column and an expression")
+    values = [rewrite_value(text, f"updates: {name[:80]}") for name, text in request.updates]
+    _check_all(values, "updates")
+    total = sum(value.constant for value in values)
     if total > MAX_CONSTANT:
         asked = CountTableRowsRequest(id=request.id, branch=request.branch, predicate=predicate)
         rows = count(asked).count
@@ -101,4 +136,4 @@ def _rewrite_updates(
                 f"updates: {rows:,} rows would get literals of {total:,} bytes each: update fewer rows at a time, "
                 f"so that they get {MAX_WRITTEN >> 20} MB at most"
             )
-    return updates
+    return [[name, value.text] for (name, _), value in zip(request.updates, values, strict=True)]

@@ -24,6 +24,7 @@ from lance_namespace_urllib3_client.models.alter_columns_entry import AlterColum
 from lance_namespace_urllib3_client.models.update_field_metadata_entry import UpdateFieldMetadataEntry
 
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.pieces import batch_rows
 from lancehouse.lake.versions import transaction_id
 from lancehouse.schema.jsonarrow import type_from_jsonarrow
 
@@ -41,7 +42,7 @@ class Columns(LanceNamespace):
         if len(transforms) < len(request.new_columns):
             raise InvalidInputError("a column is added twice")
         with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
-            dataset.add_columns(transforms)
+            dataset.add_columns(transforms, batch_size=batch_rows(dataset))
         return AlterTableAddColumnsResponse(version=dataset.version)
 
     def alter_table_alter_columns(self, request: AlterTableAlterColumnsRequest) -> AlterTableAlterColumnsResponse:

@@ -129,7 +129,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
 """The first row that is found in the text of a failure decides."""
 
 FROM_NAMESPACE = re.compile(rf"^.*?Namespace error: ({'|'.join(BY_NAMESPACE)}): ", re.DOTALL)
-NOISE = re.compile(r"LanceError\(\w+\): |,? ?(location: )?\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
+NOISE = re.compile(r"LanceError\(\w+\): |,? ?(location: )?(?<!\S)\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
 """Lines of Rust source and dumps of its structures; they mean nothing to a user."""
 
 DUMP = re.compile(r"""IO \{ source: Os \{[^}]*message: "([^"]*)" \}.*""", re.DOTALL)
@@ -151,12 +151,17 @@ REGION_HINT = (
 
 SECRET_KEYS = re.compile(r"key|secret|token|sas|password|credential|signature", re.IGNORECASE)
 SECRETS = re.compile(
-    r"(?<=://)[^\s/@]+:[^\s/@]+@"
+    r"(?<=://)[^\s/@:]+:[^\s/@]+@"
     r"|(?<=[\w/])\?[\w.-]+=\S*"
-    r"|<(\w*Signature\w*|StringToSign\w*|CanonicalRequest\w*|\w*KeyId|Token\w*)>.*?</\1>",
+    r"|<(\w*Signature\w*|StringToSign\w*|CanonicalRequest\w*|\w*KeyId|Token\w*)>.*?(?:</\1>|\Z)",
     re.DOTALL,
 )
-"""What a store may echo: a signed query, a user in an address, the signature that it did not like."""
+"""What a store may echo: a signed query, a user in an address, the signature that it did not like. It is looked for in
+all of a text, so it must not look at the same part of it again and again."""
+
+HEAD, TAIL = 2_000, 1_000
+"""Characters at the beginning and at the end of a text that are read and shown. pylance repeats whole filters, and
+patterns that search a long text hold up every thread of the process."""
 
 
 @contextmanager
@@ -173,10 +178,10 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        said = redacted(text, hide or {})
         kind = kind_of(text)
         if kind is None and isinstance(error, (KeyError, TypeError)):
             raise
-        said = redacted(text, hide or {})
         translation = (kind or InternalError)(f"{about}: {readable(said)}")
         # A cause is printed with its own text: it may only be shown where there is nothing to hide.
         raise translation from (error if said == text else None)
@@ -189,6 +194,7 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
 
 def kind_of(text: str) -> Kind | None:
     """The Lance error for a text of pylance, or None where it is not known."""
+    text = _shortened(text)
     if wrapped := FROM_NAMESPACE.match(text):
         return BY_NAMESPACE[wrapped[1]]
     return next((kind for pattern, kind in BY_TEXT if pattern.search(text)), None)
@@ -204,6 +210,10 @@ def redacted(text: str, hide: Mapping[str, str]) -> str:
 
 def readable(text: str) -> str:
     """The text without what only pylance's authors can read, and with what to write instead where that is known."""
-    known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", text)
+    known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shortened(text))
     known = REGION.sub(REGION_HINT, known)
     return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", known))).strip()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"

@@ -12,6 +12,7 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
 from lancehouse.lake.blobs import ROW_ADDRESS, BlobReader
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.pieces import count_rows
 from lancehouse.schema.shown import WHOLE, Cell, cell, cells, kind_of
 
 COLUMNS = 40
@@ -64,7 +65,7 @@ def read(
 def count(table: TableRef, filter: str | None) -> int:
     """How many rows match."""
     with table.opened() as dataset:
-        return int(dataset.count_rows(filter or None))
+        return count_rows(dataset, filter) if filter else int(dataset.count_rows())
 
 
 def value(table: TableRef, column: str, row: int) -> Cell:

@@ -21,6 +21,12 @@ STORED_BYTES = 32 << 20
 BATCHES = 8
 """Of a piece: memory that was freed is used again the sooner the smaller they are."""
 MOST_BATCH_ROWS = 1 << 16
+BATCH_STORED_BYTES = 512 << 10
+"""Of rows that are decoded together: a filter looks at all of them, though it gives none, and they may be packed."""
+LEAST_BATCH_ROWS, USUAL_BATCH_ROWS = 8, 8192
+"""Lance decodes the latter by default, however large rows are; with fewer than the former a narrow scan is slow."""
+READ_AHEAD = 8 << 20
+"""Bytes that a scan reads before somebody takes them; Lance's own default is 2 GiB."""
 FIRST_ROWS = 1024
 MOST_ROWS = 1 << 20
 GROWTH = 4
@@ -50,6 +56,7 @@ class _Size:
         stored = sum(file.file_size_bytes or 0 for each in fragments for file in each.data_files())
         row_bytes = max(stored / max(rows, 1), 1)
         self._most = max(1, min(MOST_ROWS, int(STORED_BYTES / row_bytes)))
+        self._most_batch = max(LEAST_BATCH_ROWS, min(MOST_BATCH_ROWS, int(BATCH_STORED_BYTES / row_bytes)))
         self.rows = max(1, min(FIRST_ROWS, int(PIECE_BYTES / row_bytes)))
 
     def learn(self, rows: int, size: int) -> None:
@@ -60,7 +67,23 @@ class _Size:
     @property
     def batch(self) -> int:
         """Rows that are decoded together."""
-        return max(1, min(self.rows // BATCHES, MOST_BATCH_ROWS))
+        return max(1, min(self.rows // BATCHES, self._most_batch))
+
+    @property
+    def whole_batch(self) -> int:
+        """The same for a scan that is not done in pieces."""
+        return min(self._most_batch, USUAL_BATCH_ROWS)
+
+
+def count_rows(dataset: lance.LanceDataset, filter: str) -> int:
+    """How many rows meet a filter."""
+    ahead = {"io_buffer_size": READ_AHEAD, "batch_readahead": 1, "batch_size": batch_rows(dataset)}
+    return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **ahead).count_rows())
+
+
+def batch_rows(dataset: lance.LanceDataset) -> int:
+    """How many rows are decoded together by a scan that is not done in pieces."""
+    return _Size(dataset.get_fragments()).whole_batch
 
 
 def batches(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> Iterator[pa.RecordBatch]:

@@ -29,8 +29,6 @@ VECTOR_COLUMN = "vector"
 
 DEFAULT_K = 10
 
-READ_AHEAD = 8 << 20
-"""Bytes that a scan reads before somebody takes them; Lance's own default is 2 GiB."""
 BATCHES_AHEAD = 2
 PART_BYTES = 1 << 20
 """Of an answer that are handed over together, if rows are small."""
@@ -130,7 +128,7 @@ def _batches(
         return found
     limits = pieces.Plain(query.filter, query.k or None, query.offset or 0)
     columns = {"columns": _columns(query.columns), "with_row_id": query.with_row_id}
-    ahead = {"io_buffer_size": READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
+    ahead = {"io_buffer_size": pieces.READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
     return pieces.batches(dataset, limits, {**columns, **ahead})
 
 
@@ -150,6 +148,9 @@ def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
         full_text_query=full_text(dataset, query.full_text_query),
         fast_search=query.fast_search,
         with_row_id=query.with_row_id,
+        batch_size=pieces.batch_rows(dataset),
+        batch_readahead=BATCHES_AHEAD,
+        io_buffer_size=pieces.READ_AHEAD,
     )
 
 

@@ -44,6 +44,7 @@ from lancehouse.lake.commits import OvertakenError, create_with
 from lancehouse.lake.dataset import MAIN, TableRef, committing, exists
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import Place, discard, place, write
+from lancehouse.lake.pieces import count_rows
 from lancehouse.lake.removal import drop
 from lancehouse.lake.streams import Data, Given, Stream, read_stream, reading
 from lancehouse.modes import one_of
@@ -145,7 +146,8 @@ class Rows(LanceNamespace):
     def count_table_rows(self, request: CountTableRowsRequest) -> CountTableRowsResponse:
         """Count rows, all or those that the predicate names."""
         with TableRef.of(self, request.id, version=request.version, branch=request.branch).opened() as dataset:
-            return CountTableRowsResponse(count=dataset.count_rows(request.predicate))
+            count = count_rows(dataset, request.predicate) if request.predicate else dataset.count_rows()
+            return CountTableRowsResponse(count=count)
 
     def _insert(self, table: TableRef, rows: Given, mode: str) -> int:
         """Add rows to a table, or create it with them if it is only declared; the version that this made."""
