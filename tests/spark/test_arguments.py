@@ -29,6 +29,7 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda cat: cat.read("t", as_of="yesterday"), "as_of must be a time.*not 'yesterday'"),
     (lambda cat: cat.read("t", as_of=1700000000), "as_of must be a time.*not 1700000000"),
     (lambda cat: cat.read("t", as_of="2026-13-01"), "as_of must be a time.*not '2026-13-01'"),
+    (lambda cat: cat.read("t", as_of="0001-01-01T00:00+14:00"), "as_of must be a time.*not '0001-01-01T00:00"),
     (lambda cat: cat.read("t", tag=7), "tag must be the name of a tag, not 7"),
     (lambda cat: cat.read("t", version="1"), "a version is a number, not '1'"),
     (lambda cat: cat.read("t", columns=7), "columns must be the name of a column, or a list of names, not 7"),
