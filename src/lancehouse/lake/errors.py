@@ -78,7 +78,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
     for pattern, kind in (
         # A column, wherever it was named
         (r"Schema error: No field named |Field \S+ not found in struct", TableColumnNotFoundError),
-        (r"[Cc]olumn .{1,300}? does not exist in |column '.*' does not exist", TableColumnNotFoundError),
+        (r"[Cc]olumn .+? does not exist in |column '.*' does not exist", TableColumnNotFoundError),
         (r"not found in schema|Embedding column .* is not in the dataset", TableColumnNotFoundError),
         (r"FTS field path '.*' does not exist|^Field '.*' not found\.", TableColumnNotFoundError),
         # The shape of the data
@@ -96,6 +96,8 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"must be (>|<=|1 or more|divisible|specified)|must have the same length", InvalidInputError),
         (r"does not match index column size|Metric .* not supported|can't set tokenizer", InvalidInputError),
         (r"(index|Vector|Query) column .* must (be|have) ", InvalidInputError),
+        (r"Invalid field path '|Error parsing Path |embedded null byte|\bNulError\(", InvalidInputError),
+        (r"^Not supported: Nested column references", UnsupportedOperationError),
         (r"is referenced by .* versions|tagged version\(s\) have been marked", InvalidInputError),
         # Commits
         (r"Commit result for version \d+ is unknown", CommitStateUnknownError),
@@ -123,7 +125,10 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"Physical plan does not support logical expression|Unnest should be rewritten", InvalidInputError),
         (r"Scans must request at least one column|failed to construct the fuzzy query", InvalidInputError),
         (r"Error applying filter expression to batch|Query Execution error: Execution error: ", InvalidInputError),
-        (r"Arrow error: (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error", InvalidInputError),
+        (
+            r"(Arrow error|LanceError\(Arrow\)): (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error",
+            InvalidInputError,
+        ),
     )
 )
 """The first row that is found in the text of a failure decides."""
@@ -176,6 +181,8 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
     """
     try:
         yield
+    except OverflowError as error:
+        raise InvalidInputError(f"{about}: a number is out of range: {error}") from error
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         said = redacted(text, hide or {})
@@ -189,7 +196,8 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
         if not is_panic(error):
             raise
         said = redacted(str(error), hide or {})
-        raise InternalError(f"{about}: Lance met a case that it does not know: {readable(said)}") from None
+        kind = kind_of(said) or InternalError
+        raise kind(f"{about}: Lance met a case that it does not know: {readable(said)}") from None
 
 
 def kind_of(text: str) -> Kind | None:
