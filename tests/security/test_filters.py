@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -189,7 +190,8 @@ CONTAINED = "s LIKE '%x%'"
 @pytest.fixture(scope="module")
 def large(target: Target) -> Target:
     """The table `large` of texts of a megabyte each, which are small on disk."""
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("s", pa.large_string())])
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("s", pa.large_string())]
+    schema = pa.schema(fields)
     some = pa.record_batch([range(50), ["a" * LARGE] * 50], schema=schema)
     _, answer = target.post(f"table/{target.name}$large/declare", {})
     rows = pa.RecordBatchReader.from_batches(schema, repeat(some, LARGE_ROWS // 50))
