@@ -228,6 +228,24 @@ def test_texts_of_pylance(dataset: Dataset, act: Callable[[Dataset], object], ex
     assert raised.value.__cause__ is not None
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda strict: strict.insert(pa.table({"id": pa.array([None], pa.int64())})),
+        lambda strict: strict.update({"id": "NULL"}),
+    ],
+    ids=["append", "update"],
+)
+def test_a_null_that_a_column_does_not_allow(tmp_path: Path, act: Callable[[Dataset], object]) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    strict = lance.write_dataset(pa.table({"id": [1]}, schema=schema), tmp_path / "strict")
+    with pytest.raises(TableSchemaValidationError) as refused, translated("table wh.t"):
+        act(strict)
+    assert "dataset.alter_columns({'path': 'id', 'nullable': True})" in str(refused.value)
+    strict.alter_columns({"path": "id", "nullable": True})  # as it says
+    act(strict)
+
+
 def test_a_name_that_arrow_cannot_hand_over(dataset: Dataset) -> None:
     """Rust panics of it, and the caller has named it."""
     with pytest.raises(InvalidInputError, match="NulError"), translated("table wh.t"):

@@ -40,6 +40,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError, is_panic
+from lancehouse.schema.walk import nullable_hint
 
 Kind = type[LanceNamespaceError]
 
@@ -82,7 +83,8 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"not found in schema|Embedding column .* is not in the dataset", TableColumnNotFoundError),
         (r"FTS field path '.*' does not exist|^Field '.*' not found\.", TableColumnNotFoundError),
         # The shape of the data
-        (r"Append with different schema|Duplicate field name|is marked non-null", TableSchemaValidationError),
+        (r"Append with different schema|Duplicate field name", TableSchemaValidationError),
+        (r"is marked non-null|is declared as non-nullable", TableSchemaValidationError),
         (r"Cannot cast column|Column .* already exists in the dataset", TableSchemaValidationError),
         (r"Unsupported data type: |Cannot encode dictionary type ", TableSchemaValidationError),
         (
@@ -145,6 +147,12 @@ DECIMAL = re.compile(
     r"'Decimal\d+\((?P<digits>\d+), (?P<scale>-?\d+)\)'"
 )
 """A filter that compares a decimal with a number that has a point, which Lance takes for a float."""
+
+NULL = re.compile(
+    r"field `(?P<field>[^`]+)` contained null values even though the field is marked non-null in the schema"
+    r"|Column '(?P<column>[^']+)' is declared as non-nullable but contains null values"
+)
+"""A null in a column that does not allow it."""
 
 REGION = re.compile(r"Failed to resolve region for bucket '[^']*'")
 """What is said of a bucket that no storage options came for."""
@@ -220,6 +228,7 @@ def readable(text: str) -> str:
     """The text without what only pylance's authors can read, and with what to write instead where that is known."""
     known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shortened(text))
     known = REGION.sub(REGION_HINT, known)
+    known = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", known)
     return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", known))).strip()
 
 
