@@ -119,6 +119,9 @@ def test_names_numbers_and_texts_are_kept(original: str, rewritten: str) -> None
         ("NOT cast(" * 21 + "b" + " as boolean)" * 21, f"nested more than {MAX_NESTING}"),
         ("coalesce(" * 14 + "s" + ", s)" * 14 + " = 'x'", "more than 8 columns|more than 300,000 terms"),
         ("nvl2(" * 14 + "b" + ", 1, 2)" * 14 + " = 1", "more than 300,000 terms"),
+        ("abs(cast(" * 12 + "b" + " as int)) BETWEEN 0 AND 1" * 12, "more than 300,000 terms"),
+        ("coalesce(CASE WHEN " * 6 + "b" + " THEN b END, false)" * 6, "more than 300,000 terms"),
+        (f"coalesce(CASE {'WHEN id = 1 THEN true ' * 200} END, false)", "more than 300,000 terms"),
         ("b" + " = b" * (MAX_DEPTH + 2), f"more than {MAX_DEPTH} operators"),
         ("l" + "[1]" * 3_000 + " = 1", "too deeply|more than"),
         ("s || s || s || s || s || s || s || s || s = 'x'", "more than 8 columns"),
@@ -145,6 +148,8 @@ def test_limits_leave_room_for_large_filters() -> None:
     assert len(rewrite_condition(large, "filter")) > len(large)
     boxes = " OR ".join(f"(x > {n} AND x < {n + 1} AND y > 1 AND y < 2)" for n in range(3_000))
     assert rewrite_condition(boxes, "filter")
+    assert rewrite_condition(f"coalesce(CASE {'WHEN id = 1 THEN true ' * 100} END, false)", "filter")
+    assert rewrite_value(f"CASE id {''.join(f'WHEN {n} THEN {n} ' for n in range(1_900))} END", "updates: id")
     assert rewrite_condition("f IN (" + ", ".join(f"-{number}.5" for number in range(20_000)) + ")", "filter")
 
 

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import Any
 
 import lance
 import pyarrow as pa
@@ -33,9 +32,12 @@ KILLERS = {
     "functions in functions": "lower(" * 5_000 + "s" + ")" * 5_000 + " = 'a'",
     "subscripts": "l" + "[1]" * 5_000 + " = 'x'",
     "fields": "s" + ".x" * 5_000 + " = 1",
+    "many branches": f"coalesce(CASE {' '.join(f'WHEN id={n} THEN b' for n in range(1_900))} END, false)",
+    "branches in branches": "coalesce(CASE WHEN " * 12 + "b" + " THEN b END, b)" * 12,
+    "between": "abs(cast(" * 13 + "b" + " as int)) BETWEEN 0 AND 1" * 13,
     "cases": "coalesce(" + "CASE WHEN b THEN " * 5_000 + "b" + " END" * 5_000 + ")",
 }
-"""They overflowed the native stack, or would the parser's."""
+"""They overflowed the native stack, or would the parser's, or became so large that they took minutes."""
 
 GLUTTONS = {
     "repeat": "repeat('a', 2000000000) = s",
@@ -98,6 +100,7 @@ WORST = (
     "a chain that fits into an address",
     "a long chain of +",
     "many NOT",
+    "branches in branches",
     "repeat",
     "range",
     "hidden by a backslash",
@@ -190,11 +193,9 @@ CONTAINED = "s LIKE '%x%'"
 @pytest.fixture(scope="module")
 def large(target: Target) -> Target:
     """The table `large` of texts of a megabyte each, which are small on disk."""
-    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("s", pa.large_string())]
-    schema = pa.schema(fields)
-    some = pa.record_batch([range(50), ["a" * LARGE] * 50], schema=schema)
+    some = pa.record_batch({"id": pa.array(range(50)), "s": pa.array(["a" * LARGE] * 50, pa.large_string())})
     _, answer = target.post(f"table/{target.name}$large/declare", {})
-    rows = pa.RecordBatchReader.from_batches(schema, repeat(some, LARGE_ROWS // 50))
+    rows = pa.RecordBatchReader.from_batches(some.schema, repeat(some, LARGE_ROWS // 50))
     lance.write_dataset(rows, json.loads(answer)["location"])
     return target
 

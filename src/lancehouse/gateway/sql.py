@@ -37,7 +37,7 @@ MAX_RANGES = 2_000
 MAX_REGEXES = 20
 """A regular expression may take ten megabytes once it is compiled."""
 MAX_TERMS = 300_000
-"""Nodes of the tree once Lance has replaced `coalesce` and the like, which repeats their arguments."""
+"""Nodes of the tree once Lance has replaced `coalesce`, CASE and the like, which repeats their parts."""
 MAX_COPIES = 8
 """How often columns may be part of one computed value: values are computed for thousands of rows at once."""
 MAX_CONSTANT = 1_000
@@ -110,7 +110,9 @@ LOOKING_UP = frozenset({"array_has_all", "array_has_any", "arrays_overlap", "lis
 """Functions that take a list of literals as it is, and do not repeat it for each row."""
 
 REPEATED = frozenset({"coalesce", "ifnull", "nvl", "nvl2"})
-"""Functions whose arguments Lance repeats: each time that one stands in another triples the time and memory."""
+"""Functions whose arguments Lance repeats, as it does with what is BETWEEN."""
+REPEATS = 3
+"""How many times as much time and memory each of them takes that stands in another."""
 
 REGEXES = frozenset(name for name in FUNCTIONS if name.startswith("regexp_"))
 
@@ -499,8 +501,8 @@ class _Writer:
         """Comparisons by size in the chain of AND that is being written."""
         self._nesting = 0
         self._terms = 0
-        self._repeats = 0
-        """How many functions whose arguments are repeated stand around what is being written."""
+        self._weight = 1
+        """How often Lance repeats what is being written, because of what stands around it."""
         self._negations = 0
         """How many NOT stand before what is being written."""
 
@@ -517,12 +519,21 @@ class _Writer:
             raise _refuse(self._field, f"{_name_of(tree)} is not allowed here")
         if depth > MAX_DEPTH:
             raise _refuse(self._field, f"it has more than {MAX_DEPTH} operators inside each other, or in one chain")
-        self._terms += 3**self._repeats
+        self._terms += self._weight
         if self._terms > MAX_TERMS:
-            raise _refuse(self._field, f"it becomes more than {MAX_TERMS:,} terms: put fewer coalesce into each other")
+            raise _refuse(
+                self._field, f"it becomes more than {MAX_TERMS:,} terms: put fewer coalesce and CASE into each other"
+            )
         if kind in _BINARY:
             return self._write_binary(tree, depth)
         return _WRITERS[kind](self, tree, depth + 1)
+
+    @contextmanager
+    def _repeated(self, times: int) -> Iterator[None]:
+        """Lance repeats what is written inside."""
+        self._weight *= times
+        yield
+        self._weight //= times
 
     def _write_inside(self, tree: Any, depth: int) -> _Size:
         """Write what Lance's parser reads one level further down."""
@@ -612,7 +623,8 @@ class _Writer:
         return _SMALL
 
     def _write_between(self, tree: exp.Between, depth: int, negated: str = "") -> _Size:
-        self.write(tree.this, depth)
+        with self._repeated(REPEATS):
+            self.write(tree.this, depth)
         self.words += [negated, "BETWEEN"] if negated else ["BETWEEN"]
         self._write_inside(tree.args["low"], depth)
         self.words.append("AND")
@@ -688,9 +700,8 @@ class _Writer:
         if self._regexes > MAX_REGEXES:
             raise _refuse(self._field, f"it has more than {MAX_REGEXES} regular expressions")
         self.words += [tree.this, "("]
-        self._repeats += name in REPEATED
-        sizes = self._write_list(tree.expressions, depth)
-        self._repeats -= name in REPEATED
+        with self._repeated(REPEATS if name in REPEATED else 1):
+            sizes = self._write_list(tree.expressions, depth)
         self.words.append(")")
         if name in LOOKING_UP and len(sizes) == 2 and sizes[0].copies and not sizes[1].copies:
             sizes = sizes[:1]
@@ -726,14 +737,19 @@ class _Writer:
         return size
 
     def _write_case(self, tree: exp.Case, depth: int) -> _Size:
+        branches = tree.args["ifs"]
+        # One that is true or false becomes a chain of OR, in which each condition stands for every one that follows.
+        times = 1 if any(isinstance(branch.args["true"], exp.Literal) for branch in branches) else len(branches) + 2
+        sizes = []
         self.words.append("CASE")
         if tree.this:
-            self._write_inside(tree.this, depth)
-        sizes = []
-        for branch in tree.args["ifs"]:
+            with self._repeated(times):
+                self._write_inside(tree.this, depth)
+        for branch in branches:
             self._count_operator()
             self.words.append("WHEN")
-            self._write_inside(branch.this, depth)
+            with self._repeated(times):
+                self._write_inside(branch.this, depth)
             self.words.append("THEN")
             sizes.append(self._write_inside(branch.args["true"], depth))
         if tree.args.get("default"):
