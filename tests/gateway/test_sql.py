@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -13,7 +15,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.gateway.sql import MAX_DEPTH, MAX_NESTING, Value, rewrite_condition, rewrite_value
+from lancehouse.gateway.sql import (
+    FUNCTIONS,
+    MAX_CONSTANT,
+    MAX_COPIES,
+    MAX_DEPTH,
+    MAX_LENGTH,
+    MAX_NESTING,
+    MAX_OPERATORS,
+    MAX_REGEXES,
+    MAX_TOKENS,
+    Value,
+    rewrite_condition,
+    rewrite_value,
+)
 from tests.gateway.sql_grammar import Grammar
 
 COUNT = 8
@@ -163,3 +178,28 @@ def test_a_recursion_too_deep_is_the_callers_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lancehouse.gateway.sql.MAX_NESTING", 100_000)
     with pytest.raises(InvalidInputError, match="nested too deeply"):
         rewrite_condition("(" * 5_000 + "b" + ")" * 5_000, "filter")
+
+
+def test_the_page_lists_what_is_allowed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
+    section = page.partition("## SQL that callers send\n")[2].partition("\n## ")[0]
+    rows = section.partition("| functions |")[2]
+    assert set(re.findall(r"`(\w+)`", rows)) == FUNCTIONS
+    for limit in (MAX_LENGTH, MAX_TOKENS, MAX_DEPTH, MAX_NESTING, MAX_OPERATORS, MAX_REGEXES, MAX_COPIES, MAX_CONSTANT):
+        assert f"{limit:,}" in section
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "day >= date '2026-01-31'",
+        "at < timestamp '2026-01-31 12:00:00' - interval '1 day'",
+        "`any name` = 'it''s \\'",
+        "meta.lang ILIKE 'e%' AND tags[1] IS NOT NULL",
+        "NOT (id BETWEEN 1 AND 2 OR id NOT IN (3, -4))",
+        "CASE WHEN b THEN x ELSE y END % 2 = cast(z AS int)",
+        "z::double / 2 != 1e3",
+    ],
+)
+def test_what_the_page_shows_is_taken(sql: str) -> None:
+    assert rewrite_condition(sql, "filter")
