@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -197,3 +200,23 @@ def test_a_large_batch_takes_little_memory(server: Served, soak: bool) -> None:
     with attacked(server, soak=soak):
         assert create(server, "large", body).status == 200
     ask(server, "POST", "/lance/main/v1/table/db$large/drop", b"{}")
+
+
+def test_a_long_value_of_many_rows_is_sent_in_parts(server: Served, soak: bool) -> None:
+    """A dictionary has it once; an answer has it in each row."""
+    count, size = 10_000, 100_000
+    kind = pa.DictionaryArray.from_arrays(np.zeros(count, "i1"), pa.array(["x" * size]))
+    assert (
+        create(server, "long", stream(batch(kind=kind, within=pa.StructArray.from_arrays([kind], ["a"])))).status == 200
+    )
+    connection = HTTPConnection(urlsplit(server.uri).netloc, timeout=250)
+    asked = json.dumps({"k": 0, "vector": {}}).encode()
+    read = 0
+    with attacked(server, soak=soak):
+        connection.request("POST", "/lance/main/v1/table/db$long/query", asked, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        while part := answer.read(MIB):
+            read += len(part)
+    connection.close()
+    assert read > 2 * count * size
+    ask(server, "POST", "/lance/main/v1/table/db$long/drop", b"{}")

@@ -158,6 +158,47 @@ def test_many_columns_are_refused(target: Target, soak: bool, columns: object) -
     assert said.startswith("columns: ")
 
 
+def _nested(levels: int) -> object:
+    query: object = {"match": {"terms": "abc", "column": "s"}}
+    for _ in range(levels):
+        query = {"boolean": {"must": [query], "must_not": [], "should": []}}
+    return {"structured_query": {"query": query}}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"string_query": {"query": "abc " * 400_000, "columns": ["s"]}},
+        {"string_query": {"query": "abc", "columns": ["s"] * 100_000}},
+        {"structured_query": {"query": {"phrase": {"terms": "abc " * 100_000, "column": "s"}}}},
+        *map(_nested, (60, 150, 300)),
+    ],
+    ids=["words", "columns", "a phrase", "60 deep", "150 deep", "300 deep"],
+)
+def test_full_text_queries_are_bounded(target: Target, soak: bool, query: object) -> None:
+    """They ended the process, or took minutes."""
+    with attacked(target.server, soak=soak):
+        refused(*target.query("true", full_text_query=query))
+        refused(*target.post(f"table/{target.id}/analyze_plan", {**QUERY, "full_text_query": query}))
+        refused(*target.post(f"table/{target.id}/explain_plan", {"query": {**QUERY, "full_text_query": query}}))
+
+
+@pytest.mark.parametrize(
+    "search",
+    [{"k": 2**31 - 1}, {"offset": 2**31 - 1}, {"refine_factor": 2**31 - 1}, {"ef": 2**31 - 1}],
+    ids=["k", "offset", "refine_factor", "ef"],
+)
+def test_searches_for_billions_of_rows_are_refused(target: Target, soak: bool, search: dict[str, int]) -> None:
+    """Room for them was allocated before anything was found, which ended the process."""
+    body = {**QUERY, "vector": {"single_vector": [0.5] * 8}, "vector_column": "v", **search}
+    with attacked(target.server, soak=soak):
+        refused(*target.post(f"table/{target.id}/query", body))
+        refused(*target.post(f"table/{target.id}/analyze_plan", body))
+        refused(*target.post(f"table/{target.id}/explain_plan", {"query": body}))
+        words = {"string_query": {"query": "abc", "columns": ["s"]}}
+        assert target.query("true", full_text_query=words, k=2**31 - 1)[0] in (200, 400)
+
+
 def test_large_filters_at_once_stay_small(target: Target, soak: bool) -> None:
     sql = " OR ".join(f"(id = {number} AND s LIKE '%{number}')" for number in range(9_000))
     with attacked(target.server, soak=soak), ThreadPoolExecutor(16) as callers:

@@ -1,4 +1,4 @@
-"""Where SQL stands in the requests of the protocol."""
+"""Where SQL stands in the requests of the protocol, and searches."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel
 
+from lancehouse.gateway.searches import check_search
 from lancehouse.gateway.sql import MAX_CONSTANT, MAX_DEPTH, MAX_OPERATORS, Value, rewrite_condition, rewrite_value
 
 MAX_WRITTEN = 64 << 20
@@ -47,15 +48,17 @@ _CONDITIONS: dict[type[BaseModel], tuple[str, ...]] = {
 
 
 def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
-    """The request with all SQL in it parsed and written anew.
+    """The request with all SQL in it parsed and written anew, and what it searches for checked.
 
     Args:
         request: any request; those without SQL are returned as they are.
         count: counts rows of a table. It is asked only where an update sets a long literal.
 
     Raises:
-        InvalidInputError: SQL that is not allowed, or exceeds a limit.
+        InvalidInputError: SQL that is not allowed, or something that exceeds a limit.
     """
+    if isinstance(request, QueryTableRequest | AnalyzeTableQueryPlanRequest):
+        check_search(request)
     changes: dict[str, Any] = {
         field: rewrite_condition(text, field)
         for field in _CONDITIONS.get(type(request), ())

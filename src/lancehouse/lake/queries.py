@@ -8,6 +8,7 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance_namespace import (
     AnalyzeTableQueryPlanRequest,
     ExplainTableQueryPlanRequest,
@@ -30,6 +31,7 @@ VECTOR_COLUMN = "vector"
 DEFAULT_K = 10
 
 BATCHES_AHEAD = 2
+TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 PART_BYTES = 1 << 20
 """Of an answer that are handed over together, if rows are small."""
 
@@ -53,8 +55,8 @@ class Queries(LanceNamespace):
             sink = _Parts()
             schema = _without_dictionaries(asked.projected_schema)
             with pa.ipc.new_file(sink, schema) as file:
-                for batch in _batches(dataset, request, asked):
-                    file.write_batch(batch if batch.schema.equals(schema) else batch.cast(schema))
+                for batch in _in_values(_batches(dataset, request, asked), schema):
+                    file.write_batch(batch)
                     if sink.held >= PART_BYTES:
                         yield sink.take()
         yield sink.take()
@@ -93,6 +95,33 @@ class _Parts(io.RawIOBase):
         """What was written since it was asked last."""
         parts, self._parts, self.held = self._parts, [], 0
         return b"".join(parts)
+
+
+def _in_values(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches with the values of dictionaries instead of them, in parts: many rows may have the same long value."""
+    for batch in found:
+        if batch.schema.equals(schema):
+            yield batch
+            continue
+        size = sum(map(_valued_size, batch.columns))
+        rows = max(1, batch.num_rows * PART_BYTES // max(size, 1))
+        for first in range(0, batch.num_rows, rows):
+            yield batch.slice(first, rows).cast(schema)
+
+
+def _valued_size(array: pa.Array[Any]) -> int:
+    """The bytes of all texts that an array has in dictionaries."""
+    if isinstance(array, pa.DictionaryArray):
+        values: Any = array.dictionary
+        if values.type not in TEXTS:
+            return 0
+        lengths: Any = pc.binary_length(values).cast(pa.int64())
+        return int(pc.sum(lengths.take(array.indices)).as_py() or 0)
+    if isinstance(array, pa.StructArray):
+        return sum(_valued_size(array.field(index)) for index in range(array.type.num_fields))
+    if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _valued_size(array.flatten())
+    return 0
 
 
 def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
