@@ -15,20 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.gateway.sql import (
-    FUNCTIONS,
-    MAX_CONSTANT,
-    MAX_COPIES,
-    MAX_DEPTH,
-    MAX_LENGTH,
-    MAX_NESTING,
-    MAX_OPERATORS,
-    MAX_REGEXES,
-    MAX_TOKENS,
-    Value,
-    rewrite_condition,
-    rewrite_value,
-)
+from lancehouse.gateway import searches, sql, sql_requests
+from lancehouse.gateway.sql import FUNCTIONS, MAX_DEPTH, MAX_NESTING, Value, rewrite_condition, rewrite_value
 from tests.gateway.sql_grammar import Grammar
 
 COUNT = 8
@@ -180,17 +168,17 @@ def test_a_recursion_too_deep_is_the_callers_error(monkeypatch: pytest.MonkeyPat
         rewrite_condition("(" * 5_000 + "b" + ")" * 5_000, "filter")
 
 
-def test_the_page_lists_what_is_allowed() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
-    section = page.partition("## SQL that callers send\n")[2].partition("\n## ")[0]
-    rows = section.partition("| functions | |")[2]
-    assert set(re.findall(r"`(\w+)`", rows)) == FUNCTIONS
-    for limit in (MAX_LENGTH, MAX_TOKENS, MAX_DEPTH, MAX_NESTING, MAX_OPERATORS, MAX_REGEXES, MAX_COPIES, MAX_CONSTANT):
-        assert f"{limit:,}" in section
+def test_the_page_that_errors_name_has_the_limits_and_functions() -> None:
+    title, page = re.findall(r"“(.+)” in (\S+)", sql.DOCS)[0]
+    section = (Path(__file__).parents[2] / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    settings = [*vars(sql).items(), *vars(searches).items(), *vars(sql_requests).items()]
+    for limit in (value for name, value in settings if name.startswith("MAX_")):
+        assert f"{limit:,}" in section or f"{limit >> 20} MB" in section, limit
+    assert set(re.findall(r"`(\w+)`", section.partition("| functions | |")[2])) == FUNCTIONS
 
 
 @pytest.mark.parametrize(
-    "sql",
+    "condition",
     [
         "day >= date '2026-01-31'",
         "at < timestamp '2026-01-31 12:00:00' - interval '1 day'",
@@ -201,5 +189,5 @@ def test_the_page_lists_what_is_allowed() -> None:
         "z::double / 2 != 1e3",
     ],
 )
-def test_what_the_page_shows_is_taken(sql: str) -> None:
-    assert rewrite_condition(sql, "filter")
+def test_what_the_page_shows_is_taken(condition: str) -> None:
+    assert rewrite_condition(condition, "filter")
