@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 
@@ -59,7 +59,12 @@ def rows(dataset: Any, filter: str) -> list[int] | None:
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms().map(lambda random: Grammar(random).filter()))
 def test_a_rewritten_filter_selects_the_same_rows(dataset: Any, original: str) -> None:
-    rewritten = rewrite_condition(original, "filter")
+    try:
+        rewritten = rewrite_condition(original, "filter")
+    except InvalidInputError as error:
+        # Few of them put a value together from too many columns.
+        assume("put together from more than" not in str(error))
+        raise
     assert rows(dataset, rewritten) == rows(dataset, original), (original, rewritten)
 
 
