@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote, unquote, urlsplit
@@ -115,6 +116,32 @@ def is_inside(location: str, roots: Iterable[str]) -> bool:
     except InvalidInputError:
         return False
     return any(place.startswith(key(root)) for root in roots)
+
+
+def find_link(location: str, roots: Iterable[str], kind: str = "lance") -> str | None:
+    """A symbolic link on the way from one of these places to one that lies below it as it is written; None if none is.
+
+    Raises:
+        InvalidInputError: one of them is no location at all.
+    """
+    place = parse(location, kind)
+    if place.store != "file":
+        return None  # object stores have no links
+    for root in roots:
+        if (rest := names_below(parse(root, kind), place)) is not None:
+            return next(filter(os.path.islink, accumulate(rest[1], os.path.join, initial=rest[0])), None)
+    return None
+
+
+def names_below(root: ParsedLocation, place: ParsedLocation) -> tuple[str, tuple[str, ...]] | None:
+    """The path of a root without symlinks, and the names from there to a place; None if it is not below."""
+    if root.store != place.store:
+        return None
+    real = os.path.realpath(root.path) if root.store == "file" else root.path
+    for start in (root.segments, tuple(filter(None, real.split("/")))):
+        if len(place.segments) > len(start) and place.segments[: len(start)] == start:
+            return real, place.segments[len(start) :]
+    return None
 
 
 def parse(location: str, kind: str) -> ParsedLocation:

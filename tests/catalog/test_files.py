@@ -155,3 +155,15 @@ def test_object_store_that_fails(storage: dict[str, str]) -> None:
     with pytest.raises(ServiceUnavailableError, match="s3://missing/x cannot be written") as caught:
         files.write("s3://missing/x", b"")
     assert "secret-of-the-test" not in str(caught.value)
+
+
+@pytest.mark.parametrize("link", ["metadata", "metadata/v1.json"])
+def test_links_are_not_followed(tmp_path: Path, link: str) -> None:
+    root = tmp_path / "warehouse" / "t"
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "v1.json").write_bytes(b"secret")
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(tmp_path / "aside" / link.removeprefix("metadata").strip("/"))
+    files = Files(Warehouse(1, "main", str(tmp_path / "warehouse")))
+    with pytest.raises(InvalidInputError, match="symlink on the way"):
+        files.read(str(root / "metadata" / "v1.json"))

@@ -90,18 +90,20 @@ def test_pages_hold_what_a_caller_may_read(
 
 
 def test_a_page_is_one_read(filled: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[object] = []
+    """It takes the rows that it shows, and one more to know whether that is all."""
+    reads: list[int] = []
     read = Database.read
 
     def counted(database: Database, work: Callable[[Tx], Any]) -> Any:
-        reads.append(work)
-        return read(database, work)
+        found = read(database, work)
+        reads.append(len(found))
+        return found
 
     monkeypatch.setattr(Database, "read", counted)
     _, token = listing.lance_tables(filled.database, caller, main, None, 2)
-    assert len(reads) == 1
-    listing.lance_tables(filled.database, caller, main, token, 30)
-    assert len(reads) == 2
+    assert reads == [3]
+    listing.lance_tables(filled.database, caller, main, token, 20)
+    assert reads == [3, 21]
 
 
 def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Warehouse, caller: Caller) -> None:

@@ -106,6 +106,8 @@ REFUSED: list[tuple[Callable[[FolderNamespace, list[str]], object], type[Excepti
     (lambda n, t: add(n, t, {"name": "x", "virtual_column": VIRTUAL}), UnsupportedOperationError),
     (lambda n, t: add(n, t, {"name": "x", "expression": "1"}, branch="none"), TableBranchNotFoundError),
     (lambda n, t: alter(n, t, {"path": "zz", "rename": "y"}), TableColumnNotFoundError),
+    (lambda n, t: alter(n, t, {"path": "s", "rename": "a\0b"}), InvalidInputError),
+    (lambda n, t: add(n, t, {"name": "a\0b", "expression": "id"}), InvalidInputError),
     (lambda n, t: alter(n, t, {"path": "s", "rename": "id"}), TableSchemaValidationError),
     (lambda n, t: alter(n, t, {"path": "s", "data_type": {"type": "int32"}}), TableSchemaValidationError),
     (lambda n, t: alter(n, t, {"path": "s", "data_type": {"type": "zzz"}}), TableSchemaValidationError),

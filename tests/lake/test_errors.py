@@ -35,6 +35,7 @@ from lance_namespace import (
     TableVersionNotFoundError,
     ThrottlingError,
     UnauthenticatedError,
+    UnsupportedOperationError,
 )
 
 from lancehouse.errors import CommitStateUnknownError
@@ -92,6 +93,10 @@ def append_to(column: pa.Field[Any]) -> Callable[[Dataset], object]:
     return lambda d: lance.write_dataset(rows, lance.write_dataset(rows, f"{d.uri}-new"), mode="append")
 
 
+def nested_update(d: Dataset) -> object:
+    return lance.write_dataset(pa.table({"s": [{"a": 1}]}), f"{d.uri}-new").update({"s.a": "2"})
+
+
 def stale(d: Dataset) -> object:
     d.delete("id = 1")
     operation = lance.LanceOperation.Overwrite(d.schema, [])
@@ -116,6 +121,7 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
     ("no branch, delete", lambda d: d.branches.delete("none"), TableBranchNotFoundError),
     ("no branch, from", lambda d: d.create_branch("x", ("none", None)), TableBranchNotFoundError),
     ("branch's name", lambda d: d.create_branch("a b"), InvalidInputError),
+    ("branch's name, a step", lambda d: d.create_branch("."), InvalidInputError),
     ("branch main", lambda d: d.branches.delete("main"), InvalidInputError),
     (
         "branch in use",
@@ -145,6 +151,9 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
     ("filter, argument", lambda d: d.count_rows("date_part('zz', cast(id as timestamp)) = 1"), InvalidInputError),
     ("filter, division", lambda d: d.count_rows("id / (id - id) = 1"), InvalidInputError),
     ("columns, literal", lambda d: d.to_table(columns={"x": "1"}), InvalidInputError),
+    ("columns, cast", lambda d: d.to_table(columns={"x": "cast('x' as int)"}), InvalidInputError),
+    ("columns, division", lambda d: d.to_table(columns={"x": "id / (id - id)"}), InvalidInputError),
+    ("columns, number", lambda d: d.scanner(limit=1 << 63), InvalidInputError),
     ("columns", lambda d: d.to_table(columns=["zz"]), TableColumnNotFoundError),
     ("columns, expression", lambda d: d.to_table(columns={"x": "zz + 1"}), TableColumnNotFoundError),
     ("search, column", search(column="zz"), TableColumnNotFoundError),
@@ -155,11 +164,15 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
     ("search, probes", search(minimum_nprobes=3, maximum_nprobes=2), InvalidInputError),
     ("search, no probes", search(nprobes=0), InvalidInputError),
     ("search, ef", search(ef=0), InvalidInputError),
+    ("search, refine too much", search(refine_factor=1 << 40), InvalidInputError),
     ("search, refine", search(refine_factor=0), InvalidInputError),
     ("text, no index", lambda d: d.to_table(full_text_query="word"), InvalidInputError),
     ("text, column", lambda d: d.to_table(full_text_query={"query": "a", "columns": ["zz"]}), TableColumnNotFoundError),
+    ("text, path", lambda d: d.to_table(full_text_query={"query": "a", "columns": ["."]}), InvalidInputError),
     ("text, number", lambda d: d.to_table(full_text_query={"query": "a", "columns": ["id"]}), InvalidInputError),
     ("update, column", lambda d: d.update({"zz": "1"}), TableColumnNotFoundError),
+    ("update, division", lambda d: d.update({"id": "id / (id - id)"}), InvalidInputError),
+    ("update, in a struct", nested_update, UnsupportedOperationError),
     ("update, expression", lambda d: d.update({"id": "1 +"}), InvalidInputError),
     ("update, type", lambda d: d.update({"id": "'abc'"}), InvalidInputError),
     ("update, filter", lambda d: d.update({"id": "1"}, where="zz = 1"), TableColumnNotFoundError),
@@ -173,6 +186,7 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
     ("alter, cast", lambda d: d.alter_columns({"path": "s", "data_type": pa.int32()}), TableSchemaValidationError),
     ("alter, nothing", lambda d: d.alter_columns({"path": "s"}), InvalidInputError),
     ("drop, column", lambda d: d.drop_columns(["zz"]), TableColumnNotFoundError),
+    ("drop, long column", lambda d: d.drop_columns(["z" * 400]), TableColumnNotFoundError),
     ("drop, all", lambda d: d.drop_columns(["id", "s", "b", "v", "l"]), InvalidInputError),
     ("metadata, column", lambda d: d.update_field_metadata({"zz": {"a": "b"}}), TableColumnNotFoundError),
     ("append, type", lambda d: d.insert(pa.table({"id": ["a"]})), TableSchemaValidationError),
@@ -212,6 +226,30 @@ def test_texts_of_pylance(dataset: Dataset, act: Callable[[Dataset], object], ex
     assert str(raised.value).startswith("table wh.t: ")
     assert ".rs:" not in str(raised.value)
     assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda strict: strict.insert(pa.table({"id": pa.array([None], pa.int64())})),
+        lambda strict: strict.update({"id": "NULL"}),
+    ],
+    ids=["append", "update"],
+)
+def test_a_null_that_a_column_does_not_allow(tmp_path: Path, act: Callable[[Dataset], object]) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    strict = lance.write_dataset(pa.table({"id": [1]}, schema=schema), tmp_path / "strict")
+    with pytest.raises(TableSchemaValidationError) as refused, translated("table wh.t"):
+        act(strict)
+    assert "dataset.alter_columns({'path': 'id', 'nullable': True})" in str(refused.value)
+    strict.alter_columns({"path": "id", "nullable": True})  # as it says
+    act(strict)
+
+
+def test_a_name_that_arrow_cannot_hand_over(dataset: Dataset) -> None:
+    """Rust panics of it, and the caller has named it."""
+    with pytest.raises(InvalidInputError, match="NulError"), translated("table wh.t"):
+        _ = dataset.scanner({"a\0b": "id"}).projected_schema
 
 
 REFUSALS = [

@@ -83,6 +83,22 @@ def test_a_module_that_is_imported_changes(folder: Path, code: str, changed: str
     assert f"changed since: module {name}" == Fingerprint(now).explain_difference(parts)
 
 
+EDITED = """from helper import score as function
+from importlib import reload
+from pathlib import Path
+import deep
+fingerprint({"column": function})
+Path("deep.py").write_text("FACTOR = 2")
+reload(deep)"""
+
+
+def test_a_module_that_is_edited_after_it_was_used(folder: Path) -> None:
+    """Workers may have imported it before, so nobody knows which of the two they use."""
+    digest, _, doubts = taken(folder, EDITED)
+    assert ["the module deep was edited in this session" in doubt for doubt in doubts] == [True]
+    assert taken(folder, BY_NAME)[0] != digest  # a new session has the new source alone
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

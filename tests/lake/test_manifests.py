@@ -422,3 +422,25 @@ def test_where_manifests_lie(location: str) -> None:
     assert folder is not None
     for branch in (None, "main", "a/b"):
         assert any((folder / folder_of(branch)).glob("*.manifest"))
+
+
+@pytest.mark.parametrize(
+    "file", ["../other/_versions/1.manifest", "_versions/../../x", "/etc/passwd", "", "_versions//x"]
+)
+def test_no_name_leads_out_of_the_table(tmp_path: Path, file: str) -> None:
+    theirs = tmp_path / "other" / "_versions" / "1.manifest"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    (tmp_path / "own" / "_versions").mkdir(parents=True)
+    files = Manifests(str(tmp_path / "own"))
+    for call in (
+        lambda: files.find(file),
+        lambda: files.exists(file),
+        lambda: files.finish(file, "_versions/2.manifest"),
+        lambda: files.finish("_versions/2.manifest", file),
+        lambda: files.move(file, "_staging/x"),
+        lambda: files.discard(file),
+    ):
+        with pytest.raises(InvalidInputError, match="is no file below"):
+            call()
+    assert theirs.read_bytes() == b"theirs"

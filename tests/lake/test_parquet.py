@@ -27,7 +27,12 @@ from tests.schema.storable import LEGACY_BLOB, STORABLE, label
 class Nowhere:
     """A confinement that opens nothing but the table itself."""
 
+    reads_rows = True
+
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
+        raise AssertionError(location)
+
+    def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
         raise AssertionError(location)
 
     def require_base(self, base: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from lance_namespace import (
     UpdateTableSchemaMetadataRequest,
 )
 
+from lancehouse.lake.versions import millis
 from lancehouse.paging import token_after
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import Store
@@ -249,3 +251,10 @@ def test_transactions(both: Both) -> None:
     by_uuid = namespace.describe_transaction(DescribeTransactionRequest(id=[*table, uuid]))
     assert by_uuid.properties is not None
     assert by_uuid.properties["version"] == "3"
+
+
+def test_a_time_is_in_the_millisecond_that_history_tells() -> None:
+    for ms in range(2_150_000_000_000, 2_150_000_001_000):
+        told = datetime.fromtimestamp(ms / 1000, UTC)
+        local = told.astimezone().replace(tzinfo=None)
+        assert {ms} == {millis(told), millis(local), millis(told + timedelta(microseconds=999))}

@@ -135,11 +135,11 @@ def test_two_changes_in_one_tick(tmp_path: Path) -> None:
 
 def test_whole_seconds_are_trusted_later() -> None:
     now = 1_800_000_000_000_000_000
-    assert watching._is_settled(now - 51_000_000, now)
-    assert not watching._is_settled(now - 49_000_000, now)
-    assert not watching._is_settled(now + 1, now)
-    assert not watching._is_settled(now - 2_000_000_000, now)
-    assert watching._is_settled(now - 3_000_000_000, now)
+    assert watching.is_settled(now - 51_000_000, now)
+    assert not watching.is_settled(now - 49_000_000, now)
+    assert not watching.is_settled(now + 1, now)
+    assert not watching.is_settled(now - 2_000_000_000, now)
+    assert watching.is_settled(now - 3_000_000_000, now)
 
 
 MOUNTINFO = r"""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import lance
@@ -14,149 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lance import DatasetBasePath
-from lance.blob import blob_array, blob_field
 from lance_namespace import (
     CreateNamespaceRequest,
     DropTableRequest,
-    LanceNamespace,
     RegisterTableRequest,
     connect,
 )
-from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from lancehouse.catalog.callers import Grant, Role
-from lancehouse.catalog.opening import open_database
-from lancehouse.catalog.principals import Principals
 from tests.live.gateways import ask
-from tests.servers.lancehouse import Served, start_lancehouse
+from tests.security.house import PNG, SECRET, House, every_way, principals, stream, with_blob
+from tests.servers.lancehouse import start_lancehouse
 from tests.servers.reference import Reference
-
-SECRET = b"the signing key of the server"
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class House:
-    """A server with principals: an admin, a writer of each of two namespaces, and folders beside its warehouse."""
-
-    served: Served
-    folder: Path
-    tokens: dict[str, str] = field(repr=False)
-
-    @property
-    def secret(self) -> Path:
-        """A file of the server's own."""
-        return self.folder / "secret.png"
-
-    def client(self, who: str) -> LanceNamespace:
-        """The `iceberg` client."""
-        return connect("iceberg", {"endpoint": self.served.iceberg, "auth_token": self.tokens[who]})
-
-    def pyiceberg(self, who: str) -> Catalog:
-        """Iceberg's own client."""
-        return load_catalog("c", type="rest", uri=self.served.iceberg, token=self.tokens[who], warehouse="main")
-
-    def place(self, *names: str) -> str:
-        """A place in the warehouse."""
-        return str(self.served.location.joinpath(*names))
-
-    def register(self, who: str, namespace: str, name: str) -> None:
-        """Make a table of the dataset that lies at its default place."""
-        place = self.place(namespace, name)
-        self.client(who).register_table(RegisterTableRequest(id=["main", namespace, name], location=place))
-
-    def send(self, who: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        """Status and body of an answer."""
-        headers = {"authorization": f"Bearer {self.tokens[who]}", "content-type": "application/json"}
-        heard = ask(self.served, method, path, None if body is None else json.dumps(body).encode(), headers)
-        return heard.status, heard.body
-
-    def query(self, who: str, table: str, backend: str = "main") -> tuple[int, bytes]:
-        """All rows, through the gateway."""
-        return self.send(who, "POST", f"/lance/{backend}/v1/table/{table}/query", {"k": 100, "vector": {}})
-
-    def plan(self, who: str, namespace: str, table: str) -> tuple[int, bytes]:
-        """A scan, planned by the server; instead of the answer, the bytes of all files that it names."""
-        status, body = self.send(who, "POST", f"/iceberg/v1/main/namespaces/{namespace}/tables/{table}/plan", {})
-        if status != 200:
-            return status, body
-        files = [task["data-file"]["file-path"] for task in json.loads(body)["file-scan-tasks"]]
-        return status, str([pq.read_table(file).to_pylist() for file in files]).encode()
-
-    def console(self, who: str, what: str, table: str, **more: Any) -> tuple[int, bytes]:
-        """A question of the console about a table of namespace a."""
-        query = "&".join(f"{key}={quote(str(value))}" for key, value in more.items())
-        return self.send(who, "GET", f"/console/v1/{what}?in=main&level=a&level={table}&{query}")
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """The server; `blob_roots` of its warehouse name one folder beside it."""
-    folder = tmp_path_factory.mktemp("house")
-    (folder / "blobs").mkdir()
-    db = f"sqlite:///{folder / 'catalog.db'}"
-    config = folder / "server.yaml"
-    warehouse = {"location": str(folder / "warehouse"), "blob_roots": [str(folder / "blobs")]}
-    backends = {"files": {"impl": "dir", "properties": {"root": str(folder / "files")}}}
-    config.write_text(json.dumps({"warehouses": {"main": warehouse}, "backends": backends}))
-    tokens = _principals(db, root=Grant(Role.ADMIN))
-    with start_lancehouse(folder, db=db, options=["--config", str(config)]) as served:
-        house = House(served, folder, tokens)
-        house.secret.write_bytes(PNG + SECRET)
-        for name in ("a", "b"):
-            house.client("root").create_namespace(CreateNamespaceRequest(id=["main", name]))
-        grants = {"alice": Grant(Role.WRITER, "main", ("a",)), "bob": Grant(Role.WRITER, "main", ("b",))}
-        tokens |= _principals(db, **grants)
-        victim = pa.table({"id": [1], "text": ["rows of bob"]})
-        lance.write_dataset(victim, house.place("b", "victim"))
-        house.register("bob", "b", "victim")
-        yield house
-
-
-def _principals(db: str, **grants: Grant) -> dict[str, str]:
-    database = open_database(db)
-    try:
-        principals = Principals(database, ["rooted"])
-        for name, grant in grants.items():
-            principals.create(name, [grant])
-        return {name: principals.create_token(name, "test") for name in grants}
-    finally:
-        database.close()
-
-
-def with_blob(house: House, name: str, *values: str | bytes | None, **more: Any) -> None:
-    """A table of Alice's with blobs in a column, and in a struct, as a hostile writer makes it."""
-    blobs = blob_array(list(values))
-    inside = pa.StructArray.from_arrays([blobs], fields=[blob_field("inner")])
-    columns = pa.schema([pa.field("id", pa.int64()), blob_field("b"), pa.field("s", inside.type)])
-    rows = pa.table([pa.array(range(len(values)), pa.int64()), blobs, inside], schema=columns)
-    options = {"data_storage_version": "2.2", "allow_external_blob_outside_bases": True, **more}
-    lance.write_dataset(rows, house.place("a", name), **options)
-    house.register("alice", "a", name)
-
-
-def every_way(house: House, who: str, table: str) -> dict[str, tuple[int, bytes]]:
-    """A table of namespace a, read in each way that the server offers."""
-    operations = {
-        "count_rows": {},
-        "stats": {},
-        "index/list": {},
-        "explain_plan": {"query": {"k": 1, "vector": {}}},
-        "analyze_plan": {"k": 1, "vector": {}},
-        "delete": {"predicate": "false"},
-        "update": {"predicate": "false", "updates": [["id", "1"]]},
-    }
-    return {
-        "query": house.query(who, f"a${table}"),
-        "plan": house.plan(who, "a", table),
-        **{name: house.console(who, name, table) for name in ("rows", "count", "fragments", "indices")},
-        **{
-            name: house.send(who, "POST", f"/lance/main/v1/table/a${table}/{name}", body)
-            for name, body in operations.items()
-        },
-    }
 
 
 @pytest.mark.parametrize("scheme", ["file://{}", "file:{}"])
@@ -283,6 +152,17 @@ def test_a_file_of_blobs_that_is_a_link_is_not_followed(house: House) -> None:
         assert (status, SECRET in body) == (403, False)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_places_of_others_are_not_looked_at_to_register_them(house: House, there: bool) -> None:
+    place = house.folder / f"foreign_{there}"
+    if there:
+        lance.write_dataset(pa.table({"id": [1]}), str(place))
+    path = "/lance/main/v1/table/a$foreign/register"
+    for location in (str(place), f"file://{place}", house.place("b", place.name)):
+        status, body = house.send("alice", "POST", path, {"location": location})
+        assert (status, b"no Lance dataset" in body) in ((400, False), (403, False))
+
+
 # Iceberg's tables
 
 
@@ -350,7 +230,10 @@ def test_statistics_of_others_are_not_taken(
 
 @pytest.mark.parametrize(
     "name",
-    ["..%2Fprivate%2Fvictim", "..", "%2Fetc", "a%2F..%2F..%2Fprivate%2Fvictim", "..%5Cvictim", "a%5Cb", "a%00b", "."],
+    [
+        *("..%2Fprivate%2Fvictim", "..", "%2Fetc", "a%2F..%2F..%2Fprivate%2Fvictim", "..%5Cvictim", "a%5Cb", "a%00b"),
+        *(".", "..%252Fprivate%252Fvictim", "%252e%252e", "a%255Cb"),
+    ],
 )
 @pytest.mark.parametrize(
     ("operation", "body"),
@@ -370,7 +253,7 @@ def test_names_do_not_lead_out_of_a_folder(house: House, name: str, operation: s
     private = house.folder / "private" / "victim.lance"
     if not private.exists():
         lance.write_dataset(pa.table({"text": ["private rows"]}), str(private))
-    data = _stream(pa.table({"text": ["written"]})) if operation in ("create", "insert") else body
+    data = stream(pa.table({"text": ["written"]})) if operation in ("create", "insert") else body
     kind = "application/vnd.apache.arrow.stream" if operation in ("create", "insert") else "application/json"
     headers = {"authorization": f"Bearer {house.tokens['root']}", "content-type": kind}
     heard = ask(house.served, "POST", f"/lance/files/v1/table/{name}/{operation}", data, headers)
@@ -378,11 +261,34 @@ def test_names_do_not_lead_out_of_a_folder(house: House, name: str, operation: s
     assert lance.dataset(str(private)).to_table().to_pylist() == [{"text": "private rows"}]
 
 
-def _stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue().to_pybytes()
+@pytest.mark.parametrize("id", [[""], ["a", ""], [".."], ["..%2Fx"], ["a/b"]])
+def test_names_in_a_batch_do_not_lead_out_of_a_folder(house: House, id: list[str]) -> None:
+    for path, body in (
+        ("batch-commit", {"operations": [{"declare_table": {"id": id}}]}),
+        ("batch-commit", {"operations": [{"deregister_table": {"id": id}}]}),
+        ("version/batch-create", {"entries": [{"id": id, "version": 2, "manifest_path": "x"}]}),
+    ):
+        status, answer = house.send("root", "POST", f"/lance/files/v1/table/{path}", body)
+        assert (status, b"cannot be a name" in answer) == (400, True)
+
+
+@pytest.mark.parametrize("how", ["version", "batch", "commit"])
+@pytest.mark.parametrize("slash", ["/", ""])
+def test_a_backend_moves_no_files_of_others(house: House, how: str, slash: str) -> None:
+    mine = f"mine_{how}_{len(slash)}"
+    lance.write_dataset(pa.table({"id": [1]}), str(house.folder / "files" / f"{mine}.lance"))
+    theirs = house.folder / "theirs" / mine / "_versions" / f"{2**64 - 3}.manifest-x"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    given = {"id": [mine], "version": 2, "manifest_path": f"{slash}{str(theirs).strip('/')}", "naming_scheme": "V2"}
+    path, body = {
+        "version": (f"{mine}/version/create", given),
+        "batch": ("version/batch-create", {"entries": [given]}),
+        "commit": ("batch-commit", {"operations": [{"create_table_version": given}]}),
+    }[how]
+    status, answer = house.send("root", "POST", f"/lance/files/v1/table/{path}", body)
+    assert (status, b"does not lie in the table" in answer) == (400, True)
+    assert theirs.read_bytes() == b"theirs"
 
 
 def test_names_in_the_console_do_not_lead_out_of_a_folder(house: House) -> None:
@@ -404,9 +310,9 @@ def foreign(tmp_path_factory: pytest.TempPathFactory, reference_server: Referenc
     config = folder / "server.yaml"
     config.write_text(json.dumps({"backends": backends}))
     db = f"sqlite:///{folder / 'catalog.db'}"
-    tokens = _principals(db, root=Grant(Role.ADMIN))
+    tokens = principals(db, root=Grant(Role.ADMIN))
     with start_lancehouse(folder, db=db, options=["--config", str(config)]) as served:
-        tokens |= _principals(db, alice=Grant(Role.WRITER, "rooted", ("wh", "fa")))
+        tokens |= principals(db, alice=Grant(Role.WRITER, "rooted", ("wh", "fa")))
         yield House(served, folder, tokens)
 
 

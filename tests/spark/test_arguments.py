@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -21,7 +22,8 @@ FRAME = SimpleNamespace(mapInArrow=lambda: None)
 @pytest.fixture
 def catalog(tmp_path: Path) -> LanceCatalog:
     session: Any = SimpleNamespace(version="4.3.0")
-    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t.lance")
+    vectors = pa.array([[0.5, 0.5]], pa.list_(pa.float32(), 2))
+    lance.write_dataset(pa.table({"id": [1], "emb": vectors}), tmp_path / "t.lance")
     return LanceCatalog(session, "dir", {"root": str(tmp_path)})
 
 
@@ -29,6 +31,7 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda cat: cat.read("t", as_of="yesterday"), "as_of must be a time.*not 'yesterday'"),
     (lambda cat: cat.read("t", as_of=1700000000), "as_of must be a time.*not 1700000000"),
     (lambda cat: cat.read("t", as_of="2026-13-01"), "as_of must be a time.*not '2026-13-01'"),
+    (lambda cat: cat.read("t", as_of="0001-01-01T00:00+14:00"), "as_of must be a time.*not '0001-01-01T00:00"),
     (lambda cat: cat.read("t", tag=7), "tag must be the name of a tag, not 7"),
     (lambda cat: cat.read("t", version="1"), "a version is a number, not '1'"),
     (lambda cat: cat.read("t", columns=7), "columns must be the name of a column, or a list of names, not 7"),
@@ -72,6 +75,54 @@ def test_what_cannot_be(catalog: LanceCatalog, call: Callable[[Any], Any], says:
     monkeypatch.setattr("lancehouse.spark.ingesting.parallelism", lambda _: 1)
     with pytest.raises(InvalidInputError, match=says):
         call(catalog)
+
+
+RIGHT: dict[str, dict[str, Any]] = {
+    "read": {"table": "t"},
+    "count": {"table": "t"},
+    "aggregate": {"table": "t", "sum": "id"},
+    "search": {"table": "t", "vector": [0.5, 0.5]},
+    "history": {"table": "t"},
+    "register_views": {"namespace": ""},
+    "create": {"df": FRAME, "table": "t"},
+    "append": {"df": FRAME, "table": "t"},
+    "overwrite": {"df": FRAME, "table": "t"},
+    "delete": {"table": "t", "where": "true"},
+    "update": {"table": "t", "set": {"id": "1"}},
+    "merge": {"df": FRAME, "table": "t", "on": "id"},
+    "add_columns": {"table": "t", "columns": {"new": "id"}},
+    "ingest": {"source": "a.csv", "table": "t"},
+    "compact": {"table": "t"},
+    "create_index": {"table": "t", "column": "id", "kind": "BTREE"},
+    "optimize_indices": {"table": "t"},
+    "cleanup": {"table": "t"},
+    "remove_orphans": {"table": "t"},
+}
+"""What each method cannot do without."""
+
+
+def parameters() -> list[tuple[str, str]]:
+    """Every argument of every method."""
+    found = []
+    for method, function in inspect.getmembers(LanceCatalog, inspect.isfunction):
+        if not method.startswith("_"):
+            taken = inspect.signature(function).parameters.values()
+            named = [each.name for each in taken if each.kind is not each.VAR_KEYWORD and each.name != "self"]
+            found += [(method, name) for name in named]
+    return found
+
+
+@pytest.mark.parametrize(("method", "name"), parameters())
+def test_nothing_can_be_just_anything(
+    catalog: LanceCatalog, method: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is of no use at all is refused by a Lance error that says which argument it is."""
+    monkeypatch.setattr("lancehouse.spark.ingesting.parallelism", lambda _: 1)
+    given = {**RIGHT[method], name: object()}
+    if name == "namespace":
+        given.pop("table", None)
+    with pytest.raises(InvalidInputError, match=rf"\b{name}\b"):
+        getattr(catalog, method)(**given)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from bench.recall import Case
-from lancehouse.lake import commits, scans
+from lancehouse.lake import commits, fingerprints, scans
 from lancehouse.spark import LanceCatalog, jobs, maintenance, writing
 from lancehouse.spark.tasks import results
 from tests.spark.conftest import failing
@@ -534,11 +534,13 @@ def test_adding_columns_by_other_code_starts_over(
 
         return pa.array(own_scores.score(batch.column("id").to_pylist()), pa.int64())
 
+    monkeypatch.setattr(fingerprints, "_first_digests", {})
     (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=True, factor=1))
     with pytest.raises(LanceNamespaceError, match="not yet"):
         catalog.add_columns("t", {"score": scored})
     assert any((tmp_path / "t.lance" / "_lancehouse" / "jobs").rglob("*.json"))
     (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=False, factor=22))
+    monkeypatch.setattr(fingerprints, "_first_digests", {})  # as in a new session
     with caplog.at_level("WARNING"):
         catalog.add_columns("t", {"score": scored})
     assert set(lance.dataset(table.uri).to_table(columns=["score"]).column(0).to_pylist()) == {22}

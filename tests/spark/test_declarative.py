@@ -29,6 +29,6 @@ def test_a_lance_table_is_a_source_and_a_sink() -> None:
 
 
 def test_the_page_shows_the_example() -> None:
-    [block] = re.findall(r"```py\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.S)
+    [block] = re.findall(r"```py\n(dp\..*?)```", (ROOT / "docs" / "spark.md").read_text(), re.S)
     code = (ROOT / "examples" / "declarative" / "transformations" / "orders.py").read_text()
     assert all(part.strip() in code for part in block.split("\n\n\n"))

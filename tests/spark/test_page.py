@@ -9,6 +9,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from lancehouse.spark import LanceCatalog
 
@@ -31,17 +32,16 @@ def test_the_examples(spark: Any, tmp_path: Path) -> None:
 
 
 def test_the_example_of_foreach_batch(spark: Any, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "0.json").write_text('{"id": 1}\n{"id": 2}\n')
-    orders = spark.readStream.schema("id long").json(str(tmp_path / "in"))
-    places = {"root": str(tmp_path / "tables"), "checkpoint": str(tmp_path / "checkpoint")}
+    docs = {"impl": "dir", "root": str(tmp_path / "tables"), "table": "docs"}
+    cat = LanceCatalog(spark, "dir", {"root": docs["root"]})
+    cat.create(spark.range(3), "docs")
+    cat.create(spark.range(1), "copy")
     (block,) = re.findall(r"```py\n(def upsert.*?)```", PAGE.read_text(), re.S)
-    LanceCatalog(spark, "dir", {"root": places["root"]}).create(spark.range(1, 2), "orders")
     before = set(spark.streams.active)
-    exec(block, {"LanceCatalog": LanceCatalog, "orders": orders, **places})
+    exec(block, {"DataFrame": DataFrame, "cat": cat, "spark": spark, "docs": docs, "place": str(tmp_path / "place")})
     (query,) = set(spark.streams.active) - before
     try:
         query.processAllAvailable()
     finally:
         query.stop()
-    assert lance.dataset(tmp_path / "tables" / "orders.lance").count_rows() == 2
+    assert sorted(lance.dataset(tmp_path / "tables" / "copy.lance").to_table()["id"].to_pylist()) == [0, 1, 2]

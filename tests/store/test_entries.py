@@ -234,6 +234,9 @@ def test_snapshots_refs_and_commits(place: Place) -> None:
     assert read(lambda tx: repository.list_refs(tx, entry.id)) == [RefRow("dev", "branch", 2), RefRow("v1", "tag", 3)]
     assert read(lambda tx: repository.list_commits(tx, entry.id)) == commits[::-1]
     assert read(lambda tx: repository.list_commits(tx, entry.id, 1)) == commits[2:]
+    assert read(lambda tx: repository.list_commits_between(tx, entry.id, 2, 2)) == commits[1:2]
+    assert read(lambda tx: repository.list_commits_between(tx, entry.id, 0, 9)) == commits[:0:-1]
+    assert read(lambda tx: repository.list_commits_between(tx, other.id, 0, 9)) == []
 
     def less(tx: Tx) -> None:
         repository.delete_snapshots(tx, entry.id, [1, 3, 99])

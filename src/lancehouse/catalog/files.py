@@ -17,6 +17,7 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lancehouse.catalog import locations
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg
@@ -67,6 +68,7 @@ class Files:
             InvalidInputError: no file can have this path, or it is larger than a metadata file may be.
             ServiceUnavailableError: the storage cannot be read now.
         """
+        locations.require_no_link(self._warehouse, path, "iceberg")
         local = _local(path)
         try:
             if local is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from urllib.parse import quote
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.locations import ParsedLocation, below, is_unicode, is_uri, parse, refuse_location
+from lancehouse.locations import below, find_link, is_unicode, is_uri, names_below, parse, refuse_location
 from lancehouse.locations import key as key
 from lancehouse.store.rows import Kind
 
@@ -88,15 +87,24 @@ def warehouse_location(text: str) -> str:
     return place.path if "%" in text else text.rstrip("/")
 
 
+def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
+    """Refuse a location with a symlink on the way from the warehouse's roots: one that was checked may have got one.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    if find_link(location, (warehouse.location, *warehouse.roots), kind):
+        raise refuse_location(location, "there is a symlink on the way")
+
+
 def _check(warehouse: Warehouse, location: str, kind: Kind) -> None:
     place = parse(location, kind)
     roots = [warehouse.location, *warehouse.roots]
-    rest = next(filter(None, (_rest(parse(root, kind), place) for root in roots)), None)
+    rest = next(filter(None, (names_below(parse(root, kind), place) for root in roots)), None)
     if rest is None:
         raise refuse_location(location, f"tables of warehouse {warehouse.name} lie below {' or '.join(roots)}")
     root, names = rest
-    if place.store == "file" and any(map(os.path.islink, accumulate(names, os.path.join, initial=root))):
-        raise refuse_location(location, "there is a symlink on the way")
+    require_no_link(warehouse, location, kind)
     here = f"{root.rstrip('/')}/{'/'.join(names)}/"
     if _meets(here if place.store == "file" else place.store + here, key(cache(warehouse), kind)):
         raise refuse_location(location, "that is where the server keeps files of its own")
@@ -104,17 +112,6 @@ def _check(warehouse: Warehouse, location: str, kind: Kind) -> None:
     longest = LONGEST.get(place.store, LONGEST[""])
     if size > longest:
         raise refuse_location(location, f"a path of {size} bytes is too long, {longest} is the most")
-
-
-def _rest(root: ParsedLocation, place: ParsedLocation) -> tuple[str, tuple[str, ...]] | None:
-    """The root without symlinks, and the names from there to the place; None if it is not below."""
-    if root.store != place.store:
-        return None
-    real = os.path.realpath(root.path) if root.store == "file" else root.path
-    for start in (root.segments, tuple(filter(None, real.split("/")))):
-        if len(place.segments) > len(start) and place.segments[: len(start)] == start:
-            return real, place.segments[len(start) :]
-    return None
 
 
 def _meets(one: str, other: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
+from lancehouse.catalog import locations
 from lancehouse.catalog.lance_metadata import (
     Built,
     LanceTable,
@@ -26,6 +27,7 @@ from lancehouse.catalog.lance_metadata import (
 )
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history as lake
+from lancehouse.lake.confinement import ManifestsAlone
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import History
 from lancehouse.lake.watch import Watch, watch
@@ -289,4 +291,5 @@ class LanceTables:
 
 
 def _ref(warehouse: Warehouse, location: str, version: int | None = None) -> TableRef:
-    return TableRef(location, warehouse.storage, version=version)
+    locations.require_no_link(warehouse, location, "lance")
+    return TableRef(location, warehouse.storage, version=version, confinement=ManifestsAlone())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
@@ -13,7 +14,7 @@ from lancehouse.catalog.callers import Caller, Identity, Role
 from lancehouse.catalog.iceberg.tables import TableMetadata
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.confinement import refuse
+from lancehouse.lake.confinement import refuse, require_no_links
 from lancehouse.locations import is_inside
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
@@ -101,6 +102,7 @@ class ReadablePlaces:
     operator names: Parquet copies of them are shared by all readers of a table.
     """
 
+    reads_rows: ClassVar = True
     database: Database = field(repr=False, compare=False)
     warehouse: Warehouse
     caller: str | None = field(repr=False)
@@ -116,8 +118,22 @@ class ReadablePlaces:
     def __hash__(self) -> int:
         return hash((self.warehouse.name, self.caller))
 
-    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Nothing to refuse: the catalog looked at the location when the table was made."""
+    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
+        """Refuse a table that links lead to or away from; the catalog looked at its location when it was made.
+
+        Raises:
+            InvalidInputError, OutsideError: there is a link, on the way or in its folder.
+        """
+        locations.require_no_link(self.warehouse, location, "lance")
+        require_no_links(location)
+
+    def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
+        """Refuse a place that the catalog would refuse for a table of the caller.
+
+        Raises:
+            InvalidInputError, PermissionDeniedError: it would.
+        """
+        chosen(self.database, Caller(self.identify()), self.warehouse, location, "lance")
 
     def require_base(self, base: str) -> None:
         """Refuse a base path that the caller may not read.
@@ -125,7 +141,7 @@ class ReadablePlaces:
         Raises:
             OutsideError: it is one.
         """
-        if not self.may_read(base, "lance"):
+        if not self.may_read(base, "lance") or self._holds_cache(base):
             remedy = "it may be read by who may read the table there, or all of the warehouse"
             raise refuse("the table takes files from", base, remedy)
 
@@ -138,6 +154,10 @@ class ReadablePlaces:
         if not is_inside(uri, self.warehouse.blob_roots):
             remedy = f"an operator may name the place in blob_roots of warehouse {self.warehouse.name}"
             raise refuse("the table has an external blob,", uri, remedy)
+
+    def _holds_cache(self, base: str) -> bool:
+        """Whether the copies of rows that the server makes lie below a base path: some are of other warehouses."""
+        return locations.key(locations.cache(self.warehouse)).startswith(locations.key(base))
 
     def may_read(self, place: str, kind: Kind) -> bool:
         """Whether the caller may read a place beside the table's own."""

@@ -450,7 +450,7 @@ class CatalogNamespace(TableOperations):
             raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
         properties = request.properties
         if self.confinement is not None:
-            self.confinement.require_table(request.location, self._announced_locations())
+            self.confinement.require_choice(request.location, self._announced_locations())
         if self._is_empty(request.location, properties):
             raise InvalidInputError(
                 f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"

@@ -275,7 +275,7 @@ def _accepts_first(namespace: LanceNamespace, id: Sequence[str] | None) -> bool:
 def _carried_out(pair: Pair, call: str, asked: Any) -> Any:
     if call == "list_all_tables" and not asked.id and not getattr(pair.inner, "lists_catalogs", True):
         raise UnsupportedOperationError("this catalog does not tell its warehouses: list the tables of a namespace")
-    if call == "describe_table" and pair.is_ours and (asked.load_detailed_metadata or asked.check_declared):
+    if call == "describe_table" and (asked.load_detailed_metadata or asked.check_declared):
         return _described(pair, asked)
     if call in OF_TABLES:
         return getattr(pair.tables, call)(asked)
@@ -288,6 +288,9 @@ def _carried_out(pair: Pair, call: str, asked: Any) -> Any:
 def _described(pair: Pair, asked: DescribeTableRequest) -> DescribeTableResponse:
     """A look at the data needs credentials; what is told of them is what is told without a look."""
     bare = asked.model_copy(update={"load_detailed_metadata": None, "check_declared": None})
+    if not pair.is_ours:
+        pair.tables.describe_table(bare)  # refuses a table that is not to be opened, before it is looked at
+        return pair.outer.describe_table(asked)
     options = pair.outer.describe_table(bare).storage_options
     return pair.inner.describe_table(asked).model_copy(update={"storage_options": options})
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from lance_namespace import (
+    BatchCommitTablesRequest,
+    BatchCommitTablesResponse,
+    BatchCreateTableVersionsRequest,
+    BatchCreateTableVersionsResponse,
     BatchDeleteTableVersionsRequest,
     BatchDeleteTableVersionsResponse,
     CreateTableVersionRequest,
@@ -24,17 +28,21 @@ from lance_namespace import (
     ListTableVersionsRequest,
     ListTableVersionsResponse,
 )
+from lance_namespace.errors import InvalidInputError
+from lance_namespace_urllib3_client.models.create_table_version_entry import CreateTableVersionEntry
 from pydantic import BaseModel
 
-from lancehouse.lake.confinement import Confinement, refuse
+from lancehouse.lake.confinement import Confinement, refuse, require_no_links
+from lancehouse.lake.manifests import staged_file
 from lancehouse.lake.operations import TableOperations
-from lancehouse.locations import is_inside, local_folder
+from lancehouse.lake.versions import root_path
+from lancehouse.locations import find_link, is_inside, local_folder
 
 M = TypeVar("M", bound=BaseModel)
 D = TypeVar("D", DescribeTableResponse, DeclareTableResponse)
 
 OF_TABLES = frozenset(
-    {"create_table_version"}
+    {"create_table_version", "batch_create_table_versions", "batch_commit_tables"}
     | {name for part in TableOperations.__bases__ for name in vars(part) if not name.startswith("_")}
 )
 """What can be done with a table that is described."""
@@ -48,6 +56,7 @@ class BackendPlaces:
     location does not tell. So only who may read all of the backend has it.
     """
 
+    reads_rows: ClassVar = True
     backend: str
     roots: tuple[str, ...]
     reads_all: bool
@@ -61,6 +70,13 @@ class BackendPlaces:
         remote = [place for place in announced if local_folder(place) is None]
         if not is_inside(location, (*self.roots, *remote)):
             raise refuse("the table lies at", location, self._remedy)
+        if link := find_link(location, self.roots):
+            raise refuse("the table lies behind a symbolic link,", link, "put the folder itself in its place")
+        require_no_links(location)
+
+    def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
+        """Refuse the same places."""
+        self.require_table(location, announced)
 
     def require_base(self, base: str) -> None:
         """Refuse a base path that the caller may not read.
@@ -116,16 +132,43 @@ class Rows(TableOperations):
         return self._others.deregister_table(request)
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """Pass it on."""
+        """Pass it on, like the next one, once it is known where the table lies."""
+        self.describe_table(DescribeTableRequest(id=request.id))
         return self._pass_on("list_table_versions", request, ListTableVersionsResponse)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """Pass it on."""
+        self.describe_table(DescribeTableRequest(id=request.id))
         return self._pass_on("describe_table_version", request, DescribeTableVersionResponse)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
-        """Pass it on."""
+        """Pass it on, like those that follow, if what was staged lies in the table: the namespace moves the file."""
+        self._require_own(request)
         return self._pass_on("create_table_version", request, CreateTableVersionResponse)
+
+    def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
+        """Pass it on."""
+        for entry in request.entries:
+            self._require_own(entry)
+        return self._pass_on("batch_create_table_versions", request, BatchCreateTableVersionsResponse)
+
+    def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
+        """Pass it on."""
+        for operation in request.operations:
+            if operation.create_table_version is not None:
+                self._require_own(operation.create_table_version)
+        return self._pass_on("batch_commit_tables", request, BatchCommitTablesResponse)
+
+    def _require_own(self, version: CreateTableVersionRequest | CreateTableVersionEntry) -> None:
+        """Refuse a staged manifest that is none of the table's own.
+
+        Raises:
+            InvalidInputError: it is none.
+        """
+        location = self.describe_table(DescribeTableRequest(id=version.id)).location
+        root, _, _ = staged_file(version.manifest_path, version.branch, version.version)
+        if location is None or root.strip("/") != root_path(location):
+            raise InvalidInputError(f"{version.manifest_path!r} does not lie in the table")
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
         """Pass it on if the namespace keeps the versions; if storage does, delete them there."""

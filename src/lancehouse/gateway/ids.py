@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -53,10 +54,12 @@ def require_no_path(level: str) -> None:
     Raises:
         InvalidInputError: it would.
     """
-    if level in (".", "..") or _OF_PATHS.search(level):
-        raise InvalidInputError(
-            f"{level[:80]!r} cannot be a name here: it is . or .., or has a slash, a backslash or a control character"
-        )
+    for name in (level, unquote(level)):  # in the address of a file, Lance decodes it once
+        if name in ("", ".", "..") or _OF_PATHS.search(name):
+            raise InvalidInputError(
+                f"{level[:80]!r} cannot be a name here: it is empty, . or .., or has a slash, a backslash or a control"
+                " character"
+            )
 
 
 def placed(request: Any, above: Sequence[str]) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lance_namespace import (
     DescribeTableRequest,
@@ -34,6 +34,16 @@ INDICES = 200
 """That are told of."""
 DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
 """What looking at a table comes under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a catalog in this process knows of a table, so that its client need not load it: that reads all versions."""
+
+    location: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    newest: int | None
+    """The newest version; None: what storage has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +91,36 @@ class Table:
         with self._opened() as ref:
             return timeline.refs(ref)
 
-    def versions(self, limit: int, page_token: str | None) -> tuple[list[Made], str | None]:
+    def versions(self, limit: int, page_token: str | None, known: Known | None = None) -> tuple[list[Made], str | None]:
         """Its versions, newest first, and the token of the next page. A page costs the manifests that it shows."""
         with self._opened() as ref:
             if isinstance(self.inner, Rows):  # what another's namespace calls a version, it alone knows
                 listed = self._list_versions(ref, limit, page_token)
                 numbers = [version.version for version in listed.versions]
                 return timeline.read(replace(ref, version=None), numbers), listed.page_token or None
-            # The newest one alone is the catalog's to tell. By the name, each older version would be asked of it too,
-            # and where it manages them, each answer holds all versions.
-            newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
-            entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
-            located = TableRef(entry.location, entry.storage_options or {})
-            files = {version: file for version, file in manifests(located).items() if version <= newest}
-            found = page(files, limit, page_token, descending=True)
+            known = known or self._known(ref)
+            if ref.confinement is not None:  # the client did not look at the location of what the catalog knows
+                ref.confinement.require_table(known.location)
+            located = TableRef(known.location, known.storage_options, confinement=ref.confinement)
+            files = manifests(located)
+            if known.newest is not None and known.newest not in files:
+                known = self._known(ref)  # it is accepted, and not in its place yet: the client puts it there
+                files = manifests(located)
+            newest = max(files, default=0) if known.newest is None else known.newest
+            kept = {version: file for version, file in files.items() if version <= newest}
+            found = page(kept, limit, page_token, descending=True)
             return timeline.read(located, list(found.items)), found.token
+
+    def _known(self, ref: TableRef) -> Known:
+        """The same from the client.
+
+        The newest version alone is the catalog's to tell. By the name, each older one would be asked of it too, and
+        where it manages them, each answer holds all versions.
+        """
+        newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
+        entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
+        assert entry.location is not None
+        return Known(entry.location, entry.storage_options or {}, newest)
 
     def _list_versions(self, ref: TableRef, limit: int, page_token: str | None) -> ListTableVersionsResponse:
         return self.inner.list_table_versions(

@@ -19,7 +19,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
 from lancehouse.lake.confinement import require_plain
-from lancehouse.lake.dataset import MAIN, TableRef
+from lancehouse.lake.dataset import MAIN, TableRef, require_below
 from lancehouse.schema.walk import field_ids
 
 ROW_ADDRESS = "_rowaddr"
@@ -126,7 +126,12 @@ class BlobReader:
             return uri, ""
         if base not in self._bases:
             raise InvalidInputError(f"the table has an external blob, {uri!r}, below base path {base}, which it lacks")
-        return self._bases[base].path, uri
+        folder: str = self._bases[base].path
+        require_below(folder, uri)
+        if ":" in uri.partition("/")[0]:
+            raise InvalidInputError(f"the table has an external blob, {uri!r}, which is neither a path nor an address")
+        self._require_plain(folder, uri)
+        return folder, uri
 
     def _own(self, fragment: int, path: Path, kind: int, blob_id: int) -> tuple[str, str]:
         """The data file of a column in a fragment, or a file of blobs beside it."""
@@ -143,9 +148,12 @@ class BlobReader:
         else:
             base = self._bases[data.base_id].path
             file = f"data/{file}" if self._bases[data.base_id].is_dataset_root else file
-        if self._confinement is not None and (folder := locations.local_folder(base)) is not None:
-            require_plain(folder / file)
+        self._require_plain(base, file)
         return base, file
+
+    def _require_plain(self, base: str, file: str) -> None:
+        if self._confinement is not None and (folder := locations.local_folder(base)) is not None:
+            require_plain(folder, file)
 
     def _read(self, ranges: Sequence[_Range]) -> Iterator[tuple[_Range, bytes]]:
         for group in _together(ranges):

@@ -38,7 +38,7 @@ class Columns(LanceNamespace):
         Raises:
             UnsupportedOperationError: a computed or virtual column, which a cluster would have to maintain.
         """
-        transforms = {entry.name: _expression(entry) for entry in request.new_columns}
+        transforms = {_named(entry.name): _expression(entry) for entry in request.new_columns}
         if len(transforms) < len(request.new_columns):
             raise InvalidInputError("a column is added twice")
         with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
@@ -81,6 +81,17 @@ class Columns(LanceNamespace):
         )
 
 
+def _named(name: str) -> str:
+    """A name that Arrow can hand from one library to another: Lance stores others, and nobody can open the table again.
+
+    Raises:
+        InvalidInputError: it has a null character.
+    """
+    if "\0" in name:
+        raise InvalidInputError(f"the name of a column has no null character, got {name!r}")
+    return name
+
+
 def _expression(entry: AddColumnsEntry) -> str:
     if entry.computed is not None or entry.virtual_column is not None:
         raise UnsupportedOperationError(
@@ -95,7 +106,7 @@ def _alteration(entry: AlterColumnsEntry) -> dict[str, Any]:
     if entry.virtual_column is not None:
         raise UnsupportedOperationError(f"column {entry.path}: virtual columns are maintained by a cluster")
     changes = {
-        "name": entry.rename,
+        "name": None if entry.rename is None else _named(entry.rename),
         "nullable": entry.nullable,
         "data_type": None if entry.data_type is None else type_from_jsonarrow(entry.data_type, (entry.path,)),
     }

@@ -17,7 +17,7 @@ from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSch
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.confinement import Confinement, require_inside
+from lancehouse.lake.confinement import Confinement, require_inside, require_no_links
 from lancehouse.lake.errors import translated
 from lancehouse.locations import local_folder as local_folder
 from lancehouse.schema.jsonarrow import to_jsonarrow
@@ -90,6 +90,8 @@ class TableRef:
             if self.location is not None
             else {"namespace_client": self.namespace, "table_id": list(self.id)}
         )
+        if self.confinement is not None and self.location is not None:
+            require_no_links(self.location, reads_rows=self.confinement.reads_rows)
         with translated(self, self.storage_options):
             if self.branch in (None, MAIN):
                 version = self.version if self.tag is None else self.tag
@@ -101,7 +103,7 @@ class TableRef:
                 if self.version is not None:
                     dataset = dataset.checkout_version((self.branch, self.version))
             if self.confinement is not None:
-                require_inside(dataset, location, self.branch, self.confinement)
+                require_inside(dataset, location, self.confinement)
             return dataset
 
     def exists(self) -> bool:
@@ -204,14 +206,23 @@ def require_branch(name: str) -> None:
         raise InvalidInputError(f"{name!r} is no name of a branch: letters, digits and . - _, parted by /")
 
 
+def require_below(location: str, file: str) -> None:
+    """Refuse the name of a file that would lead out of a location, or says nothing.
+
+    Raises:
+        InvalidInputError: it would.
+    """
+    if not {"", ".", ".."}.isdisjoint(file.split("/")):
+        raise InvalidInputError(f"{file!r} is no file below {location}")
+
+
 def delete_file(location: str, options: dict[str, str], file: str) -> None:
     """Delete a file below a location, if nobody else just did: object stores do not even tell.
 
     Raises:
         InvalidInputError: it is not below it.
     """
-    if file.startswith("/") or ".." in file.split("/"):
-        raise InvalidInputError(f"{file!r} is no file below {location}")
+    require_below(location, file)
     if folder := local_folder(location):
         (folder / file).unlink(missing_ok=True)
     else:

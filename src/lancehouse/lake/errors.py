@@ -40,6 +40,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError, is_panic
+from lancehouse.schema.walk import nullable_hint
 
 Kind = type[LanceNamespaceError]
 
@@ -78,11 +79,12 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
     for pattern, kind in (
         # A column, wherever it was named
         (r"Schema error: No field named |Field \S+ not found in struct", TableColumnNotFoundError),
-        (r"[Cc]olumn .{1,300}? does not exist in |column '.*' does not exist", TableColumnNotFoundError),
+        (r"[Cc]olumn .+? does not exist in |column '.*' does not exist", TableColumnNotFoundError),
         (r"not found in schema|Embedding column .* is not in the dataset", TableColumnNotFoundError),
         (r"FTS field path '.*' does not exist|^Field '.*' not found\.", TableColumnNotFoundError),
         # The shape of the data
-        (r"Append with different schema|Duplicate field name|is marked non-null", TableSchemaValidationError),
+        (r"Append with different schema|Duplicate field name", TableSchemaValidationError),
+        (r"is marked non-null|is declared as non-nullable", TableSchemaValidationError),
         (r"Cannot cast column|Column .* already exists in the dataset", TableSchemaValidationError),
         (r"Unsupported data type: |Cannot encode dictionary type ", TableSchemaValidationError),
         (
@@ -96,6 +98,8 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"must be (>|<=|1 or more|divisible|specified)|must have the same length", InvalidInputError),
         (r"does not match index column size|Metric .* not supported|can't set tokenizer", InvalidInputError),
         (r"(index|Vector|Query) column .* must (be|have) ", InvalidInputError),
+        (r"Invalid field path '|Error parsing Path |embedded null byte|\bNulError\(", InvalidInputError),
+        (r"^Not supported: Nested column references", UnsupportedOperationError),
         (r"is referenced by .* versions|tagged version\(s\) have been marked", InvalidInputError),
         # Commits
         (r"Commit result for version \d+ is unknown", CommitStateUnknownError),
@@ -124,7 +128,10 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"Scans must request at least one column|failed to construct the fuzzy query", InvalidInputError),
         (r"Error applying filter expression to batch|Query Execution error: Execution error: ", InvalidInputError),
         (r"This feature is not implemented: ", InvalidInputError),
-        (r"Arrow error: (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error", InvalidInputError),
+        (
+            r"(Arrow error|LanceError\(Arrow\)): (Cast|Parser|Compute|Arithmetic overflow|Divide by zero) ?error",
+            InvalidInputError,
+        ),
     )
 )
 """The first row that is found in the text of a failure decides."""
@@ -141,6 +148,12 @@ DECIMAL = re.compile(
     r"'Decimal\d+\((?P<digits>\d+), (?P<scale>-?\d+)\)'"
 )
 """A filter that compares a decimal with a number that has a point, which Lance takes for a float."""
+
+NULL = re.compile(
+    r"field `(?P<field>[^`]+)` contained null values even though the field is marked non-null in the schema"
+    r"|Column '(?P<column>[^']+)' is declared as non-nullable but contains null values"
+)
+"""A null in a column that does not allow it."""
 
 REGION = re.compile(r"Failed to resolve region for bucket '[^']*'")
 """What is said of a bucket that no storage options came for."""
@@ -177,6 +190,8 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
     """
     try:
         yield
+    except OverflowError as error:
+        raise InvalidInputError(f"{about}: a number is out of range: {error}") from error
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         said = redacted(text, hide or {})
@@ -190,7 +205,8 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
         if not is_panic(error):
             raise
         said = redacted(str(error), hide or {})
-        raise InternalError(f"{about}: Lance met a case that it does not know: {readable(said)}") from None
+        kind = kind_of(said) or InternalError
+        raise kind(f"{about}: Lance met a case that it does not know: {readable(said)}") from None
 
 
 def kind_of(text: str) -> Kind | None:
@@ -213,6 +229,7 @@ def readable(text: str) -> str:
     """The text without what only pylance's authors can read, and with what to write instead where that is known."""
     known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shortened(text))
     known = REGION.sub(REGION_HINT, known)
+    known = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", known)
     return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", known))).strip()
 
 

@@ -35,6 +35,9 @@ _READS_ENVIRONMENT = frozenset({"environ", "getenv"})
 _SITES = frozenset({"site-packages", "dist-packages"})
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _LONGEST_PATH = 1024
+_first_digests: dict[str, str] = {}
+"""Sources of modules as this process first saw them. Processes that it has started since may still have those, also
+after a reload: what comes of an edited one is no work of the source that is there now."""
 _NOT_PICKLED = (
     pickle.PicklingError,
     AttributeError,
@@ -265,7 +268,12 @@ class _Walk:
         if spec.origin is None and spec.submodule_search_locations is not None:
             return False  # a folder without __init__.py
         text = _source(spec)
-        self.parts[f"module {name}"] = digest_of(text)
+        self.parts[f"module {name}"] = digest = digest_of(text)
+        if _first_digests.setdefault(name, digest) != digest:
+            self.doubts.append(
+                f"the module {name} was edited in this session, and workers of Spark keep what they have imported; "
+                "start a new session"
+            )
         if text is None:
             self.doubts.append(f"the module {name} has no source that can be read")
             return True

@@ -23,7 +23,8 @@ from lance_namespace.errors import (
     TableVersionNotFoundError,
 )
 
-from lancehouse.lake.dataset import MAIN, TableRef
+from lancehouse.lake.confinement import require_plain
+from lancehouse.lake.dataset import MAIN, TableRef, local_folder
 from lancehouse.lake.errors import translated
 from lancehouse.lake.versions import manifest_in_place, manifests, millis, operation, transaction_of
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
@@ -220,6 +221,8 @@ def schema(table: TableRef) -> Json:
         TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
         InvalidTableStateError: it cannot be read.
     """
+    if table.version is not None:
+        _require_plain(table, manifest_in_place(table, table.version))
     with _readable(), table.opened() as dataset:
         return schema_of(dataset)
 
@@ -256,6 +259,7 @@ def _is_in_place(table: TableRef, version: Version) -> bool:
 class _Reading:
     def __init__(self, table: TableRef, version: int, known: History | None) -> None:
         self.table = table
+        _require_plain(table, manifest_in_place(table, version))
         self.dataset = replace(table, version=version).open()
         self.known = known
 
@@ -335,6 +339,7 @@ class _Reading:
 
     def _read(self, branch: str | None, version: int, file: str, made_by: str | None = None) -> Version:
         """Read a manifest; and what made it, unless that is known."""
+        _require_plain(self.table, file)
         dataset = self.dataset.checkout_version((branch or MAIN, version)) if branch else self._at(version)
         told = dataset.get_version()
         totals = told["metadata"]
@@ -351,6 +356,13 @@ class _Reading:
 
     def _at(self, version: int) -> lance.LanceDataset:
         return self.dataset if version == self.dataset.version else self.dataset.checkout_version((MAIN, version))
+
+
+def _require_plain(table: TableRef, manifest: str | None) -> None:
+    """Refuse a manifest that links lead to, where a table is confined."""
+    folder = local_folder(str(table.location))
+    if table.confinement is not None and folder is not None and manifest is not None:
+        require_plain(folder, manifest)
 
 
 def _branch(told: Mapping[str, Any]) -> Branch:

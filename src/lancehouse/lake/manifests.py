@@ -21,7 +21,7 @@ import lance
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError
 
-from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
+from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder, require_below
 from lancehouse.lake.errors import translated
 from lancehouse.lake.history import schema_of
 from lancehouse.lake.versions import folder_of, version_of
@@ -180,9 +180,9 @@ class Manifests:
     def find(self, file: str) -> bytes | None:
         """All of a manifest; None if it is not there."""
         with translated(f"{self.location}/{file}", self.storage_options):
-            if folder := local_folder(self.location):
+            if (path := self._local(file)) is not None:
                 with suppress(FileNotFoundError):
-                    return (folder / file).read_bytes()
+                    return path.read_bytes()
                 return None
             with tempfile.TemporaryDirectory() as scratch:
                 copy = Path(scratch) / "manifest"
@@ -197,8 +197,8 @@ class Manifests:
     def exists(self, file: str) -> bool:
         """Whether a manifest is there."""
         with translated(f"{self.location}/{file}", self.storage_options):
-            if folder := local_folder(self.location):
-                return (folder / file).exists()
+            if (path := self._local(file)) is not None:
+                return path.exists()
             return bool(self._session().contains(file))
 
     def finish(self, staged: str, final: str) -> None:
@@ -208,18 +208,20 @@ class Manifests:
             InvalidTableStateError: another manifest is there, or neither of them.
         """
         with translated(f"{self.location}/{final}", self.storage_options):
-            if folder := local_folder(self.location):
-                self._finish_locally(folder / staged, folder / final)
-                _remove_empty(folder, staged)
+            source, target = self._local(staged), self._local(final)
+            if source is not None and target is not None:
+                self._finish_locally(source, target)
+                self._remove_empty(staged)
             else:
                 self._finish_remotely(staged, final)
 
     def move(self, staged: str, target: str) -> None:
         """Give a manifest that nobody knows of yet another name."""
         with translated(f"{self.location}/{staged}", self.storage_options):
-            if folder := local_folder(self.location):
-                (folder / target).parent.mkdir(parents=True, exist_ok=True)
-                (folder / staged).rename(folder / target)
+            source, place = self._local(staged), self._local(target)
+            if source is not None and place is not None:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                source.rename(place)
             else:
                 self._put(self.read(staged), target)
                 self.discard(staged)
@@ -228,8 +230,17 @@ class Manifests:
         """Delete a file that no version needs."""
         with translated(f"{self.location}/{file}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), file)
-        if folder := local_folder(self.location):
-            _remove_empty(folder, file)
+        self._remove_empty(file)
+
+    def _local(self, file: str) -> Path | None:
+        """The path of a file on this machine; None in an object store. Names of staged files come from the catalog.
+
+        Raises:
+            InvalidInputError: the name leads out of the table's location.
+        """
+        require_below(self.location, file)
+        folder = local_folder(self.location)
+        return None if folder is None else folder / file
 
     def _finish_locally(self, staged: Path, final: Path) -> None:
         try:
@@ -274,6 +285,17 @@ class Manifests:
             copy.write_bytes(data)
             self._session().upload_file(copy, file)
 
+    def _remove_empty(self, staged: str) -> None:
+        """Remove the folders of a transaction, below the table's, that have become empty."""
+        root = local_folder(self.location)
+        if root is None or not staged.startswith(f"{STAGING}/"):
+            return
+        with suppress(OSError):
+            for folder in (root / staged).parents:
+                if not folder.is_relative_to(root / STAGING):
+                    return
+                folder.rmdir()
+
     def _session(self) -> LanceFileSession:
         return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
 
@@ -292,17 +314,6 @@ def _missing(staged: object, final: object) -> InvalidTableStateError:
         f"the catalog accepted a version whose manifest is neither at {final} nor at {staged}: restore the file from a "
         "backup"
     )
-
-
-def _remove_empty(root: Path, staged: str) -> None:
-    """Remove the folders of a transaction, below a table's, that have become empty."""
-    if not staged.startswith(f"{STAGING}/"):
-        return
-    with suppress(OSError):
-        for folder in (root / staged).parents:
-            if not folder.is_relative_to(root / STAGING):
-                return
-            folder.rmdir()
 
 
 def transaction_file(manifest: Manifest) -> str:

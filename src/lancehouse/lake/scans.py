@@ -187,12 +187,12 @@ def _time(value: Any) -> datetime:
     try:
         match value:
             case str():
-                return datetime.fromisoformat(value.strip())
+                return datetime.fromisoformat(value.strip()).astimezone()
             case datetime():
-                return value
+                return value.astimezone()
             case date():
-                return datetime.combine(value, time())
-    except ValueError:
+                return datetime.combine(value, time()).astimezone()
+    except (ValueError, OverflowError):  # at either end of the calendar, a time has no equal in another zone
         pass
     raise InvalidInputError(
         f"as_of must be a time, as a datetime or as text such as '2026-01-31T12:00:00+00:00', not {value!r}"

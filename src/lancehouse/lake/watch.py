@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from lancehouse.lake.dataset import local_folder
+from lancehouse.locations import local_folder
 
 SETTLED_NS = 50_000_000
 """Five times the slowest tick of Linux."""
@@ -62,7 +62,7 @@ def watch(location: str, *, versions: bool = True) -> Watch | None:
         return None
     folders = tuple(dict.fromkeys(_nearest(str(root), folder) for folder in _folders(root, versions)))
     seen = _state(folders)
-    return Watch(folders, seen) if all(known is None or _is_settled(known[1], now) for known in seen) else None
+    return Watch(folders, seen) if all(known is None or is_settled(known[1], now) for known in seen) else None
 
 
 def _folders(root: Path, versions: bool) -> Iterator[str]:
@@ -96,7 +96,8 @@ def _state(folders: tuple[str, ...]) -> State:
     return tuple(state)
 
 
-def _is_settled(changed_ns: int, now_ns: int) -> bool:
+def is_settled(changed_ns: int, now_ns: int) -> bool:
+    """Whether a time of the file system tells a change from all later ones."""
     return changed_ns < now_ns - (SETTLED_NS if changed_ns % SECOND_NS else SETTLED_COARSE_NS)
 
 

@@ -9,6 +9,8 @@ import orjson
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError
 
 from lancehouse.catalog import records
+from lancehouse.catalog.lance_metadata import is_managed
+from lancehouse.gateway.tables import Known
 from lancehouse.paging import after, token_after
 from lancehouse.properties import managed_by
 from lancehouse.schema.shown import field_json
@@ -57,7 +59,8 @@ def versions(asked: Asked) -> Response:
         shown = found[first : first + size]
         after_ = token_after(first + size) if first + size < len(found) else None
     else:
-        made, after_ = asked.table.versions(size, token)
+        known = _known(warehouse, entry) if warehouse is not None and entry is not None else None
+        made, after_ = asked.table.versions(size, token, known)
         shown = [{**asdict(each), "version": str(each.version), "by": None} for each in made]
     if entry is not None:
         _add_committers(asked, entry, shown)
@@ -76,6 +79,13 @@ def changes(asked: Asked) -> Response:
 def _entry(asked: Asked, warehouse: Warehouse) -> Entry:
     *levels, name = asked.named()
     return records.find(asked.call.catalog, asked.call.caller, warehouse, tuple(levels), name)
+
+
+def _known(warehouse: Warehouse, entry: Entry) -> Known | None:
+    """Where a Lance table is and its newest version, if it has one: whoever asks may read it."""
+    if not is_managed(entry):
+        return Known(entry.location, warehouse.storage, None)
+    return None if entry.version is None else Known(entry.location, warehouse.storage, entry.version)
 
 
 def _metadata(asked: Asked, warehouse: Warehouse, entry: Entry) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -307,7 +307,7 @@ def _chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 
 def question(
-    group_by: str | Sequence[str], measures: dict[str, str | Sequence[str] | None], filter: str | None
+    group_by: str | Sequence[str], measures: Mapping[str, str | Sequence[str] | None], filter: str | None
 ) -> Question:
     """What a caller asks.
 

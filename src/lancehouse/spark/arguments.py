@@ -7,11 +7,13 @@ from typing import Any
 
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.identifiers import parse_levels
 from lancehouse.lake.fragments import Layout
 from lancehouse.spark.sources.options import ALL_OPTIONS
 from lancehouse.spark.suggestions import meant
 from lancehouse.spark.writing import Write
 
+LARGEST = 2**63 - 1
 _WRITES = ("vector_columns", "nullable", "run", "max_rows_per_file", "max_bytes_per_file", "data_storage_version")
 
 
@@ -24,6 +26,26 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _wrong(name, "a text", value)
     return value
+
+
+def some_text(name: str, value: Any) -> str | None:
+    """A text, or None."""
+    return None if value is None else text(name, value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise _wrong(name, "True or False", value)
+    return value
+
+
+def levels(name: str, value: Any) -> tuple[str, ...]:
+    """A namespace, by its levels or as text; the empty one is the whole catalog."""
+    found = parse_levels(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
+    if found is None or not all(isinstance(level, str) for level in found):
+        raise _wrong(name, "text such as 'wh.db', or a list of levels", value)
+    return found
 
 
 def condition(name: str, value: Any) -> str | None:
@@ -41,9 +63,14 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+def some_names(name: str, value: Any) -> tuple[str, ...] | None:
+    """One name, several, or None."""
+    return None if value is None else names(name, value)
+
+
 def number(name: str, value: Any) -> int | None:
-    """A whole number, or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+    """A whole number of 64 bits, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
         raise _wrong(name, "a whole number", value)
     return value
 
@@ -93,16 +120,15 @@ def write(call: str, given: Mapping[str, Any]) -> Write:
     for column, dimension in vectors.items():
         if not (isinstance(dimension, int) and dimension > 0):
             raise _wrong(f"vector_columns: {column}", "the number of values in a vector", dimension)
-    run, version = given.get("run"), given.get("data_storage_version")
     layout = Layout(
         number("max_rows_per_file", given.get("max_rows_per_file")),
         number("max_bytes_per_file", given.get("max_bytes_per_file")),
-        None if version is None else text("data_storage_version", version),
+        some_text("data_storage_version", given.get("data_storage_version")),
     )
     nullable = given.get("nullable", True)
     if not isinstance(nullable, bool):
         raise _wrong("nullable", "True, or False to keep what the rows say of nulls", nullable)
-    return Write(vectors, layout, None if run is None else text("run", run), nullable=nullable)
+    return Write(vectors, layout, some_text("run", given.get("run")), nullable=nullable)
 
 
 def _wrong(name: str, expected: str, value: Any) -> InvalidInputError:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.identifiers import parse_levels
 from lancehouse.lake.derived import Function
 from lancehouse.lake.indexing import Indexed
 from lancehouse.lake.merging import Rules
@@ -89,9 +88,12 @@ class LanceCatalog:
             with_row_id: whether to add the column `_rowid`.
             limit: how many rows at most.
         """
-        chosen = None if columns is None else arguments.names("columns", columns)
-        rows = arguments.condition("filter", filter)
-        scan = Scan(chosen, rows, arguments.number("limit", limit), with_row_id)
+        scan = Scan(
+            arguments.some_names("columns", columns),
+            arguments.condition("filter", filter),
+            arguments.number("limit", limit),
+            arguments.flag("with_row_id", with_row_id),
+        )
         return reading.read(self.spark, self._catalog.table(table), scan, Moment(version, tag, as_of))
 
     def count(
@@ -126,11 +128,10 @@ class LanceCatalog:
         The answer has the columns of `group_by`, and `{column}_{function}` for each other; `count="*"` counts rows, in
         the column `count`.
         """
-        measures = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
-        for name, columns in {"group_by": group_by, **measures}.items():
-            if columns is not None:
-                arguments.names(name, columns)
-        asked = question(group_by, measures, arguments.condition("filter", filter))
+        given = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
+        measures = {name: arguments.some_names(name, columns) for name, columns in given.items()}
+        groups = arguments.names("group_by", group_by)
+        asked = question(groups, measures, arguments.condition("filter", filter))
         return aggregates.aggregate(self.spark, self._catalog.table(table), asked, Moment(version, tag, as_of))
 
     def search(
@@ -177,10 +178,10 @@ class LanceCatalog:
             self._catalog.table(table),
             vector,
             k,
-            column=column,
-            filter=filter,
-            columns=columns,
-            metric=metric,
+            column=arguments.some_text("column", column),
+            filter=arguments.condition("filter", filter),
+            columns=arguments.some_names("columns", columns),
+            metric=arguments.some_text("metric", metric),
             effort=Effort(nprobes, refine_factor, ef),
             moment=Moment(version, tag, as_of),
         )
@@ -203,7 +204,9 @@ class LanceCatalog:
             InvalidInputError: a view that this did not make of the same table, or a table of the session, has one of
                 the names; no view was made.
         """
-        return listing.register_views(self.spark, self._catalog, _levels(namespace), prefix, replace=replace)
+        levels, begin = arguments.levels("namespace", namespace), arguments.text("prefix", prefix)
+        replaces = arguments.flag("replace", replace)
+        return listing.register_views(self.spark, self._catalog, levels, begin, replace=replaces)
 
     # Writing
 
@@ -298,7 +301,7 @@ class LanceCatalog:
             arguments.text("when_matched", when_matched),
             arguments.text("when_not_matched", when_not_matched),
         )
-        rules = Rules(when_matched, when_not_matched, delete_by_source)
+        rules = Rules(when_matched, when_not_matched, arguments.flag("delete_by_source", delete_by_source))
         order = () if latest_by is None else arguments.names("latest_by", latest_by)
         df, keys, written = arguments.frame(df), arguments.names("on", on), arguments.write("merge", how)
         return merging.merge(df, self._catalog.table(table), keys, rules, written, latest_by=order)
@@ -319,7 +322,7 @@ class LanceCatalog:
             read_columns: which columns functions get, by default all.
         """
         columns = arguments.mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
-        reads = None if read_columns is None else arguments.names("read_columns", read_columns)
+        reads = arguments.some_names("read_columns", read_columns)
         return derived.add_columns(self.spark, self._catalog.table(table), columns, reads)
 
     def ingest(
@@ -356,9 +359,9 @@ class LanceCatalog:
             self.spark,
             self._catalog.table(table),
             source,
-            format=None if format is None else arguments.text("format", format),
+            format=arguments.some_text("format", format),
             mode=arguments.text("mode", mode),
-            columns=None if columns is None else arguments.names("columns", columns),
+            columns=arguments.some_names("columns", columns),
             options=arguments.mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
             how=written,
         )
@@ -386,7 +389,15 @@ class LanceCatalog:
             replace: whether an index of that name is built anew.
             params: of the kind, in pylance's words, such as `num_partitions` and `metric`.
         """
-        return maintenance.create_index(self.spark, self._catalog.table(table), column, kind, name, replace, params)
+        return maintenance.create_index(
+            self.spark,
+            self._catalog.table(table),
+            arguments.text("column", column),
+            arguments.text("kind", kind),
+            arguments.some_text("name", name),
+            arguments.flag("replace", replace),
+            params,
+        )
 
     def optimize_indices(
         self,
@@ -397,9 +408,9 @@ class LanceCatalog:
         retrain: bool = False,
     ) -> Any:
         """Take rows into indices that came after them; the version that has them. See `compact` for namespaces."""
-        chosen = None if names is None else arguments.names("names", names)
+        chosen, anew = arguments.some_names("names", names), arguments.flag("retrain", retrain)
         return self._each(
-            table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, chosen, retrain)
+            table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, chosen, anew)
         )
 
     def cleanup(
@@ -414,9 +425,8 @@ class LanceCatalog:
 
         See `compact` for namespaces.
         """
-        return self._each(
-            table, namespace, lambda address: maintenance.cleanup(self.spark, address, older_than, dry_run)
-        )
+        tells = arguments.flag("dry_run", dry_run)
+        return self._each(table, namespace, lambda address: maintenance.cleanup(self.spark, address, older_than, tells))
 
     def remove_orphans(
         self,
@@ -438,10 +448,9 @@ class LanceCatalog:
             no_writers: the caller knows that nobody writes to the table, so that any age will do; jobs that can go on
                 are kept for 7 days all the same, unless `older_than` is given.
         """
+        tells, alone = arguments.flag("dry_run", dry_run), arguments.flag("no_writers", no_writers)
         return self._each(
-            table,
-            namespace,
-            lambda address: maintenance.remove_orphans(self.spark, address, older_than, dry_run, no_writers),
+            table, namespace, lambda address: maintenance.remove_orphans(self.spark, address, older_than, tells, alone)
         )
 
     def _each(self, table: Table | None, namespace: Table | None, work: Callable[[Address], T]) -> Any:
@@ -449,8 +458,4 @@ class LanceCatalog:
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
             return work(self._catalog.table(table))
-        return maintenance.each(self._catalog, _levels(namespace or ()), work)
-
-
-def _levels(namespace: Table) -> tuple[str, ...]:
-    return parse_levels(namespace) if isinstance(namespace, str) else tuple(namespace)
+        return maintenance.each(self._catalog, arguments.levels("namespace", namespace), work)

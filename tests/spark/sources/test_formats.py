@@ -527,6 +527,7 @@ def test_types_of_json(tmp_path: Path) -> None:
         ("a.csv", {"header": "perhaps"}, "the option header must be true or false, not 'perhaps'"),
         ("a.csv", {"header": "false"}, "files without a header need the option schema"),
         ("a.csv", {"encoding": "latin-99"}, "the option encoding must be the name of an encoding"),
+        ("a.csv", {"encoding": "base64"}, "the option encoding must be the name of an encoding"),
         ("a.csv", {"types": {"id": "number"}}, "the option types: .*number"),
         ("a.csv", {"types": ["id"]}, "the option types must be names and types of columns"),
         ("a.csv", {"types": {"idd": "int"}}, "has a column 'idd', and .*a.csv has not; did you mean id?"),
@@ -540,6 +541,14 @@ def test_options_that_cannot_be(tmp_path: Path, name: str, options: dict[str, An
     {**COLUMNAR, "a.csv": write_csv, "a.json": write_lines}[name](pa.table({"id": [1]}), tmp_path / name)
     with pytest.raises((InvalidInputError, TableColumnNotFoundError), match=says):
         open_source(tmp_path, options=options)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_types_of_columns_that_folders_tell(tmp_path: Path, name: str) -> None:
+    (tmp_path / "year=2024").mkdir()
+    {"a.csv": write_csv, "a.jsonl": write_lines}[name](pa.table({"id": [1]}), tmp_path / "year=2024" / name)
+    source = open_source(tmp_path, options={"types": {"year": "string"}})
+    assert read(source).to_pylist() == [{"id": 1, "year": "2024"}]
 
 
 def test_a_schema_keeps_its_nulls(tmp_path: Path) -> None:

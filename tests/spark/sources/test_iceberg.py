@@ -161,6 +161,10 @@ def test_what_cannot_be_read(table: Table, catalog: SqlCatalog) -> None:
         assert "s3cret" not in str(caught.value)
     with pytest.raises(InvalidInputError, match="an Iceberg source is a table, a scan or"):
         open_source(["a"], "iceberg")
+    with pytest.raises(InvalidInputError, match="iceberg has no option 'delimiter'"):
+        open_source("c.db.t", "iceberg", options={**properties, "delimiter": ";"})
+    with pytest.raises(InvalidInputError, match="'uri' is no option of a table of pyiceberg"):
+        open_source(table, options={"uri": "x"})
     with pytest.raises(ServiceUnavailableError, match=r"^c\.db\.t: "):
         open_source("c.db.t", "iceberg", options={"type": "rest", "uri": "http://127.0.0.1:9"})
     with pytest.raises(ServiceUnavailableError, match=r"^c\.db\.t: .*unable to open database") as caught:

@@ -132,6 +132,7 @@ class LanceScans:
 
     def _table(self, places: ReadablePlaces, entry: EntryRow) -> _Table:
         warehouse = places.warehouse
+        places.require_table(entry.location)
         table = self._tables.cached(warehouse, entry) or self._tables.load(warehouse, entry)
         return _Table(table.metadata, TableRef(entry.location, warehouse.storage, confinement=places))
 

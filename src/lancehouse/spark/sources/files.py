@@ -71,8 +71,9 @@ def open_files(
     schema = unified((file.name, survey.schema) for file, survey in surveys.items())
     if reader.is_text:
         schema = pa.schema([field.with_type(without_nulls(field.type)) for field in schema])
-        schema = reader.options.apply(schema, about)
-    everything = [*schema, *partition_fields((file.partition for file in files), schema)]
+    schema = reader.options.apply_schema(schema, about)
+    told = partition_fields((file.partition for file in files), schema)
+    everything = list(reader.options.apply_types(pa.schema([*schema, *told]), about))
     names = [column.name for column in everything]
     if not names:
         raise InvalidInputError(f"{files[0].name} has no columns")

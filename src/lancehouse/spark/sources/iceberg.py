@@ -34,6 +34,7 @@ from lancehouse.lake.errors import redacted
 from lancehouse.schema.iceberg import from_iceberg
 from lancehouse.spark.sources.conforming import conformed
 from lancehouse.spark.sources.errors import reading, require_columns
+from lancehouse.spark.sources.options import ALL_OPTIONS
 from lancehouse.spark.sources.units import Source, Unit, gathered, joint_key, target_bytes
 
 _KINDS: Mapping[type[Exception], type[LanceNamespaceError]] = {
@@ -93,6 +94,7 @@ def open_iceberg(
     source: Table | DataScan | str, columns: Sequence[str] | None, options: Mapping[str, str], parallelism: int
 ) -> Source:
     """A table, as it is now or as a scan says, as a source; see `open_source`."""
+    _require_properties(source, options)
     with _translated(source if isinstance(source, str) else "the Iceberg table", options):
         planned = _scan(source, options)
         there = [column.name for column in planned.projection().fields]
@@ -112,6 +114,15 @@ def open_iceberg(
     target = target_bytes([_bytes(task) for task in tasks], parallelism)
     units: list[Unit] = [_unit(scan, group) for group in gathered(tasks, _bytes, target)]
     return Source(schema if columns is None else pa.schema([schema.field(name) for name in columns]), units)
+
+
+def _require_properties(source: Table | DataScan | str, options: Mapping[str, str]) -> None:
+    """Refuse options that nobody would look at: pyiceberg takes any property, and a table that is open takes none."""
+    for name in options:
+        if name in ALL_OPTIONS:
+            raise InvalidInputError(f"iceberg has no option {name!r}: its options are properties of the catalog")
+        if not isinstance(source, str):
+            raise InvalidInputError(f"{name!r} is no option of a table of pyiceberg: give it to the table's catalog")
 
 
 def _scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataScan:

@@ -92,21 +92,32 @@ class TextOptions:
         """The types that are not to be inferred."""
         return {column.name: column.type for column in self.schema or self.types}
 
-    def apply(self, schema: pa.Schema, about: str) -> pa.Schema:
-        """The columns of files as they were inferred, with the types that are given.
+    def apply_schema(self, schema: pa.Schema, about: str) -> pa.Schema:
+        """The columns of files: those that are given, or those that were inferred.
 
         Args:
             schema: what was inferred.
             about: names the files, for errors.
 
         Raises:
-            TableColumnNotFoundError: the files have no column that is given a type.
             InvalidInputError: the files have a column that the given schema has not.
         """
-        if self.schema is not None:
-            if unknown := [name for name in schema.names if name not in self.schema.names]:
-                raise InvalidInputError(f"{about} has a column {', '.join(unknown)} that the option schema has not")
-            return self.schema
+        if self.schema is None:
+            return schema
+        if unknown := [name for name in schema.names if name not in self.schema.names]:
+            raise InvalidInputError(f"{about} has a column {', '.join(unknown)} that the option schema has not")
+        return self.schema
+
+    def apply_types(self, schema: pa.Schema, about: str) -> pa.Schema:
+        """The columns of files and of the folders that they are in, with the types that are given.
+
+        Args:
+            schema: what was inferred.
+            about: names the files, for errors.
+
+        Raises:
+            TableColumnNotFoundError: there is no column that is given a type.
+        """
         for name in self.types.names:
             if name not in schema.names:
                 raise TableColumnNotFoundError(
@@ -154,6 +165,7 @@ def _nulls(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _encoding(value: str) -> str:
+    " ".encode(value)  # raises for codecs of Python that are no encodings of text, such as base64
     return codecs.lookup(value).name
 
 
