@@ -111,7 +111,8 @@ class WarehouseNamespace(CatalogNamespace):
         return result
 
     def _ask(self, catalog: str) -> list[Warehouse]:
-        return self._announced.setdefault(catalog, self._ways(catalog))
+        # A flight may have landed between the caller's look and this one.
+        return self._announced.get(catalog) or self._announced.setdefault(catalog, self._ways(catalog))
 
     def _config(self, catalog: str) -> tuple[dict[str, str], CatalogConfig]:
         """What the server announces: the defaults, under the overrides."""
