@@ -16,9 +16,10 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import scans
+from lancehouse.lake.changes import ATTEMPTS
 from lancehouse.spark import changes
 from lancehouse.spark.address import Address
-from lancehouse.spark.changes import ATTEMPTS, Changed, delete, update
+from lancehouse.spark.changes import Changed, delete, update
 from lancehouse.spark.writing import Write
 from tests.spark.homes import KINDS, Home, home_of
 

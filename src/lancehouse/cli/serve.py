@@ -63,7 +63,7 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
         def ready() -> None:
             click.echo(run.ready_line(settings, listener, served))
 
-        if settings.workers == 1:
+        if settings.workers == 1 and settings.max_memory is None:
             run.run(settings, listener, served, ready)
         else:
             Workers(settings, listener, served).run(ready)

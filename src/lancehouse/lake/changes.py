@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import lance
 import numpy as np
@@ -15,6 +15,7 @@ from lance.fragment import FragmentMetadata, RowIdSequence
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
+    LanceNamespaceError,
     TableColumnNotFoundError,
     TableSchemaValidationError,
 )
@@ -23,14 +24,20 @@ from lancehouse.lake import commits
 from lancehouse.lake.commits import Properties, find
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import Piece, Place, metadata
+from lancehouse.lake.fragments import Piece, Place, discard, metadata, place, write
+from lancehouse.lake.pieces import READ_AHEAD, USUAL_BATCH_ROWS, batch_rows, has_large_rows
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.lake.windows import has_blobs
 from lancehouse.schema.arrays import narrow_floats
 from lancehouse.schema.walk import nullable_hint
 
+T = TypeVar("T")
+
 Write = Callable[[pa.RecordBatchReader], list[Piece]]
 """Writes rows that no version names yet."""
+
+ATTEMPTS = 10
+"""How often work is done that others come before."""
 
 ADDRESS, ROW = "_rowaddr", "_rowid"
 
@@ -88,7 +95,11 @@ def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequen
     """Delete the rows of some fragments that match; scalar indices are used."""
     with translated(table, table.storage_options):
         scanner = dataset.scanner(
-            columns=[], filter=where, with_row_address=True, fragments=_fragments(dataset, fragments)
+            columns=[],
+            filter=where,
+            with_row_address=True,
+            fragments=_fragments(dataset, fragments),
+            **_memory(dataset),
         )
         found = [batch.column(ADDRESS) for batch in scanner.to_batches()]
     return delete_rows(table, dataset, by_fragment(found))
@@ -161,14 +172,15 @@ class Setting:
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int] | None = None) -> lance.LanceScanner:
         columns = {name: self.expressions.get(name, quoted(name)) for name in dataset.schema.names}
+        usual = BLOB_ROWS if any(map(has_blobs, dataset.schema)) else BATCH_ROWS
         return dataset.scanner(
             columns=columns,
             filter=self.where,
             with_row_address=True,
             with_row_id=True,
             fragments=None if fragments is None else _fragments(dataset, fragments),
-            batch_size=BLOB_ROWS if any(map(has_blobs, dataset.schema)) else BATCH_ROWS,
             blob_handling="all_binary",
+            **{"batch_size": usual, **_memory(dataset, usual)},
         )
 
 
@@ -199,7 +211,8 @@ class _Rows:
 
     def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for column, arrays in self._seen.items():
-            arrays.append(batch.column(column))
+            # A copy: a column that came from Lance keeps all others of its batch in memory.
+            arrays.append(pa.array(np.array(batch.column(column))))
         return stored(batch, self._schema)
 
 
@@ -348,6 +361,78 @@ def _fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> list[la
     return [dataset.get_fragment(each) for each in fragments]
 
 
+def _memory(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS) -> dict[str, int]:
+    """Arguments of a scan that keep it small where rows are large."""
+    if not has_large_rows(dataset):
+        return {}
+    return {"batch_size": min(batch_rows(dataset), usual), "batch_readahead": 1, "io_buffer_size": READ_AHEAD}
+
+
 def quoted(name: str) -> str:
     """A column's name in Lance's SQL."""
     return f"`{name.replace('`', '``')}`"
+
+
+def delete_few_at_a_time(table: TableRef, where: str) -> int:
+    """Delete the rows that match, in this process, with little memory however large rows are; the version."""
+
+    def attempt() -> int:
+        with table.opened() as dataset:
+            change = delete_where(table, dataset, _fragment_ids(dataset), where)
+            return _committed(table, change, lambda at: commit_deleted(table, at, dataset, change, where))
+
+    return in_attempts(table, attempt)
+
+
+def update_few_at_a_time(table: TableRef, setting: Setting) -> tuple[int, int]:
+    """Set columns in the rows that match, in this process, with little memory; how many, and the version."""
+
+    def attempt() -> tuple[int, int]:
+        at = place(table)
+        with table.opened() as dataset:
+            setting.check(table, dataset)
+            change = setting.update(
+                table, dataset, _fragment_ids(dataset), lambda rows: write(table, at, rows, mode="append")
+            )
+            columns = setting.expressions
+            version = _committed(table, change, lambda at: commit_rewritten(table, at, dataset, change, columns))
+            return change.rows, version
+
+    return in_attempts(table, attempt)
+
+
+def _committed(table: TableRef, change: Change, commit: Callable[[Place], int]) -> int:
+    """Commit a change; what was written for one that is refused is deleted."""
+    at = place(table)
+    try:
+        return commit(at)
+    except LanceNamespaceError as error:
+        if commits.is_refusal(error):
+            discard(change.files, at)
+        raise
+
+
+def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:
+    return [each.fragment_id for each in dataset.get_fragments()]
+
+
+class ColumnsChangedError(ConcurrentModificationError):
+    """What was written does not fit the table any more, and it does not help to try again."""
+
+
+def in_attempts(about: object, attempt: Callable[[], T]) -> T:
+    """Do work that others may overtake, anew each time until it is committed.
+
+    Raises:
+        ConcurrentModificationError: it was overtaken every time.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return attempt()
+        except ColumnsChangedError:
+            raise
+        except ConcurrentModificationError as error:
+            last = error
+    raise ConcurrentModificationError(
+        f"{about}: others have changed the same rows each of {ATTEMPTS} times that this was tried; run it again"
+    ) from last

@@ -25,6 +25,7 @@ BATCH_STORED_BYTES = 512 << 10
 """Of rows that are decoded together: a filter looks at all of them, though it gives none, and they may be packed."""
 LEAST_BATCH_ROWS, USUAL_BATCH_ROWS = 8, 8192
 """Lance decodes the latter by default, however large rows are; with fewer than the former a narrow scan is slow."""
+LARGE_ROW_BYTES = 8 << 10
 READ_AHEAD = 8 << 20
 """Bytes that a scan reads before somebody takes them; Lance's own default is 2 GiB."""
 FIRST_ROWS = 1024
@@ -52,9 +53,7 @@ class _Size:
     """How many rows make a piece, by what was seen and what files say."""
 
     def __init__(self, fragments: Sequence[lance.LanceFragment]) -> None:
-        rows = sum(each.physical_rows for each in fragments)
-        stored = sum(file.file_size_bytes or 0 for each in fragments for file in each.data_files())
-        row_bytes = max(stored / max(rows, 1), 1)
+        row_bytes = max(map(_row_bytes, fragments), default=1.0)
         self._most = max(1, min(MOST_ROWS, int(STORED_BYTES / row_bytes)))
         self._most_batch = max(LEAST_BATCH_ROWS, min(MOST_BATCH_ROWS, int(BATCH_STORED_BYTES / row_bytes)))
         self.rows = max(1, min(FIRST_ROWS, int(PIECE_BYTES / row_bytes)))
@@ -75,15 +74,31 @@ class _Size:
         return min(self._most_batch, USUAL_BATCH_ROWS)
 
 
+def _row_bytes(fragment: lance.LanceFragment) -> float:
+    """Bytes that a row takes in files, on average and at least one."""
+    stored: int = sum(file.file_size_bytes or 0 for file in fragment.data_files())
+    rows: int = fragment.physical_rows
+    return max(stored / max(rows, 1), 1.0)
+
+
 def count_rows(dataset: lance.LanceDataset, filter: str) -> int:
     """How many rows meet a filter."""
-    ahead = {"io_buffer_size": READ_AHEAD, "batch_readahead": 1, "batch_size": batch_rows(dataset)}
-    return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **ahead).count_rows())
+    return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **_lean(dataset)).count_rows())
+
+
+def _lean(dataset: lance.LanceDataset) -> dict[str, int]:
+    """Arguments of a scan that holds little, and is not done in pieces."""
+    return {"io_buffer_size": READ_AHEAD, "batch_readahead": 1, "batch_size": batch_rows(dataset)}
 
 
 def batch_rows(dataset: lance.LanceDataset) -> int:
     """How many rows are decoded together by a scan that is not done in pieces."""
     return _Size(dataset.get_fragments()).whole_batch
+
+
+def has_large_rows(dataset: lance.LanceDataset) -> bool:
+    """Whether as many rows as Lance decodes together by default would fill the memory."""
+    return any(_row_bytes(each) > LARGE_ROW_BYTES for each in dataset.get_fragments())
 
 
 def batches(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> Iterator[pa.RecordBatch]:
@@ -143,7 +158,7 @@ def _filtered(dataset: lance.LanceDataset, filter: str, arguments: Arguments) ->
 
 def _known(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     """Where the rows are is found out first."""
-    found = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter).to_reader()
+    found = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter, **_lean(dataset)).to_reader()
     parts = [np.asarray(batch.column(ROW_ID)) for batch in found]
     ids = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     ids = ids[scan.offset :][: scan.limit]

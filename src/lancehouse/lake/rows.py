@@ -40,11 +40,12 @@ from lance_namespace.errors import (
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake import commits
+from lancehouse.lake.changes import Setting, delete_few_at_a_time, update_few_at_a_time
 from lancehouse.lake.commits import OvertakenError, create_with
 from lancehouse.lake.dataset import MAIN, TableRef, committing, exists
 from lancehouse.lake.errors import translated
 from lancehouse.lake.fragments import Place, discard, place, write
-from lancehouse.lake.pieces import count_rows
+from lancehouse.lake.pieces import count_rows, has_large_rows
 from lancehouse.lake.removal import drop
 from lancehouse.lake.streams import Data, Given, Stream, read_stream, reading
 from lancehouse.modes import one_of
@@ -131,17 +132,24 @@ class Rows(LanceNamespace):
         updates = dict(request.updates)
         if not updates or len(updates) < len(request.updates):
             raise InvalidInputError("update_table needs [column, expression] pairs, each column once")
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
-            updated = dataset.update(updates, where=request.predicate)
-        return UpdateTableResponse(updated_rows=updated["num_rows_updated"], version=dataset.version)
+        table = TableRef.of(self, request.id, branch=request.branch)
+        with table.opened() as dataset:
+            if not _needs_care(table, dataset):
+                updated = dataset.update(updates, where=request.predicate)
+                return UpdateTableResponse(updated_rows=updated["num_rows_updated"], version=dataset.version)
+        rows, version = update_few_at_a_time(table, Setting(updates, request.predicate))
+        return UpdateTableResponse(updated_rows=rows, version=version)
 
     def delete_from_table(self, request: DeleteFromTableRequest) -> DeleteFromTableResponse:
         """Delete the rows that the predicate names."""
         if not request.predicate.strip():
             raise InvalidInputError("delete_from_table needs a predicate; `true` deletes all rows")
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
-            dataset.delete(request.predicate)
-        return DeleteFromTableResponse(version=dataset.version)
+        table = TableRef.of(self, request.id, branch=request.branch)
+        with table.opened() as dataset:
+            if not _needs_care(table, dataset):
+                dataset.delete(request.predicate)
+                return DeleteFromTableResponse(version=dataset.version)
+        return DeleteFromTableResponse(version=delete_few_at_a_time(table, request.predicate))
 
     def count_table_rows(self, request: CountTableRowsRequest) -> CountTableRowsResponse:
         """Count rows, all or those that the predicate names."""
@@ -296,6 +304,11 @@ def _add(table: TableRef, rows: Given, mode: str) -> int:
         if commits.is_refusal(error):
             discard(pieces, at)
         raise
+
+
+def _needs_care(table: TableRef, dataset: lance.LanceDataset) -> bool:
+    """Whether Lance's own delete and update would fill the memory; those few at a time know the main branch only."""
+    return table.branch in (None, MAIN) and has_large_rows(dataset)
 
 
 def _merge(

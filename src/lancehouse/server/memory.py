@@ -53,11 +53,11 @@ class Heaps:
         self._is_tidy = is_idle
 
 
-def resident() -> int:
-    """Bytes of this process in memory; 0 where nobody says."""
+def resident(pid: int | None = None) -> int:
+    """Bytes of a process in memory, by default of this one; 0 where nobody says, or it has ended."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-    except OSError:
+        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * PAGE
+    except (OSError, IndexError):
         return 0
 
 

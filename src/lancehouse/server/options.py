@@ -120,6 +120,7 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("port", _number(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
     Setting("db", _text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"),
     Setting("workers", _number(1, 256), 1, "processes that answer"),
+    Setting("max_memory", _size, None, "memory of a worker, beyond which it is replaced; without it, no limit"),
     Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
     Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
     Setting("allowed_hosts", _hosts, None, "names of the server besides its addresses, separated by commas"),

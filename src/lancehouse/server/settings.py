@@ -64,6 +64,7 @@ class ServerSettings:
     port: int = 8181
     db: str = field(default="", repr=False)
     workers: int = 1
+    max_memory: int | None = None
     auth: bool = False
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from types import FrameType
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server import memory
 from lancehouse.server.observability import MULTIPROCESS
 from lancehouse.server.settings import ServerSettings
 
@@ -110,6 +111,7 @@ class Workers:
             before, elapsed_s = time.monotonic(), time.monotonic() - before
             serving = [each.pid for each in self._running if each.pid not in self._starting]
             self._end_hanging(silence.count(serving, heard, elapsed_s))
+            self._end_large()
             for worker in [each for each in self._running if each.poll() is not None]:
                 self._replace(worker, announced)
             if not announced and not self._starting:
@@ -136,21 +138,35 @@ class Workers:
                 logger.error("worker %d gave no sign of life for %g s and is killed", worker.pid, SILENT_S)
                 worker.kill()  # a process that is stopped takes no other signal
 
+    def _end_large(self) -> None:
+        most = self._settings.max_memory
+        for worker in self._running if most else ():
+            if most and memory.resident(worker.pid) > most and worker.poll() is None:
+                logger.error("worker %d held more than --max-memory, %d bytes, and is killed", worker.pid, most)
+                worker.kill()
+
     def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
         self._forget(worker)
         if not announced and worker.pid in self._starting:
             raise ServiceUnavailableError(f"a worker ended with code {worker.returncode} before it was ready")
         if self._is_stopping:
             return
+        if worker.pid in self._starting:
+            # One that had answered may have met a request that ends it. That is no reason to leave all others alone.
+            self._count_crash()
+        logger.warning("worker %d ended with code %d and is replaced", worker.pid, worker.returncode)
+        self._starting.discard(worker.pid)
+        self._start()
+
+    def _count_crash(self) -> None:
         now = time.monotonic()
         self._crashes.append(now)
         while now - self._crashes[0] > WITHIN_S:
             self._crashes.popleft()
         if len(self._crashes) > MOST_CRASHES:
-            raise ServiceUnavailableError(f"workers ended {len(self._crashes)} times within {WITHIN_S:g} s; giving up")
-        logger.warning("worker %d ended with code %d and is replaced", worker.pid, worker.returncode)
-        self._starting.discard(worker.pid)
-        self._start()
+            raise ServiceUnavailableError(
+                f"workers ended {len(self._crashes)} times within {WITHIN_S:g} s before they were ready; giving up"
+            )
 
     def _forget(self, worker: subprocess.Popen[bytes]) -> None:
         from prometheus_client.multiprocess import mark_process_dead

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
+from lance_namespace.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
 from lancehouse.lake.changes import (
@@ -15,6 +14,7 @@ from lancehouse.lake.changes import (
     commit_deleted,
     commit_rewritten,
     delete_where,
+    in_attempts,
     together,
 )
 from lancehouse.lake.fragments import Piece, place
@@ -26,11 +26,6 @@ from lancehouse.spark.reading import Pinned
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.tasks import results
 from lancehouse.spark.writing import Write, made_before
-
-ATTEMPTS = 10
-"""How often work is done that others come before."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +117,3 @@ def _done(spark: SparkSession, pinned: Pinned, work: Callable[[list[Part]], list
     _, dataset = pinned.open()
     with translated():
         return together(map(Change.from_json, results(spark, groups(dataset, parallelism(spark), split=False), work)))
-
-
-class ColumnsChangedError(ConcurrentModificationError):
-    """What was written does not fit the table any more, and it does not help to try again."""
-
-
-def in_attempts(address: Address, attempt: Callable[[], T]) -> T:
-    """Do work that others may overtake, anew each time until it is committed.
-
-    Raises:
-        ConcurrentModificationError: it was overtaken every time.
-    """
-    for _ in range(ATTEMPTS):
-        try:
-            return attempt()
-        except ColumnsChangedError:
-            raise
-        except ConcurrentModificationError as error:
-            last = error
-    raise ConcurrentModificationError(
-        f"{address}: others have changed the same rows each of {ATTEMPTS} times that this was tried; run it again"
-    ) from last

@@ -20,7 +20,16 @@ from lance_namespace.errors import (
 from pyspark.sql import DataFrame, SparkSession, Window, functions
 
 from lancehouse.lake import commits
-from lancehouse.lake.changes import ROW, Change, by_fragment, commit_rewritten, delete_rows, together
+from lancehouse.lake.changes import (
+    ROW,
+    Change,
+    ColumnsChangedError,
+    by_fragment,
+    commit_rewritten,
+    delete_rows,
+    in_attempts,
+    together,
+)
 from lancehouse.lake.commits import OvertakenError
 from lancehouse.lake.fragments import Layout, Piece, place, write
 from lancehouse.lake.merging import (
@@ -38,7 +47,7 @@ from lancehouse.lake.merging import (
 )
 from lancehouse.lake.scans import Moment, Part, groups
 from lancehouse.spark.address import Address
-from lancehouse.spark.changes import Changed, ColumnsChangedError, in_attempts
+from lancehouse.spark.changes import Changed
 from lancehouse.spark.errors import translated
 from lancehouse.spark.jobs import Job, write_frame
 from lancehouse.spark.matching import Keys, joined, refuse_duplicates

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from lancehouse.identifiers import write_levels
 from lancehouse.lake import commits, indexing
+from lancehouse.lake.changes import in_attempts
 from lancehouse.lake.fragments import place
 from lancehouse.lake.versions import tags
 from lancehouse.spark import ingesting, maintenance, merging, writing
-from lancehouse.spark.changes import in_attempts
 from lancehouse.spark.pipelines import expectations
 from lancehouse.spark.pipelines.blobs import Opening
 from lancehouse.spark.pipelines.lines import ARROW, DRIVER, SPARK
