@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.search import Effort, Search
+from lancehouse.lake.search import SearchEffort, VectorSearch
 
 PYLANCE = "pylance's defaults"
 EFFORTS = {
-    "default": Effort(),
-    "nprobes=1, refine_factor=1": Effort(1, 1),
-    "nprobes=20, refine_factor=1": Effort(20, 1),
-    "nprobes=20, refine_factor=4": Effort(20, 4),
-    "nprobes=20, refine_factor=10": Effort(20, 10),
-    "nprobes=64, refine_factor=50": Effort(64, 50),
+    "default": SearchEffort(),
+    "nprobes=1, refine_factor=1": SearchEffort(1, 1),
+    "nprobes=20, refine_factor=1": SearchEffort(20, 1),
+    "nprobes=20, refine_factor=4": SearchEffort(20, 4),
+    "nprobes=20, refine_factor=10": SearchEffort(20, 10),
+    "nprobes=64, refine_factor=50": SearchEffort(64, 50),
 }
 
 
@@ -100,9 +100,11 @@ def main() -> None:
             )
             return found
 
-        def by(effort: Effort) -> Callable[[tuple[float, ...]], list[Any]]:
+        def by(effort: SearchEffort) -> Callable[[tuple[float, ...]], list[Any]]:
             return lambda query: (
-                Search(query, case.k, "emb", columns=("id",), effort=effort).by_index(table, dataset)["id"].to_pylist()
+                VectorSearch(query, case.k, "emb", columns=("id",), effort=effort)
+                .search_index(table, dataset)["id"]
+                .to_pylist()
             )
 
         print(f"| effort | recall@{case.k} | ms |\n|---|---|---|")

@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.quiet import quiet
-from lancehouse.spark.watching import watch
+from lancehouse.spark.quiet import quiet_session
+from lancehouse.spark.watching import watch_tasks
 from tests.servers.lancehouse import start_lancehouse
 
 CORES = 2
@@ -42,7 +42,7 @@ class Story:
             server = self._stack.enter_context(start_lancehouse(self.folder / "server"))
             properties = {"endpoint": server.iceberg}
             connect("iceberg", properties).create_namespace(CreateNamespaceRequest(id=["main", namespace]))
-            spark = self._stack.enter_context(quiet(CORES))
+            spark = self._stack.enter_context(quiet_session(CORES))
             self._catalog = LanceCatalog(spark, "iceberg", properties)
         self.say(f"the catalog is at {server.iceberg}")
         return self._catalog
@@ -61,7 +61,7 @@ class Story:
             task = bar.add_task("", total=None)
             if self._catalog is not None and self.is_seen:
                 told = lambda now: bar.update(task, completed=now.done, total=now.total)  # noqa: E731
-                at.enter_context(watch(self._catalog.spark, told))
+                at.enter_context(watch_tasks(self._catalog.spark, told))
             yield
 
     def say(self, words: str) -> None:

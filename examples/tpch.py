@@ -23,7 +23,7 @@ from rich.table import Table
 
 from lancehouse import IcebergNamespace
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.quiet import quiet
+from lancehouse.spark.quiet import quiet_session
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.spark.tpch import QUERIES, TABLES, generate
 
@@ -64,7 +64,7 @@ def main() -> None:
         console.print(f"  {rows:,} rows")
         with step(2, "Start a catalog, and Spark on this machine"):
             served = stack.enter_context(start_lancehouse(folder / "server"))
-            spark = stack.enter_context(quiet(options={"spark.sql.shuffle.partitions": str(os.cpu_count())}))
+            spark = stack.enter_context(quiet_session(options={"spark.sql.shuffle.partitions": str(os.cpu_count())}))
         console.print(f"  {served.uri}; Spark {spark.version}")
         tell(spark, served, files)
     console.print("\nThe server and Spark are stopped, and the folder is gone. Next: docs/spark.md")

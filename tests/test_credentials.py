@@ -4,7 +4,14 @@ import time
 
 import pytest
 
-from lancehouse.credentials import SECRETS, canonical, expires_soon, from_config, layered, to_iceberg
+from lancehouse.credentials import (
+    SECRETS,
+    canonical_options,
+    expires_soon,
+    from_iceberg_config,
+    merge_options,
+    to_iceberg_config,
+)
 
 S3 = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
 
@@ -21,7 +28,7 @@ S3 = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
     ],
 )
 def test_the_last_layer_wins_whatever_the_others_call_it(layers: list[dict[str, str]], options: dict[str, str]) -> None:
-    assert layered(*layers) == options
+    assert merge_options(*layers) == options
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_the_last_layer_wins_whatever_the_others_call_it(layers: list[dict[str, 
     ],
 )
 def test_names_that_iceberg_knows(options: dict[str, str], config: dict[str, str]) -> None:
-    assert to_iceberg(options) == config
+    assert to_iceberg_config(options) == config
 
 
 @pytest.mark.parametrize(
@@ -96,11 +103,11 @@ def test_names_that_iceberg_knows(options: dict[str, str], config: dict[str, str
     ],
 )
 def test_there_and_back(options: dict[str, str]) -> None:
-    assert from_config(to_iceberg(options)) == options
+    assert from_iceberg_config(to_iceberg_config(options)) == options
 
 
 def test_every_secret_has_the_name_that_others_are_brought_to() -> None:
-    assert canonical(dict.fromkeys(SECRETS, "x")).keys() == SECRETS
+    assert canonical_options(dict.fromkeys(SECRETS, "x")).keys() == SECRETS
 
 
 NOW_MS = 1_800_000_000_000

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.identifiers import NamespaceId, TableId, is_plain, parse_levels, write_levels
+from lancehouse.identifiers import NamespaceId, TableId, format_levels, is_plain, parse_levels
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ from lancehouse.identifiers import NamespaceId, TableId, is_plain, parse_levels,
     ],
 )
 def test_each_level_is_encoded_once(levels: list[str], separator: str, wire: str) -> None:
-    assert NamespaceId("wh", tuple(levels)).wire(separator) == wire
+    assert NamespaceId("wh", tuple(levels)).to_path_segment(separator) == wire
 
 
 @pytest.mark.parametrize(
     ("name", "wire"), [("t", "t"), ("t/x", "t%2Fx"), ("..", "%2E%2E"), ("a.b", "a.b"), ("it's", "it%27s")]
 )
 def test_a_table_is_one_segment(name: str, wire: str) -> None:
-    assert TableId(NamespaceId("wh", ("db",)), name).wire() == wire
+    assert TableId(NamespaceId("wh", ("db",)), name).to_path_segment() == wire
     assert is_plain(name) == (wire == name)
 
 
@@ -79,7 +79,7 @@ def test_contains() -> None:
 )
 def test_levels_as_people_write_them(text: str, levels: tuple[str, ...]) -> None:
     assert parse_levels(text) == levels
-    assert parse_levels(write_levels(levels)) == levels
+    assert parse_levels(format_levels(levels)) == levels
 
 
 @pytest.mark.parametrize("text", [".", "a.", ".a", "a..b", "`a", "a`b`", "`a`b", "``", "a$"])

@@ -6,7 +6,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancehouse.locations import below, is_same
+from lancehouse.locations import child_location, is_same
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from lancehouse.locations import below, is_same
     ],
 )
 def test_one_segment_a_level(root: str, levels: list[str], location: str) -> None:
-    assert below(root, levels) == location
+    assert child_location(root, levels) == location
 
 
 NAMES = [
@@ -58,11 +58,11 @@ NAMES = [
 def test_lance_keeps_every_name_in_its_own_folder_below_root(tmp_path: Path, scheme: str) -> None:
     root = tmp_path / "root"
     for number, name in enumerate(NAMES):
-        lance.write_dataset(pa.table({"n": [number]}), below(f"{scheme}{root}", ["db", name]))
+        lance.write_dataset(pa.table({"n": [number]}), child_location(f"{scheme}{root}", ["db", name]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
     assert len(list((root / "db").iterdir())) == len(NAMES)
     for number, name in enumerate(NAMES):
-        assert lance.dataset(below(f"{scheme}{root}", ["db", name])).to_table()["n"].to_pylist() == [number]
+        assert lance.dataset(child_location(f"{scheme}{root}", ["db", name])).to_table()["n"].to_pylist() == [number]
 
 
 @pytest.mark.parametrize(

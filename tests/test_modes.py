@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.modes import one_of
+from lancehouse.modes import parse_choice
 
 MODES = ("Create", "ExistOk", "Overwrite")
 
@@ -22,10 +22,10 @@ MODES = ("Create", "ExistOk", "Overwrite")
     ],
 )
 def test_any_spelling(said: str | None, meant: str) -> None:
-    assert one_of("mode", said, *MODES) == meant
+    assert parse_choice("mode", said, *MODES) == meant
 
 
 @pytest.mark.parametrize("said", ["", "creat", "Append"])
 def test_none_of_them(said: str) -> None:
     with pytest.raises(InvalidInputError, match="one of Create, ExistOk, Overwrite"):
-        one_of("mode", said, *MODES)
+        parse_choice("mode", said, *MODES)

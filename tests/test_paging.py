@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.paging import page, remaining, token_after
+from lancehouse.paging import encode_token, paginate, remaining_keys
 
 NAMES = ["b", "ü", "a", "表", "a.b", "B"]
 
@@ -15,7 +15,7 @@ def test_pages_give_everything_once_in_order(keys: list[str], descending: bool, 
     found: list[str] = []
     token = None
     while True:
-        part = page(dict.fromkeys(keys), limit, token, descending=descending)
+        part = paginate(dict.fromkeys(keys), limit, token, descending=descending)
         assert len(part.items) <= limit
         found += part.items
         if (token := part.token) is None:
@@ -24,27 +24,27 @@ def test_pages_give_everything_once_in_order(keys: list[str], descending: bool, 
 
 
 def test_no_limit_is_everything() -> None:
-    assert list(page({"b": 1, "a": 2}, None, None).items.items()) == [("a", 2), ("b", 1)]
-    assert list(page({"b": 1, "a": 2}, None, token_after("a")).items) == ["b"]
-    assert page({}, 1, None).token is None
-    assert page({"a": 1}, 0, None).items == {}
+    assert list(paginate({"b": 1, "a": 2}, None, None).items.items()) == [("a", 2), ("b", 1)]
+    assert list(paginate({"b": 1, "a": 2}, None, encode_token("a")).items) == ["b"]
+    assert paginate({}, 1, None).token is None
+    assert paginate({"a": 1}, 0, None).items == {}
 
 
 def test_a_name_that_is_gone_still_says_where_to_go_on() -> None:
-    assert remaining(["a", "c"], None, token_after("b")) == ["c"]
+    assert remaining_keys(["a", "c"], None, encode_token("b")) == ["c"]
 
 
 @pytest.mark.parametrize("token", ["!!!", "garbage token", "_w"])
 def test_a_foreign_token(token: str) -> None:
     with pytest.raises(InvalidInputError, match="page_token"):
-        remaining(["a"], None, token)
+        remaining_keys(["a"], None, token)
 
 
 def test_a_token_of_another_list() -> None:
     with pytest.raises(InvalidInputError, match="page_token"):
-        remaining([1, 2], None, token_after("name"))
+        remaining_keys([1, 2], None, encode_token("name"))
 
 
 def test_a_limit_is_not_negative() -> None:
     with pytest.raises(InvalidInputError, match="limit"):
-        remaining(["a"], -1, None)
+        remaining_keys(["a"], -1, None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 
-from lancehouse.trees import Id, all_tables, tree
+from lancehouse.trees import Id, walk_namespaces, walk_tables
 
 
 class Fixed:
@@ -51,11 +51,11 @@ FOLDER = Fixed(0, None, ("t",), ("a", "t"))
     ],
 )
 def test_all_that_is_below(lists: Fixed, id: Id, namespaces: list[str], tables: list[str]) -> None:
-    assert [".".join(each) for each in tree(lists, id)] == namespaces
-    assert [".".join(each) for each in all_tables(lists, id)] == tables
+    assert [".".join(each) for each in walk_namespaces(lists, id)] == namespaces
+    assert [".".join(each) for each in walk_tables(lists, id)] == tables
 
 
-@pytest.mark.parametrize("walk", [tree, all_tables])
+@pytest.mark.parametrize("walk", [walk_namespaces, walk_tables])
 @pytest.mark.parametrize(
     ("id", "expected"), [(("c", "s", "t"), InvalidInputError), (("c", "x"), NamespaceNotFoundError)]
 )

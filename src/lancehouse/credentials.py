@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 EXPIRES = "expires_at_millis"
 
-NAMES: Mapping[str, str] = MappingProxyType(
+LANCE_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "s3.access-key-id": "aws_access_key_id",
         "s3.secret-access-key": "aws_secret_access_key",
@@ -82,7 +82,7 @@ AZURE_HOST = "dfs.core.windows.net"
 
 SOON_MS = 60_000
 
-_NEEDS: Mapping[str, str] = MappingProxyType(
+_REQUIRED_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "s3.session-token-expires-at-ms": "aws_session_token",
         "gcs.oauth2.token-expires-at": "google_storage_token",
@@ -92,7 +92,7 @@ _NEEDS: Mapping[str, str] = MappingProxyType(
 """What must be there too for an Iceberg name to be given."""
 
 
-def layered(*layers: Mapping[str, str]) -> dict[str, str]:
+def merge_options(*layers: Mapping[str, str]) -> dict[str, str]:
     """Options in layers, the strongest last: it wins over the others whatever they call the same thing."""
     if sum(map(bool, layers)) < 2:
         return {key: value for layer in layers for key, value in layer.items()}
@@ -103,7 +103,7 @@ def layered(*layers: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def harmless(options: Mapping[str, str]) -> dict[str, str]:
+def harmless_options(options: Mapping[str, str]) -> dict[str, str]:
     """Those of some options that cannot lead credentials to another host, or out of TLS."""
     return {key: value for key, value in options.items() if _is_harmless(key.lower(), value)}
 
@@ -112,14 +112,14 @@ def _is_harmless(key: str, value: str) -> bool:
     return key in TUNING or (key in REGIONS and re.fullmatch("[A-Za-z0-9-]{1,40}", value) is not None)
 
 
-def canonical(options: Mapping[str, str]) -> dict[str, str]:
+def canonical_options(options: Mapping[str, str]) -> dict[str, str]:
     """Storage options under the first of the names that each is known by."""
     return {_spellings(key)[0]: value for key, value in options.items()}
 
 
-def from_config(config: Mapping[str, str]) -> dict[str, str]:
+def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
     """Lance's storage options out of Iceberg's properties; what has no meaning for Lance is left out."""
-    options = {NAMES[key]: value for key, value in config.items() if key in NAMES}
+    options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
     for key, value in config.items():
         if key.startswith(f"{SAS_TOKEN}."):
             options["azure_storage_account_name"] = key.removeprefix(f"{SAS_TOKEN}.").partition(".")[0]
@@ -133,15 +133,23 @@ def from_config(config: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def to_iceberg(options: Mapping[str, str]) -> dict[str, str]:
+def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
     """Iceberg's properties, for readers in Java and in Python, out of Lance's storage options."""
-    known = canonical(options)
-    config = {key: known[name] for key, name in NAMES.items() if name in known and _NEEDS.get(key, name) in known}
-    if (token := known.get("azure_storage_sas_token")) and (account := known.get("azure_storage_account_name")):
+    lance_options = canonical_options(options)
+    config = {
+        key: lance_options[name]
+        for key, name in LANCE_NAMES.items()
+        if name in lance_options and _REQUIRED_OPTIONS.get(key, name) in lance_options
+    }
+    if (token := lance_options.get("azure_storage_sas_token")) and (
+        account := lance_options.get("azure_storage_account_name")
+    ):
         config |= {SAS_TOKEN: token, f"{SAS_TOKEN}.{account}.{AZURE_HOST}": token}
-        if EXPIRES in known:
-            config[f"{SAS_EXPIRES}.{account}.{AZURE_HOST}"] = known[EXPIRES]
-    if virtual := known.get("aws_virtual_hosted_style_request", "false" if "aws_endpoint" in known else ""):
+        if EXPIRES in lance_options:
+            config[f"{SAS_EXPIRES}.{account}.{AZURE_HOST}"] = lance_options[EXPIRES]
+    if virtual := lance_options.get(
+        "aws_virtual_hosted_style_request", "false" if "aws_endpoint" in lance_options else ""
+    ):
         config["s3.path-style-access"] = "false" if virtual.lower() == "true" else "true"
         config["s3.force-virtual-addressing"] = "true" if virtual.lower() == "true" else "false"
     return config

@@ -29,7 +29,7 @@ from lance_namespace.errors import (
 ErrorMap = Mapping[int | str, type[LanceNamespaceError]]
 """What one call makes of a status (int) or of an error type (str)."""
 
-NOTHING: ErrorMap = MappingProxyType({})
+NO_OVERRIDES: ErrorMap = MappingProxyType({})
 
 
 class CommitStateUnknownError(InternalError):
@@ -88,7 +88,7 @@ NO_ROUTE = ("No route for request", "Unable to find matching target resource")
 """How the reference server and Polaris say that a path leads nowhere: the endpoint or a name is wrong."""
 
 
-def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap = NOTHING) -> LanceNamespaceError:
+def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap = NO_OVERRIDES) -> LanceNamespaceError:
     """The Lance error for an answer of a server.
 
     What the server named wins, then what this call expects (`on`), then the status.
@@ -100,15 +100,15 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
         about: the object that the call was about, as its user knows it.
         on: what the call expects, by error type or by status.
     """
-    page = type_ == FOREIGN_PAGE
-    type_ = "" if page else type_
+    is_page = type_ == FOREIGN_PAGE
+    type_ = "" if is_page else type_
     kind = on.get(type_) or BY_TYPE.get(type_) or on.get(status) or BY_STATUS.get(status, InternalError)
     if any(words in message for words in NO_ROUTE):
         kind = InvalidInputError
-    elif page and status == 404:
+    elif is_page and status == 404:
         kind, message = InternalError, f"{message}; this is no answer of a catalog: is `endpoint` right?"
-    named = f"HTTP {status} {type_}".rstrip()
-    error = kind(f"{about}: {message or 'the server gave no reason'} ({named})")
+    status_text = f"HTTP {status} {type_}".rstrip()
+    error = kind(f"{about}: {message or 'the server gave no reason'} ({status_text})")
     vars(error).update(
         named=type_ in BY_TYPE,
         route_missing=status in (400, 404) and type_ not in BY_TYPE,

@@ -35,7 +35,7 @@ class NamespaceId:
         Raises:
             InvalidInputError: too few levels, or an empty one.
         """
-        levels = _checked(parts, least, "a namespace id is [warehouse or catalog, namespace, ...]")
+        levels = _check_levels(parts, least, "a namespace id is [warehouse or catalog, namespace, ...]")
         return cls(levels[0], levels[1:])
 
     @property
@@ -56,9 +56,9 @@ class NamespaceId:
         """Whether `other` is this namespace or lies below it."""
         return self.catalog == other.catalog and other.levels[: len(self.levels)] == self.levels
 
-    def wire(self, separator: str = UNIT_SEPARATOR) -> str:
+    def to_path_segment(self, separator: str = UNIT_SEPARATOR) -> str:
         """The levels as one path segment or query value: each is encoded exactly once, the separator comes encoded."""
-        return _whole(separator.join(_quoted(level) for level in self.levels))
+        return _escape_dot_segment(separator.join(_quote_level(level) for level in self.levels))
 
     def __str__(self) -> str:
         return "namespace " + ".".join(self.parts)
@@ -78,7 +78,7 @@ class TableId:
         Raises:
             InvalidInputError: fewer than three levels, or an empty one.
         """
-        levels = _checked(parts, 3, "a table id is [warehouse or catalog, namespace, ..., table]")
+        levels = _check_levels(parts, 3, "a table id is [warehouse or catalog, namespace, ..., table]")
         return cls(NamespaceId(levels[0], levels[1:-1]), levels[-1])
 
     @property
@@ -86,9 +86,9 @@ class TableId:
         """The id as the Lance interface has it."""
         return [*self.namespace.parts, self.name]
 
-    def wire(self) -> str:
+    def to_path_segment(self) -> str:
         """The table's name as one path segment."""
-        return _whole(_quoted(self.name))
+        return _escape_dot_segment(_quote_level(self.name))
 
     def __str__(self) -> str:
         return "table " + ".".join(self.parts)
@@ -114,16 +114,18 @@ def parse_levels(text: str) -> tuple[str, ...]:
     return tuple(levels)
 
 
-def write_levels(levels: Iterable[str]) -> str:
+def format_levels(levels: Iterable[str]) -> str:
     """An id as people write it: levels joined by dots, one with a dot in backquotes."""
-    return ".".join(level if LEVEL.fullmatch(level) and level[0] != "`" else _in_backquotes(level) for level in levels)
+    return ".".join(
+        level if LEVEL.fullmatch(level) and level[0] != "`" else _quote_backticks(level) for level in levels
+    )
 
 
-def _in_backquotes(level: str) -> str:
+def _quote_backticks(level: str) -> str:
     return f"`{level.replace('`', '``')}`"
 
 
-def _checked(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:
+def _check_levels(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:
     levels = tuple(parts or ())
     if len(levels) < least:
         raise InvalidInputError(f"{form}, at least {least} {'level' if least == 1 else 'levels'}; got {list(levels)!r}")
@@ -133,15 +135,15 @@ def _checked(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, .
 
 
 @lru_cache(4096)
-def _quoted(name: str) -> str:
+def _quote_level(name: str) -> str:
     return quote(name, safe="")
 
 
-def _whole(segment: str) -> str:
+def _escape_dot_segment(segment: str) -> str:
     """A path segment; a bare dot segment would be resolved away on the wire, and the call would hit another object."""
     return segment.replace(".", "%2E") if segment in (".", "..") else segment
 
 
 def is_plain(name: str) -> bool:
     """Whether a name looks the same on the wire, so that no server can stumble over it."""
-    return name not in (".", "..") and _quoted(name) == name
+    return name not in (".", "..") and _quote_level(name) == name

@@ -13,27 +13,27 @@ Answer = tuple[int, dict[str, str], bytes]
 Send = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
 """Method, path with query, header fields and body to an answer."""
 
-_offered: dict[str, Inside] = {}
+_servers: dict[str, InProcessServer] = {}
 
 
-class Inside:
+class InProcessServer:
     """The way to a server in this process."""
 
     def __init__(self, send: Send) -> None:
         self.send = send
 
 
-def offer(name: str, send: Send) -> str:
+def register_server(name: str, send: Send) -> str:
     """Let clients in this process talk to a server; the endpoint to give them. One name has one server, the last."""
-    _offered[name] = Inside(send)
+    _servers[name] = InProcessServer(send)
     return f"{SCHEME}://{name}"
 
 
-def find(name: str) -> Inside | None:
+def find_server(name: str) -> InProcessServer | None:
     """The server that is offered under a name."""
-    return _offered.get(name)
+    return _servers.get(name)
 
 
-def withdraw(name: str) -> None:
+def unregister_server(name: str) -> None:
     """End an offer."""
-    _offered.pop(name, None)
+    _servers.pop(name, None)

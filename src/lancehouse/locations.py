@@ -60,32 +60,32 @@ class ParsedLocation:
         return "/" + "/".join(self.segments)
 
 
-def below(root: str, levels: Sequence[str]) -> str:
+def child_location(root: str, levels: Sequence[str]) -> str:
     """`root` with one path segment for each level; no name leaves it, and no two names share a place.
 
     Lance takes a plain path literally and decodes a URI once, so a URI is encoded once more than a path.
     """
-    segments = [_segment(level) for level in levels]
+    segments = [_encode_segment(level) for level in levels]
     if _URI.match(root):
         segments = [quote(segment, safe="") for segment in segments]
     return "/".join([root.rstrip("/"), *segments])
 
 
-def uri(location: str) -> str:
+def to_uri(location: str) -> str:
     """A location as a complete URI."""
     if not _URI.match(location):
         return Path(location).absolute().as_uri()
     return re.sub(r"^file:/(?!/)", "file:///", location)
 
 
-def unreadable(location: str) -> str:
+def to_lance_uri(location: str) -> str:
     """A location under a scheme that no Iceberg reader takes for one of its own files, so that it says so."""
-    return "lance://" + uri(location.rstrip("/")).partition("://")[2]
+    return "lance://" + to_uri(location.rstrip("/")).partition("://")[2]
 
 
 def is_same(one: str, other: str) -> bool:
     """Whether two locations are one place: a plain path and its `file://` form are, with or without a last slash."""
-    return _plain(one) == _plain(other)
+    return _normalize(one) == _normalize(other)
 
 
 @lru_cache(maxsize=1024)
@@ -104,18 +104,18 @@ def key(location: str, kind: str = "lance") -> str:
     Raises:
         InvalidInputError: it is no location at all.
     """
-    place = parse(location, kind)
-    path = os.path.realpath(place.path) if place.store == "file" else place.path
-    return f"{'' if place.store == 'file' else place.store}{path.rstrip('/')}/"
+    parsed = parse(location, kind)
+    path = os.path.realpath(parsed.path) if parsed.store == "file" else parsed.path
+    return f"{'' if parsed.store == 'file' else parsed.store}{path.rstrip('/')}/"
 
 
 def is_inside(location: str, roots: Iterable[str]) -> bool:
     """Whether a Lance location is one of these places or lies below one; what is no location lies nowhere."""
     try:
-        place = key(location)
+        location_key = key(location)
     except InvalidInputError:
         return False
-    return any(place.startswith(key(root)) for root in roots)
+    return any(location_key.startswith(key(root)) for root in roots)
 
 
 def find_link(location: str, roots: Iterable[str], kind: str = "lance") -> str | None:
@@ -151,56 +151,58 @@ def parse(location: str, kind: str) -> ParsedLocation:
         InvalidInputError: it is no location.
     """
     if not is_unicode(location):
-        raise refuse_location(location, "it holds a character that is not Unicode")
+        raise location_error(location, "it holds a character that is not Unicode")
     if match := _LOCATION.fullmatch(location):
-        store, path = _uri(location, kind, match[1], match[2] or "", match[3] or "")
+        store, path = _parse_uri(location, kind, match[1], match[2] or "", match[3] or "")
     elif location.startswith("/"):
         store, path = "file", location
     else:
-        raise refuse_location(location, "it is neither an absolute path nor a URI")
+        raise location_error(location, "it is neither an absolute path nor a URI")
     names = path.rstrip("/").split("/")[1:]
-    if fault := next(_faults(path, names, store), None):
-        raise refuse_location(location, fault)
+    if fault := next(_find_faults(path, names, store), None):
+        raise location_error(location, fault)
     return ParsedLocation(store, tuple(names))
 
 
-def _uri(location: str, kind: str, scheme: str, authority: str, path: str) -> tuple[str, str]:
-    store, lance = SCHEMES.get(scheme, ("", False))
+def _parse_uri(location: str, kind: str, scheme: str, authority: str, path: str) -> tuple[str, str]:
+    store, is_lance = SCHEMES.get(scheme, ("", False))
     if scheme != scheme.lower():
-        raise refuse_location(location, f"write {scheme.lower()}: in small letters")
-    if not store or (kind == "lance" and not lance) or (kind != "lance" and scheme in LANCE_ONLY):
-        known = [name for name, (_, lance) in SCHEMES.items() if (lance if kind == "lance" else name not in LANCE_ONLY)]
-        raise refuse_location(location, f"no {kind} table can lie there; the schemes are {', '.join(known)}")
+        raise location_error(location, f"write {scheme.lower()}: in small letters")
+    if not store or (kind == "lance" and not is_lance) or (kind != "lance" and scheme in LANCE_ONLY):
+        known = [
+            name for name, (_, is_lance) in SCHEMES.items() if (is_lance if kind == "lance" else name not in LANCE_ONLY)
+        ]
+        raise location_error(location, f"no {kind} table can lie there; the schemes are {', '.join(known)}")
     if re.search(r"[?#]", location):
-        raise refuse_location(location, "a location has no query and no fragment; encode ? as %3F and # as %23")
+        raise location_error(location, "a location has no query and no fragment; encode ? as %3F and # as %23")
     if location != location.rstrip(" "):
-        raise refuse_location(location, "a space at its end has to be encoded as %20")
+        raise location_error(location, "a space at its end has to be encoded as %20")
     if kind == "lance":
         try:
             path = unquote(path, errors="strict")
         except UnicodeDecodeError:
-            raise refuse_location(location, "what it encodes is not UTF-8") from None
+            raise location_error(location, "what it encodes is not UTF-8") from None
     if store == "file":
         if authority:
-            raise refuse_location(location, "a file URI has no host: write file:///")
+            raise location_error(location, "a file URI has no host: write file:///")
         return "file", path
-    return f"{store}://{_authority(location, store, authority)}", path
+    return f"{store}://{_parse_authority(location, store, authority)}", path
 
 
-def _authority(location: str, store: str, authority: str) -> str:
+def _parse_authority(location: str, store: str, authority: str) -> str:
     """The bucket, or the container and its account, in one form."""
     if store == "abfss":
         if not (match := _CONTAINER.fullmatch(authority)):
-            raise refuse_location(location, "write abfss://container@account.dfs.core.windows.net/")
+            raise location_error(location, "write abfss://container@account.dfs.core.windows.net/")
         return f"{match[1]}@{match[2]}{re.sub(r'^[.](dfs|blob)(?=[.])', '', match[3])}".lower()
     if "@" in authority:
-        raise refuse_location(location, "credentials do not belong in a location")
+        raise location_error(location, "credentials do not belong in a location")
     if not _BUCKET.fullmatch(authority):
-        raise refuse_location(location, "it names no bucket")
+        raise location_error(location, "it names no bucket")
     return authority
 
 
-def _faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
+def _find_faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
     if "" in names or (path and not path.startswith("/")):
         yield "it has an empty name on the way"
     if "." in names or ".." in names:
@@ -213,7 +215,7 @@ def _faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
         yield f"it has a name of more than {NAME_BYTES} bytes on the way"
 
 
-def refuse_location(location: str, reason: str) -> InvalidInputError:
+def location_error(location: str, reason: str) -> InvalidInputError:
     """The error about a location; it shows no credentials."""
     shown = re.sub(r"//[^/]*@", "//***@", location) if "credentials" in reason else location
     return InvalidInputError(f"location {shorten(shown)!r} is not allowed: {reason}")
@@ -234,11 +236,11 @@ def is_unicode(text: str) -> bool:
     return not re.search(r"[\ud800-\udfff]", text)
 
 
-def _segment(level: str) -> str:
+def _encode_segment(level: str) -> str:
     if level in (".", ".."):
         return level.replace(".", "%2E")
     return re.sub(r"[%/\\\x00-\x1f\x7f]", lambda match: f"%{ord(match[0]):02X}", level)
 
 
-def _plain(location: str) -> str:
+def _normalize(location: str) -> str:
     return re.sub(r"^file:(//)?(?=/)", "", location).rstrip("/")

@@ -7,7 +7,7 @@ import re
 from lance_namespace.errors import InvalidInputError
 
 
-def one_of(what: str, value: str | None, *allowed: str) -> str:
+def parse_choice(what: str, value: str | None, *allowed: str) -> str:
     """The allowed word that `value` means; the first one if it is not given.
 
     Raises:
@@ -15,7 +15,7 @@ def one_of(what: str, value: str | None, *allowed: str) -> str:
     """
     if value is None:
         return allowed[0]
-    said = re.sub(r"[_\-\s]", "", value).lower()
-    if (found := next((word for word in allowed if word.lower() == said), None)) is None:
+    normalized = re.sub(r"[_\-\s]", "", value).lower()
+    if (choice := next((word for word in allowed if word.lower() == normalized), None)) is None:
         raise InvalidInputError(f"{what} {value!r} is not known; it is one of {', '.join(allowed)}")
-    return found
+    return choice

@@ -15,27 +15,29 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[Key, Item]):
+class ListPage(Generic[Key, Item]):
     """Part of a list, and the token of the next part; None after the last."""
 
     items: dict[Key, Item]
     token: str | None
 
 
-def page(
+def paginate(
     items: Mapping[Key, Item], limit: int | None, token: str | None, *, descending: bool = False
-) -> Page[Key, Item]:
+) -> ListPage[Key, Item]:
     """The items in the order of their keys, from behind the one that the token names, which need not be there any more.
 
     Raises:
         InvalidInputError: a token that was not given out here, or a negative limit.
     """
-    keys = remaining(items, limit, token, descending=descending)
-    shown = keys[:limit]
-    return Page({key: items[key] for key in shown}, token_after(shown[-1]) if 0 < len(shown) < len(keys) else None)
+    keys = remaining_keys(items, limit, token, descending=descending)
+    page_keys = keys[:limit]
+    return ListPage(
+        {key: items[key] for key in page_keys}, encode_token(page_keys[-1]) if 0 < len(page_keys) < len(keys) else None
+    )
 
 
-def remaining(keys: Iterable[Key], limit: int | None, token: str | None, *, descending: bool = False) -> list[Key]:
+def remaining_keys(keys: Iterable[Key], limit: int | None, token: str | None, *, descending: bool = False) -> list[Key]:
     """The keys of this page and of all later ones, in order.
 
     Raises:
@@ -44,17 +46,17 @@ def remaining(keys: Iterable[Key], limit: int | None, token: str | None, *, desc
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
     ordered = sorted(set(keys), reverse=descending)
-    text = after(token)
+    text = decode_token(token)
     if text is None:
         return ordered
     try:
         lasts = [type(key)(text) for key in ordered[:1]]
     except ValueError:
-        raise _foreign(token) from None
+        raise _foreign_token_error(token) from None
     return [key for last in lasts for key in ordered if (key < last if descending else key > last)]
 
 
-def after(token: str | None) -> str | None:
+def decode_token(token: str | None) -> str | None:
     """The key that the page of this token starts behind; None for the first page.
 
     Raises:
@@ -66,13 +68,13 @@ def after(token: str | None) -> str | None:
         padded = token.encode() + b"=" * (-len(token) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise _foreign(token) from None
+        raise _foreign_token_error(token) from None
 
 
-def token_after(key: int | str) -> str:
+def encode_token(key: int | str) -> str:
     """The token of the page that starts behind `key`."""
     return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
 
 
-def _foreign(token: str | None) -> InvalidInputError:
+def _foreign_token_error(token: str | None) -> InvalidInputError:
     return InvalidInputError(f"page_token {token!r} was not given out by a list call; start without one")

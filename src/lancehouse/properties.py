@@ -33,12 +33,12 @@ def managed_by(properties: Mapping[str, str] | None) -> str:
     Raises:
         InvalidInputError: something else.
     """
-    said = (properties or {}).get(MANAGED_BY, STORAGE)
-    if said.lower() not in (STORAGE, IMPL):
+    manager = (properties or {}).get(MANAGED_BY, STORAGE)
+    if manager.lower() not in (STORAGE, IMPL):
         from lance_namespace.errors import InvalidInputError
 
-        raise InvalidInputError(f"{MANAGED_BY} is {said!r}, expected {STORAGE!r} or {IMPL!r}")
-    return said.lower()
+        raise InvalidInputError(f"{MANAGED_BY} is {manager!r}, expected {STORAGE!r} or {IMPL!r}")
+    return manager.lower()
 
 
 def require_lance(about: object, properties: Mapping[str, str] | None) -> None:
@@ -51,8 +51,8 @@ def require_lance(about: object, properties: Mapping[str, str] | None) -> None:
         from lance_namespace.errors import InvalidInputError
 
         kind = (properties or {}).get(TABLE_TYPE)
-        said = f"{TABLE_TYPE} is {kind!r}" if kind else f"it has no {TABLE_TYPE} property"
-        raise InvalidInputError(f"{about} is not a Lance table: {said}, expected {LANCE!r}")
+        reason = f"{TABLE_TYPE} is {kind!r}" if kind else f"it has no {TABLE_TYPE} property"
+        raise InvalidInputError(f"{about} is not a Lance table: {reason}, expected {LANCE!r}")
 
 
 def storage_options(properties: Mapping[str, str] | None) -> dict[str, str]:

@@ -40,13 +40,13 @@ def default_db() -> str:
     return f"sqlite:///{data_folder() / 'catalog.db'}"
 
 
-def _text(value: str) -> str:
+def _parse_text(value: str) -> str:
     if not value.strip():
         raise ValueError("must not be empty")
     return value
 
 
-def _url(value: str) -> str:
+def _parse_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https", inside.SCHEME) or not parts.hostname or re.search(r"\s", value):
         raise ValueError("must be a URL that starts with http:// or https://")
@@ -59,49 +59,49 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
-def _credential(value: str) -> str:
+def _parse_credential(value: str) -> str:
     if not all(value.partition(":")):
         raise ValueError("must have the form client_id:client_secret")
     return value
 
 
-def _token(value: str) -> str:
+def _parse_token(value: str) -> str:
     if not value or not value.isascii() or not value.isprintable():
         raise ValueError("must be a printable ASCII token")
     return value
 
 
-def _count(value: str) -> int:
+def _parse_count(value: str) -> int:
     if not re.fullmatch(r"\d{1,9}", value):
         raise ValueError("must be a whole number, 0 or more")
     return int(value)
 
 
-def _duration(value: str) -> float:
+def _parse_duration(value: str) -> float:
     if not re.fullmatch(r"\d{1,9}(\.\d+)?", value) or float(value) == 0:
         raise ValueError("must be a number greater than 0")
     return float(value)
 
 
-def _file(value: str) -> str:
+def _parse_file(value: str) -> str:
     if not Path(value).is_file():
         raise ValueError(f"names no file: {value!r}")
     return value
 
 
-def _manager(value: str) -> str:
+def _parse_manager(value: str) -> str:
     if value.lower() not in (STORAGE, IMPL):
         raise ValueError(f"must be {STORAGE} or {IMPL}")
     return value.lower()
 
 
-def _trust(value: str) -> str:
+def _parse_trust(value: str) -> str:
     if value.lower() not in (ALL, HARMLESS):
         raise ValueError(f"must be {ALL} or {HARMLESS}")
     return value.lower()
 
 
-def _path(value: str) -> str:
+def _parse_path(value: str) -> str:
     return "/" + value.strip("/")
 
 
@@ -113,7 +113,7 @@ class Setting:
     read: Callable[[str], Any]
     help: str
     default: Any = None
-    only: tuple[str, ...] = ("iceberg", "polaris", "unity")
+    clients: tuple[str, ...] = ("iceberg", "polaris", "unity")
     secret: bool = False
     required: bool = False
 
@@ -123,49 +123,55 @@ class Setting:
 
 
 CLIENT_SETTINGS: tuple[Setting, ...] = (
-    Setting("endpoint", _url, "URL of the catalog server, without the path of its API", required=True),
-    Setting("catalog", _text, "name of the Unity catalog to use", only=("unity",), required=True),
-    Setting("api_path", _path, "path of the API below the endpoint", "/api/2.1/unity-catalog", only=("unity",)),
-    Setting("auth_token", _token, "bearer token", secret=True),
-    Setting("credential", _credential, "OAuth2 client credential, client_id:client_secret", secret=True),
-    Setting("oauth2_server_uri", _url, "token endpoint for `credential`, where it is not the catalog's own"),
+    Setting("endpoint", _parse_url, "URL of the catalog server, without the path of its API", required=True),
+    Setting("catalog", _parse_text, "name of the Unity catalog to use", clients=("unity",), required=True),
+    Setting(
+        "api_path", _parse_path, "path of the API below the endpoint", "/api/2.1/unity-catalog", clients=("unity",)
+    ),
+    Setting("auth_token", _parse_token, "bearer token", secret=True),
+    Setting("credential", _parse_credential, "OAuth2 client credential, client_id:client_secret", secret=True),
+    Setting("oauth2_server_uri", _parse_url, "token endpoint for `credential`, where it is not the catalog's own"),
     Setting(
         "scope",
-        _text,
+        _parse_text,
         "OAuth2 scope for `credential`",
         {"iceberg": "catalog", "polaris": "PRINCIPAL_ROLE:ALL", "unity": "all-apis"},
     ),
     Setting(
         "connect_timeout",
-        _duration,
+        _parse_duration,
         "time to wait for a connection; milliseconds, seconds for unity",
         {"iceberg": 10000.0, "polaris": 10000.0, "unity": 10.0},
     ),
     Setting(
         "read_timeout",
-        _duration,
+        _parse_duration,
         "time to wait for an answer; milliseconds, seconds for unity",
         {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0},
     ),
-    Setting("max_retries", _count, "how often a call that is safe to repeat is repeated", 3),
+    Setting("max_retries", _parse_count, "how often a call that is safe to repeat is repeated", 3),
     Setting(
         "managed_by",
-        _manager,
+        _parse_manager,
         "who decides which version of a new table is the current one, where its properties do not say: storage or impl",
         STORAGE,
     ),
-    Setting("root", _text, "where tables that are declared without a location lie"),
+    Setting("root", _parse_text, "where tables that are declared without a location lie"),
     Setting(
         "table_storage",
-        _trust,
+        _parse_trust,
         "which `storage.*` properties of a table count: all, or harmless, those that lead no credentials elsewhere",
         ALL,
     ),
-    Setting("ca_bundle", _file, "PEM file with the certificates of the authorities to trust"),
-    Setting("client_cert", _file, "PEM file with the client's certificate, and its key unless `client_key` is given"),
-    Setting("client_key", _file, "PEM file with the key of `client_cert`"),
-    Setting("sigv4.region", _text, "AWS region: requests are signed with SigV4", only=("iceberg",)),
-    Setting("sigv4.service", _text, "AWS service that SigV4 signs for, such as glue or s3tables", only=("iceberg",)),
+    Setting("ca_bundle", _parse_file, "PEM file with the certificates of the authorities to trust"),
+    Setting(
+        "client_cert", _parse_file, "PEM file with the client's certificate, and its key unless `client_key` is given"
+    ),
+    Setting("client_key", _parse_file, "PEM file with the key of `client_cert`"),
+    Setting("sigv4.region", _parse_text, "AWS region: requests are signed with SigV4", clients=("iceberg",)),
+    Setting(
+        "sigv4.service", _parse_text, "AWS service that SigV4 signs for, such as glue or s3tables", clients=("iceberg",)
+    ),
 )
 
 UNIT_S: Mapping[str, float] = MappingProxyType({"iceberg": 0.001, "polaris": 0.001, "unity": 1.0})
@@ -208,16 +214,16 @@ class ClientSettings:
         Raises:
             InvalidInputError: a property is unknown, missing or has a wrong value; it is named, its value is not.
         """
-        table = {setting.name: setting for setting in CLIENT_SETTINGS if client in setting.only}
+        table = {setting.name: setting for setting in CLIENT_SETTINGS if client in setting.clients}
         values: dict[str, Any] = {name: setting.default_for(client) for name, setting in table.items()}
         headers: dict[str, str] = {}
         storage: dict[str, str] = {}
-        given: dict[str, str] = {}
+        keys_by_name: dict[str, str] = {}
         for key, value in properties.items():
-            text = _string(key, value)
+            text = _to_text(key, value)
             name = key.removeprefix(f"{client}.")
             if name.startswith(HEADER_PREFIX):
-                headers[_header_name(key, name.removeprefix(HEADER_PREFIX))] = _header_value(key, text)
+                headers[_check_header_name(key, name.removeprefix(HEADER_PREFIX))] = _check_header_value(key, text)
                 continue
             if name.startswith(STORAGE_PREFIX) and name != STORAGE_PREFIX:
                 storage[name.removeprefix(STORAGE_PREFIX)] = text
@@ -225,19 +231,19 @@ class ClientSettings:
             in_millis = name.endswith(f"_timeout{MILLIS_SUFFIX}")
             name = name.removesuffix(MILLIS_SUFFIX) if in_millis else name
             if name not in table:
-                raise InvalidInputError(_unknown(client, key, table))
-            if name in given:
+                raise InvalidInputError(_unknown_property_message(client, key, table))
+            if name in keys_by_name:
                 raise InvalidInputError(
-                    f"{client}: property {key!r} says the same as {given[name]!r}; give one of them"
+                    f"{client}: property {key!r} says the same as {keys_by_name[name]!r}; give one of them"
                 )
-            given[name] = key
+            keys_by_name[name] = key
             try:
                 values[name] = table[name].read(text)
             except ValueError as error:
                 raise InvalidInputError(f"{client}: property {key!r} {error}") from None
             if in_millis:
                 values[name] *= 0.001 / UNIT_S[client]
-        _check_whole(client, table, values)
+        _check_required(client, table, values)
         return cls(
             client=client,
             connect_timeout_s=values.pop("connect_timeout") * UNIT_S[client],
@@ -249,32 +255,32 @@ class ClientSettings:
         )
 
 
-def _string(key: str, value: object) -> str:
+def _to_text(key: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InvalidInputError(f"property {key!r} must be a string, not {type(value).__name__}")
     return str(value)
 
 
-def _header_name(key: str, name: str) -> str:
+def _check_header_name(key: str, name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
         raise InvalidInputError(f"property {key!r} names no HTTP header")
     return name
 
 
-def _header_value(key: str, value: str) -> str:
+def _check_header_value(key: str, value: str) -> str:
     if not value.isprintable() or not value.isascii():
         raise InvalidInputError(f"property {key!r} has a value that no HTTP header can carry")
     return value
 
 
-def _unknown(client: str, key: str, table: Mapping[str, Setting]) -> str:
+def _unknown_property_message(client: str, key: str, table: Mapping[str, Setting]) -> str:
     known = [*table, "header.*", "storage.*"]
-    near = difflib.get_close_matches(key.removeprefix(f"{client}."), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    matches = difflib.get_close_matches(key.removeprefix(f"{client}."), known, n=1, cutoff=0.5)
+    hint = f"did you mean {matches[0]!r}?" if matches else f"known are {', '.join(known)}"
     return f"{client}: unknown property {key!r}; {hint}"
 
 
-def _check_whole(client: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:
+def _check_required(client: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:
     for name, setting in table.items():
         if setting.required and values[name] is None:
             raise InvalidInputError(f"{client}: property {name!r} is required: {setting.help}")

@@ -10,7 +10,7 @@ from lance_namespace.errors import InvalidInputError
 Id = tuple[str, ...]
 
 
-class Lists(Protocol):
+class CatalogLister(Protocol):
     """What lists a catalog, all pages of it.
 
     A level that cannot hold what is asked for, such as a warehouse for tables, is an InvalidInputError.
@@ -23,33 +23,33 @@ class Lists(Protocol):
         """The tables of a namespace."""
 
 
-def tree(lists: Lists, id: Id) -> Iterator[Id]:
+def walk_namespaces(catalog: CatalogLister, id: Id) -> Iterator[Id]:
     """A namespace and all below it, one listing at a time."""
     yield id
     try:
-        children = lists.namespaces(id)
+        children = catalog.namespaces(id)
     except InvalidInputError:
-        lists.tables(id)  # raises, unless the catalog's levels end here
+        catalog.tables(id)  # raises, unless the catalog's levels end here
         return
     for child in children:
-        yield from _found(lists, child)
+        yield from _walk_known(catalog, child)
 
 
-def all_tables(lists: Lists, id: Id) -> Iterator[Id]:
+def walk_tables(catalog: CatalogLister, id: Id) -> Iterator[Id]:
     """The tables of a namespace and of all below it."""
-    for namespace in tree(lists, id):
+    for namespace in walk_namespaces(catalog, id):
         try:
-            yield from lists.tables(namespace)
+            yield from catalog.tables(namespace)
         except InvalidInputError:
             continue  # it holds namespaces only; what is no namespace at all, the walk says
 
 
-def _found(lists: Lists, id: Id) -> Iterator[Id]:
+def _walk_known(catalog: CatalogLister, id: Id) -> Iterator[Id]:
     """A namespace that is known to be there, and all below it."""
     yield id
     try:
-        children = lists.namespaces(id)
+        children = catalog.namespaces(id)
     except InvalidInputError:
         return
     for child in children:
-        yield from _found(lists, child)
+        yield from _walk_known(catalog, child)

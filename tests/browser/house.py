@@ -181,7 +181,7 @@ def open_house(folder: Path, *, many: int = 0, count: int = 600, shots: int = 12
     database = opening.open_database(url)
     try:
         wanted = [Warehouse(0, name, str(place)) for name, place in places.items()]
-        warehouse, _ = opening.record(database, wanted, wanted[0])
+        warehouse, _ = opening.record_warehouses(database, wanted, wanted[0])
         principals = Principals(database)
         credentials = {name: principals.create(name, [] if grant.levels else [grant]) for name, grant in GRANTS.items()}
         tokens = {name: principals.create_token(name, "tests") for name in GRANTS}

@@ -16,7 +16,7 @@ from click.testing import Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest, LanceNamespace
 
 from lancehouse.cli.config import CLASS_PATHS
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.lake.dataset import local_folder
 from tests.cli.places import run
 from tests.servers.lancehouse import Served
@@ -57,7 +57,7 @@ class Home:
     def client(self) -> LanceNamespace:
         said = {key: value for key, value in self.properties.items() if key not in ("impl", "parent")}
         impl = self.properties["impl"]
-        return Target(CLASS_PATHS.get(impl, impl), said).connect()
+        return ConformanceTarget(CLASS_PATHS.get(impl, impl), said).connect()
 
     @property
     def levels(self) -> list[str]:

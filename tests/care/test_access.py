@@ -81,7 +81,7 @@ def test_a_bucket_that_only_the_server_has_keys_for(vending: Home, monkeypatch: 
     def refuse(*_: object) -> list[str]:
         raise PermissionDeniedError("these keys are for a table")
 
-    monkeypatch.setattr(doctor, "datasets", refuse)
+    monkeypatch.setattr(doctor, "list_datasets", refuse)
     [found] = vending.findings()
     assert kinds([found]) == [("note", "unreadable")]
     assert "the catalog's credentials are for its tables; properties storage.<key>" in found["what"]

@@ -10,15 +10,15 @@ import pytest
 from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import InternalError
 
-from lancehouse.care.copying import Action, Copier, Step
-from lancehouse.care.sides import Side
+from lancehouse.care.copying import Action, Copier, CopyStep
+from lancehouse.care.sides import NamedCatalog
 from lancehouse.cli.client import Client
 from lancehouse.cli.config import CLASS_PATHS
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.lake import copies
-from lancehouse.lake.copies import Copying
+from lancehouse.lake.copies import CopyPlan
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import place
+from lancehouse.lake.fragments import locate_table
 from tests.care.homes import PARENTS, ROWS, Home, opened
 from tests.servers.moto import Bucket
 
@@ -26,11 +26,11 @@ PAIRS = [("reference", "served"), ("served", "polaris"), ("dir", "unity"), ("uni
 IDS = ["-".join(pair) for pair in PAIRS]
 
 
-def side(home: Home, **more: str) -> Side:
+def side(home: Home, **more: str) -> NamedCatalog:
     said = {key: value for key, value in home.properties.items() if key not in ("impl", "parent")}
     impl = home.properties["impl"]
-    target = Target(CLASS_PATHS.get(impl, impl), {**said, **more}, PARENTS[home.catalog])
-    return Side(home.catalog, Client(target.connect(), target))
+    target = ConformanceTarget(CLASS_PATHS.get(impl, impl), {**said, **more}, PARENTS[home.catalog])
+    return NamedCatalog(home.catalog, Client(target.connect(), target))
 
 
 class Here:
@@ -40,20 +40,20 @@ class Here:
         self._source, self._target = copier.source.catalog.namespace, copier.target.catalog.namespace
         self._limit = limit
 
-    def __call__(self, source: tuple[str, ...], target: tuple[str, ...]) -> Copying:
-        here, there = TableRef.of(self._source, source), TableRef.of(self._target, target)
-        plan = copies.plan(here, place(there))
+    def __call__(self, source: tuple[str, ...], target: tuple[str, ...]) -> CopyPlan:
+        here, there = TableRef.in_namespace(self._source, source), TableRef.in_namespace(self._target, target)
+        plan = copies.plan(here, locate_table(there))
         for phase in plan.phases:
             for task in phase:
                 for file in json.loads(task):
                     if not self._limit:
                         raise InternalError("the machine was switched off")
                     self._limit -= 1
-                    copies.execute(place(here), place(there), json.dumps([file]))
+                    copies.execute(locate_table(here), locate_table(there), json.dumps([file]))
         return plan
 
 
-def copied(copier: Copier, tables: list[tuple[str, ...]], limit: int = 1000) -> list[Step]:
+def copied(copier: Copier, tables: list[tuple[str, ...]], limit: int = 1000) -> list[CopyStep]:
     return copier.execute(copier.plan(tables), Here(copier, limit))
 
 

@@ -267,11 +267,11 @@ def test_an_accepted_version_that_is_not_in_its_place(home: Home) -> None:
 
 def accepted(home: Home) -> str:
     """Where the manifest of the latest version lay when the catalog accepted it."""
-    from lancehouse.clients.inspection import Seen, inspector
+    from lancehouse.clients.inspection import InspectedTable, inspector_for
 
-    seen = inspector(home.client).look(home.id("docs"), whole=True)
-    assert isinstance(seen, Seen)
-    return list(seen.accepted)[-1]
+    seen = inspector_for(home.client).inspect_table(home.id("docs"), all_snapshots=True)
+    assert isinstance(seen, InspectedTable)
+    return list(seen.accepted_manifests)[-1]
 
 
 @on("dir", *ICEBERG)

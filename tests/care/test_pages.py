@@ -11,7 +11,7 @@ import lance
 import pytest
 
 from lancehouse.care.copying import Action
-from lancehouse.care.findings import Kind
+from lancehouse.care.findings import FindingKind
 from tests.care.homes import ROWS, opened
 from tests.cli.places import run
 
@@ -27,7 +27,7 @@ def commands(page: str) -> list[list[str]]:
 
 def test_every_finding_is_on_the_page() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|", (DOCS / "doctor.md").read_text(), re.M)
-    assert set(rows) == set(Kind)
+    assert set(rows) == set(FindingKind)
 
 
 def test_every_action_is_on_the_page() -> None:

@@ -14,9 +14,9 @@ import lance
 import pytest
 
 from lancehouse.care.catalogs import Shell
-from lancehouse.care.findings import Kind
-from lancehouse.care.tables import Ward, difference
-from lancehouse.clients.inspection import Inspector, Seen
+from lancehouse.care.findings import FindingKind
+from lancehouse.care.tables import TableChecker, format_column_difference
+from lancehouse.clients.inspection import InspectedTable, Inspector
 from tests.care.homes import ROWS
 
 
@@ -27,10 +27,10 @@ class Asked:
     target: Any = None
     shell = Shell()
 
-    def shown(self, id: Sequence[str]) -> str:
+    def format_id(self, id: Sequence[str]) -> str:
         return ".".join(id)
 
-    def explained(self, id: Sequence[str], operation: str = "") -> Any:
+    def translate_errors(self, id: Sequence[str], operation: str = "") -> Any:
         return nullcontext()
 
     def __getattr__(self, name: str) -> Any:
@@ -40,19 +40,19 @@ class Asked:
 class Looks(Inspector):
     """Sees one thing after the other; the last one again and again."""
 
-    def __init__(self, *seen: Seen) -> None:
+    def __init__(self, *seen: InspectedTable) -> None:
         self._all = list(seen)
 
-    def look(self, id: Sequence[str], *, whole: bool = False) -> Seen:
+    def inspect_table(self, id: Sequence[str], *, all_snapshots: bool = False) -> InspectedTable:
         return self._all.pop(0) if len(self._all) > 1 else self._all[0]
 
-    def expected(self, table: Any) -> dict[str, str]:
+    def expected_columns(self, table: Any) -> dict[str, str]:
         with table.opened() as dataset:
             return dict.fromkeys(dataset.schema.names, "any")
 
 
-def ward(*seen: Seen) -> Ward:
-    return Ward(Asked(), Looks(*seen), ("db", "docs"), timedelta(days=7))
+def ward(*seen: InspectedTable) -> TableChecker:
+    return TableChecker(Asked(), Looks(*seen), ("db", "docs"), timedelta(days=7))
 
 
 @pytest.fixture
@@ -63,24 +63,27 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "docs"
 
 
-def managed(place: Path, version: int, **more: Any) -> Seen:
-    return Seen(str(place), {}, is_managed=True, versions={None: version}, **more)
+def managed(place: Path, version: int, **more: Any) -> InspectedTable:
+    return InspectedTable(str(place), {}, is_managed=True, versions={None: version}, **more)
 
 
-def kinds(ward: Ward) -> list[Kind]:
-    return [each.kind for each in ward.examined()[1]]
+def kinds(ward: TableChecker) -> list[FindingKind]:
+    return [each.kind for each in ward.examine()[1]]
 
 
 def test_a_commit_between_two_looks_is_no_finding(place: Path) -> None:
     assert kinds(ward(managed(place, 1), managed(place, 2))) == []
-    assert kinds(ward(managed(place, 1))) == [Kind.VERSIONS]
-    assert kinds(ward(managed(place, 3))) == [Kind.VERSIONS]
+    assert kinds(ward(managed(place, 1))) == [FindingKind.VERSIONS]
+    assert kinds(ward(managed(place, 3))) == [FindingKind.VERSIONS]
 
 
 def test_a_schema_that_changes_between_two_looks_is_no_finding(place: Path) -> None:
-    old, new = Seen(str(place), {}, columns={"id": "any"}), Seen(str(place), {}, columns={"id": "any", "text": "any"})
+    old, new = (
+        InspectedTable(str(place), {}, columns={"id": "any"}),
+        InspectedTable(str(place), {}, columns={"id": "any", "text": "any"}),
+    )
     assert kinds(ward(old, new)) == []
-    assert kinds(ward(old)) == [Kind.STALE_SCHEMA]
+    assert kinds(ward(old)) == [FindingKind.STALE_SCHEMA]
 
 
 def left(place: Path, name: str) -> str:
@@ -96,11 +99,11 @@ def test_what_the_catalog_accepted_meanwhile_stays(place: Path) -> None:
     file, other = left(place, "accepted"), left(place, "left")
     before = managed(place, 2)
     after = managed(place, 2, accepted={file: "_versions/3.manifest"})
-    _, [found] = ward(before, before, after).examined()
-    assert found.kind is Kind.STAGED
+    _, [found] = ward(before, before, after).examine()
+    assert found.kind is FindingKind.STAGED
     assert found.what.startswith("2 manifests left in staging for more than 7d")
-    assert found.mend is not None
-    found.mend()
+    assert found.fix is not None
+    found.fix()
     assert (place / file).exists()
     assert not (place / other).exists()
 
@@ -116,4 +119,4 @@ def test_what_the_catalog_accepted_meanwhile_stays(place: Path) -> None:
     ],
 )
 def test_how_columns_differ(said: dict[str, str], real: dict[str, str], words: str) -> None:
-    assert difference(said, real) == words
+    assert format_column_difference(said, real) == words

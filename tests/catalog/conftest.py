@@ -9,7 +9,7 @@ import pytest
 
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.opening import open_database, record
+from lancehouse.catalog.opening import open_database, record_warehouses
 from lancehouse.catalog.warehouses import Warehouse
 
 
@@ -26,11 +26,11 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     for warehouse in with_folders:
         Path(warehouse.location).mkdir()
     database = open_database(f"sqlite:///{tmp_path / 'catalog.db'}")
-    yield Catalog(database, record(database, with_folders, with_folders[0]))
+    yield Catalog(database, record_warehouses(database, with_folders, with_folders[0]))
     database.close()
 
 
 @pytest.fixture
 def main(catalog: Catalog) -> Warehouse:
     """The first warehouse."""
-    return catalog.warehouse("main")
+    return catalog.get_warehouse("main")

@@ -45,8 +45,8 @@ def test_a_grant_holds_there_and_below(
 ) -> None:
     identity = Identity("ada", (Grant(granted, *where),))
     allowed = covered and granted >= asked
-    assert identity.may(asked, warehouse, levels) == allowed
-    assert refused(lambda: identity.require(asked, warehouse, levels)) != allowed
+    assert identity.has_role(asked, warehouse, levels) == allowed
+    assert refused(lambda: identity.require_role(asked, warehouse, levels)) != allowed
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_grant_holds_there_and_below(
     ],
 )
 def test_what_lies_on_the_way_is_seen(warehouse: str, levels: tuple[str, ...], seen: bool) -> None:
-    assert Identity("ada", (Grant(READER, *NAMESPACE),)).sees(warehouse, levels) == seen
+    assert Identity("ada", (Grant(READER, *NAMESPACE),)).can_see(warehouse, levels) == seen
 
 
 @pytest.mark.parametrize(
@@ -81,30 +81,30 @@ def test_what_lies_on_the_way_is_seen(warehouse: str, levels: tuple[str, ...], s
 )
 def test_who_may_change_a_namespace_itself(grant: Grant, levels: tuple[str, ...], allowed: bool) -> None:
     identity = Identity("ada", (grant,))
-    assert refused(lambda: identity.require_over("w", levels)) != allowed
+    assert refused(lambda: identity.require_alter_namespace("w", levels)) != allowed
 
 
 def test_any_of_several_grants_is_enough() -> None:
     identity = Identity("ada", (Grant(READER, "w"), Grant(ADMIN, "w", ("a",)), Grant(WRITER, "v")))
-    assert identity.may(ADMIN, "w", ("a", "b"))
-    assert identity.may(WRITER, "v")
-    assert not identity.may(WRITER, "w", ("b",))
+    assert identity.has_role(ADMIN, "w", ("a", "b"))
+    assert identity.has_role(WRITER, "v")
+    assert not identity.has_role(WRITER, "w", ("b",))
 
 
 def test_a_refusal_says_what_is_missing_and_where() -> None:
     nobody = Identity("ada", ())
     with pytest.raises(PermissionDeniedError, match=r"^ada is no writer of namespace a\.b of warehouse w$"):
-        nobody.require(WRITER, "w", ("a", "b"))
+        nobody.require_role(WRITER, "w", ("a", "b"))
     with pytest.raises(PermissionDeniedError, match=r"^ada is no reader of warehouse w$"):
-        nobody.require(READER, "w")
+        nobody.require_role(READER, "w")
     with pytest.raises(
         PermissionDeniedError, match=r"^ada is neither admin of namespace a .* nor writer of warehouse w$"
     ):
-        nobody.require_over("w", ("a",))
+        nobody.require_alter_namespace("w", ("a",))
 
 
 def test_anybody_may_do_everything() -> None:
-    assert ANYBODY.may(ADMIN, "w", ("a",))
+    assert ANYBODY.has_role(ADMIN, "w", ("a",))
 
 
 def refused(call: Callable[[], None]) -> bool:

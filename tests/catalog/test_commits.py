@@ -21,7 +21,7 @@ from lance_namespace.errors import (
 
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.loading import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.history import snapshot_id
 from lancehouse.store import repository
@@ -40,7 +40,7 @@ def create(catalog: Catalog, caller: Caller, name: str, managed_by: str | None =
     """A table; without `managed_by` an Iceberg one."""
     properties = {"table_type": "lance", "managed_by": managed_by} if managed_by else {}
     request = {"name": name, "schema": SCHEMA, "properties": properties}
-    made = catalog.tables.create(caller, catalog.warehouse("main"), LEVELS, request)
+    made = catalog.tables.create(caller, catalog.get_warehouse("main"), LEVELS, request)
     return str(orjson.loads(made.metadata)["location"])
 
 
@@ -89,12 +89,12 @@ def property_change(**updates: str) -> dict[str, Any]:
     return {"requirements": [], "updates": [{"action": "set-properties", "updates": updates}]}
 
 
-def commit(catalog: Catalog, caller: Caller, name: str, request: dict[str, Any]) -> Loaded:
-    return catalog.commits.commit(caller, catalog.warehouse("main"), LEVELS, name, request)
+def commit(catalog: Catalog, caller: Caller, name: str, request: dict[str, Any]) -> LoadResult:
+    return catalog.commits.commit(caller, catalog.get_warehouse("main"), LEVELS, name, request)
 
 
 def load(catalog: Catalog, caller: Caller, name: str) -> dict[str, Any]:
-    found = catalog.tables.load(caller, catalog.warehouse("main"), LEVELS, name)
+    found = catalog.tables.load(caller, catalog.get_warehouse("main"), LEVELS, name)
     metadata: dict[str, Any] = orjson.loads(found.metadata)
     return metadata
 
@@ -121,7 +121,7 @@ def test_the_answer_to_a_commit_does_not_grow_for_ever(
     commit(catalog, caller, "t", version(None, 1))
     monkeypatch.setattr("lancehouse.catalog.commits.WHOLE_BYTES", 100)
     made = commit(catalog, caller, "t", version(1, 2))
-    assert not made.is_whole
+    assert not made.has_all_snapshots
     assert [snapshot["snapshot-id"] for snapshot in orjson.loads(made.metadata)["snapshots"]] == [2]
     assert made.metadata == catalog.tables.load(caller, main, LEVELS, "t", "refs").metadata
     assert [snapshot["snapshot-id"] for snapshot in load(catalog, caller, "t")["snapshots"]] == [1, 2]
@@ -143,7 +143,7 @@ def test_each_commit_records_who_when_and_with_which_client(catalog: Catalog, ma
     create(catalog, caller, "t")
     commit(catalog, caller, "t", version(None, 1))
     commit(catalog, caller, "t", property_change(x="1"))
-    entry = catalog.tables.find(caller, main, LEVELS, "t")
+    entry = catalog.tables.get_entry(caller, main, LEVELS, "t")
     rows = catalog.database.read(lambda tx: repository.list_commits(tx, entry.id))
     assert [(row.operation, row.snapshot_id) for row in rows] == [("properties", None), ("append", 1), ("create", None)]
     assert {(row.principal, row.client, row.request_id) for row in rows} == {("anonymous", "tests/1", "request-1")}
@@ -227,7 +227,7 @@ def test_versions_of_a_branch_one_after_the_other(catalog: Catalog, main: Wareho
     last = load(catalog, caller, "t")["snapshots"][-1]
     assert (last["parent-snapshot-id"], last["sequence-number"]) == (dev(4), 9)
     assert (last["summary"]["key"], last["summary"]["lancehouse.committed-by"]) == ("value", "anonymous")
-    entry = catalog.tables.find(caller, main, LEVELS, "t")
+    entry = catalog.tables.get_entry(caller, main, LEVELS, "t")
     rows = catalog.database.read(lambda tx: repository.list_commits(tx, entry.id))
     assert [(row.operation, row.snapshot_id) for row in rows[:2]] == [("append", dev(9)), ("append", dev(4))]
     assert entry.version is None
@@ -256,7 +256,7 @@ def test_main_and_a_branch_in_one_commit(catalog: Catalog, main: Warehouse, call
     both = together(version(None, 1), version(None, 1, "dev"))
     assert shown(orjson.loads(commit(catalog, caller, "t", both).metadata)) == ([1, dev(1)], {"main": 1, "dev": dev(1)})
     changes = [change("t", together(version(1, 2), version(1, 2, "dev"))), change("u", version(None, 1, "dev"))]
-    catalog.commits.transaction(caller, main, changes)
+    catalog.commits.commit_transaction(caller, main, changes)
     assert shown(load(catalog, caller, "t")) == ([1, 2, dev(1), dev(2)], {"main": 2, "dev": dev(2)})
     assert shown(load(catalog, caller, "u")) == ([dev(1)], {"dev": dev(1)})
     with pytest.raises(ConcurrentModificationError):
@@ -381,7 +381,7 @@ def test_only_the_first_commit_on_a_branch_looks_at_storage(
 ) -> None:
     adopted(catalog, caller)
     commit(catalog, caller, "t", version(1, 2, "dev"))
-    monkeypatch.setattr("lancehouse.lake.history.read", None)
+    monkeypatch.setattr("lancehouse.lake.history.read_history", None)
     made = commit(catalog, caller, "t", version(2, 3, "dev"))
     assert shown(orjson.loads(made.metadata)) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
 
@@ -393,7 +393,7 @@ def test_after_a_commit_refs_are_told_without_a_list_of_versions(
     load(catalog, caller, "t")
     commit(catalog, caller, "t", version(1, 2))
     lance.write_dataset(ROWS, location, mode="append")
-    monkeypatch.setattr("lancehouse.lake.history.read", None)
+    monkeypatch.setattr("lancehouse.lake.history.read_history", None)
     metadata = orjson.loads(catalog.tables.load(caller, main, LEVELS, "t", "refs").metadata)
     assert shown(metadata)[1] == {"main": 2, "dev": dev(1)}
     assert metadata["snapshots"][0]["summary"]["total-records"] == str(2 * ROWS.num_rows)
@@ -414,7 +414,7 @@ def test_several_tables_all(catalog: Catalog, main: Warehouse, caller: Caller) -
         change("i", property_change(x="1")),
         change("s", property_change(x="1")),
     ]
-    catalog.commits.transaction(caller, main, changes)
+    catalog.commits.commit_transaction(caller, main, changes)
     assert [load(catalog, caller, name).get("current-snapshot-id") for name in "lm"] == [1, 7]
     assert [load(catalog, caller, name)["properties"]["x"] for name in "is"] == ["1", "1"]
 
@@ -437,7 +437,7 @@ def test_or_none(
     before = [load(catalog, caller, name) for name in "lmi"]
     files = sorted(Path(main.location).rglob("*.metadata.json"))
     with pytest.raises(error):
-        catalog.commits.transaction(
+        catalog.commits.commit_transaction(
             caller, main, [change("l", version(None, 1)), change("i", property_change(x="1")), last]
         )
     assert [load(catalog, caller, name) for name in "lmi"] == before
@@ -481,5 +481,5 @@ def test_who_may_commit(catalog: Catalog, main: Warehouse, caller: Caller) -> No
     with pytest.raises(PermissionDeniedError):
         commit(catalog, reader, "t", version(None, 1))
     with pytest.raises(PermissionDeniedError):
-        catalog.commits.transaction(reader, main, [change("t", version(None, 1))])
+        catalog.commits.commit_transaction(reader, main, [change("t", version(None, 1))])
     assert "current-snapshot-id" not in load(catalog, caller, "t")

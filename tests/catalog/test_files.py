@@ -12,13 +12,13 @@ from moto.server import ThreadedMotoServer
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lancehouse.catalog.errors import MetadataNotFoundError
-from lancehouse.catalog.files import MAX_BYTES, Files
+from lancehouse.catalog.files import MAX_BYTES, WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(Warehouse(1, "w", str(tmp_path)))
+def files(tmp_path: Path) -> WarehouseFiles:
+    return WarehouseFiles(Warehouse(1, "w", str(tmp_path)))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def storage() -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
 @pytest.mark.parametrize("name", ["a.json", "a b.json", "a%20b.json", "ä%2Fß.json", "x:y.json"])
-def test_clients_find_what_was_written(files: Files, tmp_path: Path, prefix: str, name: str) -> None:
+def test_clients_find_what_was_written(files: WarehouseFiles, tmp_path: Path, prefix: str, name: str) -> None:
     place = f"{prefix}{tmp_path}/new/folder/{name}"
     files.write(place, b"one")
     assert (tmp_path / "new" / "folder" / name).read_bytes() == b"one"
@@ -57,15 +57,15 @@ def test_clients_find_what_was_written(files: Files, tmp_path: Path, prefix: str
     files.write(place, b"two")
     assert files.read(place) == b"two"
     assert files.exists(place)
-    assert files.is_known(place)
+    assert files.may_exist(place)
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == [name]
     files.delete(place)
     files.delete(place)
     assert not files.exists(place)
-    assert not files.is_known(place)
+    assert not files.may_exist(place)
 
 
-def test_what_is_not_there(files: Files, tmp_path: Path) -> None:
+def test_what_is_not_there(files: WarehouseFiles, tmp_path: Path) -> None:
     with pytest.raises(MetadataNotFoundError, match=f"^Failed to open input stream for file: {tmp_path}/x$"):
         files.read(f"{tmp_path}/x")
 
@@ -86,33 +86,33 @@ def test_what_is_not_there(files: Files, tmp_path: Path) -> None:
         "s3://b/k#f",
     ],
 )
-def test_no_place_for_a_file(files: Files, place: str) -> None:
+def test_no_place_for_a_file(files: WarehouseFiles, place: str) -> None:
     for call in (files.read, files.delete, files.exists, lambda path: files.write(path, b"")):
         with pytest.raises(InvalidInputError):
             call(place)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/inside"])
-def test_paths_that_cannot_be(files: Files, tmp_path: Path, name: str) -> None:
+def test_paths_that_cannot_be(files: WarehouseFiles, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidInputError, match="cannot be written"):
         files.write(f"{tmp_path}/{name}", b"")
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that can never be read")
-def test_a_broken_disk_is_not_the_clients_fault(files: Files) -> None:
+def test_a_broken_disk_is_not_the_clients_fault(files: WarehouseFiles) -> None:
     with pytest.raises(ServiceUnavailableError, match="cannot be read"):
         files.read("/proc/self/mem")
 
 
-def test_a_failed_write_leaves_nothing(files: Files, tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(files: WarehouseFiles, tmp_path: Path) -> None:
     (tmp_path / "taken.json").mkdir()
     with pytest.raises(InvalidInputError, match="cannot be written"):
         files.write(f"{tmp_path}/taken.json", b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
 
 
-def test_files_that_are_too_large(files: Files, tmp_path: Path) -> None:
+def test_files_that_are_too_large(files: WarehouseFiles, tmp_path: Path) -> None:
     place = f"{tmp_path}/large"
     with Path(place).open("wb") as stream:
         stream.truncate(MAX_BYTES + 1)
@@ -122,7 +122,7 @@ def test_files_that_are_too_large(files: Files, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["{folder}/x", "s3://bucket/t/x"])
 def test_the_largest_file(tmp_path: Path, storage: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, place = Files(Warehouse(1, "w", "s3://bucket", storage=storage)), place.format(folder=tmp_path)
+    files, place = WarehouseFiles(Warehouse(1, "w", "s3://bucket", storage=storage)), place.format(folder=tmp_path)
     files.write(place, b"12345")
     monkeypatch.setattr("lancehouse.catalog.files.MAX_BYTES", 5)
     assert files.read(place) == b"12345"
@@ -135,7 +135,7 @@ def test_the_largest_file(tmp_path: Path, storage: dict[str, str], place: str, m
 
 
 def test_object_store(storage: dict[str, str]) -> None:
-    files = Files(Warehouse(1, "w", "s3://bucket", storage=storage))
+    files = WarehouseFiles(Warehouse(1, "w", "s3://bucket", storage=storage))
     place = "s3://bucket/t/metadata/a%20b c.json"
     with pytest.raises(MetadataNotFoundError, match="Failed to open input stream for file: s3://bucket/t/"):
         files.read(place)
@@ -144,14 +144,14 @@ def test_object_store(storage: dict[str, str]) -> None:
     files.write(place, b"two")
     assert files.read(place) == b"two"
     assert files.exists(place)
-    assert files.is_known(place)
+    assert files.may_exist(place)
     files.delete(place)
     files.delete(place)
     assert not files.exists(place)
 
 
 def test_object_store_that_fails(storage: dict[str, str]) -> None:
-    files = Files(Warehouse(1, "w", "s3://bucket", storage=storage))
+    files = WarehouseFiles(Warehouse(1, "w", "s3://bucket", storage=storage))
     with pytest.raises(ServiceUnavailableError, match="s3://missing/x cannot be written") as caught:
         files.write("s3://missing/x", b"")
     assert "secret-of-the-test" not in str(caught.value)
@@ -164,6 +164,6 @@ def test_links_are_not_followed(tmp_path: Path, link: str) -> None:
     (tmp_path / "aside" / "v1.json").write_bytes(b"secret")
     (root / link).parent.mkdir(parents=True)
     (root / link).symlink_to(tmp_path / "aside" / link.removeprefix("metadata").strip("/"))
-    files = Files(Warehouse(1, "main", str(tmp_path / "warehouse")))
+    files = WarehouseFiles(Warehouse(1, "main", str(tmp_path / "warehouse")))
     with pytest.raises(InvalidInputError, match="symlink on the way"):
         files.read(str(root / "metadata" / "v1.json"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
-from lancehouse.catalog.lance_commits import Change, decide
+from lancehouse.catalog.lance_commits import EntryChange, decide
 from lancehouse.lake.history import snapshot_id
 from lancehouse.store.rows import EntryRow, RefRow
 
@@ -39,13 +39,13 @@ class Table:
     kept: Mapping[str, int] = field(default_factory=dict)
     branches_in_storage: Mapping[str, int] = field(default_factory=dict)
 
-    def version(self) -> int | None:
+    def current_version(self) -> int | None:
         return self.current
 
-    def stored(self) -> int | None:
+    def latest_stored_version(self) -> int | None:
         return self.in_storage
 
-    def ref(self, name: str) -> int | None:
+    def ref_snapshot_id(self, name: str) -> int | None:
         return {"main": self.current, "v2": 2, **self.branches_in_storage, **self.kept}.get(name)
 
     def branches(self) -> Mapping[str, int]:
@@ -54,14 +54,14 @@ class Table:
     def stored_branches(self) -> Mapping[str, int]:
         return self.branches_in_storage
 
-    def accepted(self, branch: str) -> list[int]:
+    def accepted_snapshot_ids(self, branch: str) -> list[int]:
         return [*range(snapshot_id(branch, 1), self.kept[branch] + 1)]
 
     def last_column_id(self) -> int:
         return 4
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        on_branches = {each for name in self.kept for each in self.accepted(name)}
+        on_branches = {each for name in self.kept for each in self.accepted_snapshot_ids(name)}
         return (self.current is not None and 1 <= snapshot_id <= self.current) or snapshot_id in on_branches
 
 
@@ -72,7 +72,7 @@ def commit(
     stored: int | None = 3,
     branches: Mapping[str, int] | None = None,
     stored_branches: Mapping[str, int] | None = None,
-) -> Change:
+) -> EntryChange:
     version = entry.version if entry is not STORED else 3
     return decide(entry, Table(version, stored, branches or {}, stored_branches or {}), requires or [], updates)
 
@@ -149,7 +149,7 @@ def test_requirements_that_do_not_hold(requirement: dict[str, Any]) -> None:
     ],
 )
 def test_requirements_that_hold(requirement: dict[str, Any]) -> None:
-    assert commit(MANAGED, requires=[requirement]).is_nothing
+    assert commit(MANAGED, requires=[requirement]).is_empty
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def _without_a(entry: EntryRow) -> dict[str, str]:
 
 
 def test_nothing_to_do() -> None:
-    assert commit(STORED, {"action": "set-properties", "updates": {"a": "1"}}).is_nothing
+    assert commit(STORED, {"action": "set-properties", "updates": {"a": "1"}}).is_empty
 
 
 def test_the_catalog_takes_over_at_the_version_of_storage() -> None:
@@ -462,8 +462,8 @@ def test_snapshots_go_from_what_was_read(requires: list[dict[str, Any]]) -> None
 def test_storage_takes_over_only_the_branches_it_has(stored: dict[str, int], there: str) -> None:
     with pytest.raises(InvalidInputError, match=f"at version 2 of branch dev, storage at {there}"):
         commit(MANAGED, TO_STORAGE, branches=KEPT, stored_branches=stored)
-    assert commit(MANAGED, TO_STORAGE, branches=KEPT, stored_branches={**KEPT, "more": 7}).forget
-    assert commit(MANAGED, REMOVE_DEV, TO_STORAGE, branches=KEPT, stored_branches=stored).forget
+    assert commit(MANAGED, TO_STORAGE, branches=KEPT, stored_branches={**KEPT, "more": 7}).clears_history
+    assert commit(MANAGED, REMOVE_DEV, TO_STORAGE, branches=KEPT, stored_branches=stored).clears_history
 
 
 def test_the_last_schema_known() -> None:
@@ -493,4 +493,4 @@ def test_the_schema_of_a_dataset_is_its_own() -> None:
     ],
 )
 def test_what_is_so_already_may_be_said_again(update: dict[str, Any]) -> None:
-    assert commit(MANAGED, update).is_nothing
+    assert commit(MANAGED, update).is_empty

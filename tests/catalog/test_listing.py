@@ -27,7 +27,7 @@ Named = tuple[tuple[str, ...], str]
 @pytest.fixture
 def filled(catalog: Catalog, main: Warehouse) -> Catalog:
     """Five Lance tables in each of some namespaces, between entries of other kinds; one in another warehouse."""
-    other = catalog.warehouse("other")
+    other = catalog.get_warehouse("other")
 
     def insert(tx: Tx, namespace: repository.NamespaceRow | None, name: str, kind: Any) -> None:
         assert namespace
@@ -53,7 +53,7 @@ def pages(catalog: Catalog, warehouse: Warehouse, grants: Sequence[Grant], limit
     caller = Caller(Identity("ada", tuple(grants)))
     found, token = [], None
     while True:
-        page, token = listing.lance_tables(catalog.database, caller, warehouse, token, limit)
+        page, token = listing.list_lance_tables(catalog.database, caller, warehouse, token, limit)
         found.append(page)
         if token is None:
             return found
@@ -85,7 +85,7 @@ def test_pages_hold_what_a_caller_may_read(
     assert len(names) == len(set(names))
     assert set(names) == seen
     assert all(len(page) == limit for page in found[:-1])
-    whole, token = listing.lance_tables(filled.database, Caller(Identity("ada", tuple(grants))), main, None, None)
+    whole, token = listing.list_lance_tables(filled.database, Caller(Identity("ada", tuple(grants))), main, None, None)
     assert (whole, token) == (names, None)
 
 
@@ -100,14 +100,14 @@ def test_a_page_is_one_read(filled: Catalog, main: Warehouse, caller: Caller, mo
         return found
 
     monkeypatch.setattr(Database, "read", counted)
-    _, token = listing.lance_tables(filled.database, caller, main, None, 2)
+    _, token = listing.list_lance_tables(filled.database, caller, main, None, 2)
     assert reads == [3]
-    listing.lance_tables(filled.database, caller, main, token, 20)
+    listing.list_lance_tables(filled.database, caller, main, token, 20)
     assert reads == [3, 21]
 
 
 def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Warehouse, caller: Caller) -> None:
-    first, token = listing.lance_tables(filled.database, caller, main, None, 2)
+    first, token = listing.list_lance_tables(filled.database, caller, main, None, 2)
     assert first == [(("a",), "t0"), (("a",), "t1")]
 
     def drop(tx: Tx) -> None:
@@ -116,7 +116,7 @@ def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Wareho
         repository.delete_entry(tx, entry.id)
 
     filled.database.write(drop)
-    assert listing.lance_tables(filled.database, caller, main, token, 2)[0] == [(("a",), "t2"), (("a",), "t3")]
+    assert listing.list_lance_tables(filled.database, caller, main, token, 2)[0] == [(("a",), "t2"), (("a",), "t3")]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Wareho
 )
 def test_what_is_refused(catalog: Catalog, main: Warehouse, token: str | None, limit: int, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        listing.lance_tables(catalog.database, Caller(ANYBODY), main, token, limit)
+        listing.list_lance_tables(catalog.database, Caller(ANYBODY), main, token, limit)
 
 
 def test_nothing_for_those_who_may_read_nothing(filled: Catalog, main: Warehouse) -> None:

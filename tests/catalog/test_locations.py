@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lancehouse.catalog.locations import cache, checked, default, key, warehouse_location
+from lancehouse.catalog.locations import (
+    cache_location,
+    check_location,
+    default_location,
+    key,
+    prepare_warehouse_location,
+)
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.rows import Kind
 
@@ -45,7 +51,7 @@ def warehouse(location: str, **more: object) -> Warehouse:
     ],
 )
 def test_allowed_for_every_kind(root: str, location: str) -> None:
-    assert checked(warehouse(root), location) == location.rstrip("/")
+    assert check_location(warehouse(root), location) == location.rstrip("/")
 
 
 @pytest.mark.parametrize(
@@ -116,12 +122,12 @@ def test_allowed_for_every_kind(root: str, location: str) -> None:
 )
 def test_refused(root: str, location: str, reason: str) -> None:
     with pytest.raises(InvalidInputError, match="is not allowed: .*" + reason):
-        checked(warehouse(root), location)
+        check_location(warehouse(root), location)
 
 
 def test_a_refusal_shows_no_secret() -> None:
     with pytest.raises(InvalidInputError, match="credentials do not belong") as refusal:
-        checked(warehouse("s3://bucket"), "s3://AKID:verysecret@bucket/t")
+        check_location(warehouse("s3://bucket"), "s3://AKID:verysecret@bucket/t")
     assert "verysecret" not in str(refusal.value)
     assert "//***@bucket/t" in str(refusal.value)
 
@@ -148,22 +154,22 @@ def test_a_refusal_shows_no_secret() -> None:
 )
 def test_each_kind_as_its_own_readers_read_it(root: str, location: str, kind: Kind, allowed: bool) -> None:
     if allowed:
-        assert checked(warehouse(root), location, kind) == location
+        assert check_location(warehouse(root), location, kind) == location
     else:
         with pytest.raises(InvalidInputError):
-            checked(warehouse(root), location, kind)
+            check_location(warehouse(root), location, kind)
 
 
 def test_more_roots_and_a_cache_elsewhere() -> None:
     place = warehouse("/data", roots=("/more", "s3://bucket/x"), cache="/more/cache/scans")
-    assert checked(place, "/more/t") == "/more/t"
-    assert checked(place, "s3://bucket/x/t") == "s3://bucket/x/t"
-    assert checked(place, "/data/.lancehouse/t") == "/data/.lancehouse/t"
+    assert check_location(place, "/more/t") == "/more/t"
+    assert check_location(place, "s3://bucket/x/t") == "s3://bucket/x/t"
+    assert check_location(place, "/data/.lancehouse/t") == "/data/.lancehouse/t"
     for location in ("/more/cache/scans/t", "/more/cache"):
         with pytest.raises(InvalidInputError, match="files of its own"):
-            checked(place, location)
+            check_location(place, location)
     with pytest.raises(InvalidInputError, match="lie below /data or /more or s3://bucket/x"):
-        checked(place, "s3://bucket/y")
+        check_location(place, "s3://bucket/y")
 
 
 def test_symlinks(tmp_path: Path) -> None:
@@ -179,15 +185,15 @@ def test_symlinks(tmp_path: Path) -> None:
     for name in ("out", "out/t", "in/t", "up/t", "loop/t", "broken", "broken/t"):
         for form in (f"{root}/{name}", f"file://{root}/{name}", f"{tmp_path}/link/{name}"):
             with pytest.raises(InvalidInputError, match="symlink"):
-                checked(warehouse(str(root), roots=(str(tmp_path / "link"),)), form)
+                check_location(warehouse(str(root), roots=(str(tmp_path / "link"),)), form)
     linked = warehouse(str(tmp_path / "link"))
-    assert checked(linked, f"{tmp_path}/link/t") == f"{tmp_path}/link/t"
-    assert checked(linked, f"{root}/inside/t") == f"{root}/inside/t"
+    assert check_location(linked, f"{tmp_path}/link/t") == f"{tmp_path}/link/t"
+    assert check_location(linked, f"{root}/inside/t") == f"{root}/inside/t"
     assert key(f"{tmp_path}/link/t") == key(f"{root}/t") == f"{os.path.realpath(root)}/t/"
-    assert checked(warehouse(str(root)), f"{root}/new") == f"{root}/new"
+    assert check_location(warehouse(str(root)), f"{root}/new") == f"{root}/new"
     (root / "new").symlink_to(outside)
     with pytest.raises(InvalidInputError, match="symlink"):
-        checked(warehouse(str(root)), f"{root}/new")
+        check_location(warehouse(str(root)), f"{root}/new")
 
 
 @pytest.mark.parametrize(
@@ -224,13 +230,13 @@ PIECES = st.lists(st.sampled_from(["..", ".", "", "a", "out", "in", "%2e", "%2f"
 @example([".lancehouse"], ".lancehouse", "s3://bucket")
 def test_every_name_has_a_place_of_its_own(tmp_path: Path, levels: list[str], name: str, form: str) -> None:
     place = warehouse(form.format(tmp_path))
-    location = default(place, levels, name)
+    location = default_location(place, levels, name)
     for kind in ("lance", "iceberg"):
         root = key(place.location, kind)
-        assert checked(place, location, kind) == location
+        assert check_location(place, location, kind) == location
         assert key(location, kind).startswith(root)
         assert key(location, kind).count("/") == root.count("/") + len(levels) + 1
-        assert not key(location, kind).startswith(key(cache(place), kind))
+        assert not key(location, kind).startswith(key(cache_location(place), kind))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -239,7 +245,7 @@ def test_every_name_has_a_place_of_its_own(tmp_path: Path, levels: list[str], na
 @example([".lancehouse", "t"], ["%2Elancehouse", "t"], "s3://bucket")
 @example(["a", "b"], ["a/b", "b"], "/data")
 def test_no_two_names_share_a_place(one: list[str], other: list[str], root: str) -> None:
-    keys = {key(default(warehouse(root), levels[:-1], levels[-1])) for levels in (one, other)}
+    keys = {key(default_location(warehouse(root), levels[:-1], levels[-1])) for levels in (one, other)}
     assert len(keys) == (1 if one == other else 2)
 
 
@@ -254,7 +260,7 @@ def test_what_is_allowed_is_inside(tmp_path: Path, pieces: list[str], form: str,
             (root / name).symlink_to(target)
     location = f"{form}{root}/{'/'.join(pieces)}"
     try:
-        allowed = checked(warehouse(str(root)), location, kind)
+        allowed = check_location(warehouse(str(root)), location, kind)
     except InvalidInputError:
         return
     path = key(allowed, kind)
@@ -265,7 +271,7 @@ def test_what_is_allowed_is_inside(tmp_path: Path, pieces: list[str], form: str,
 
 @pytest.mark.parametrize("text", ["s3://b", "s3://b/wh", "gs://b/x/", "az://c/x", ABFSS, f"{ABFSS}/x"])
 def test_a_warehouse_elsewhere(text: str) -> None:
-    assert warehouse_location(text) == text.rstrip("/")
+    assert prepare_warehouse_location(text) == text.rstrip("/")
 
 
 def test_a_warehouse_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +285,7 @@ def test_a_warehouse_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "./f/../g": f"{tmp_path}/g",
         "~/h": f"{tmp_path}/home/h",
     }
-    assert {text: warehouse_location(text) for text in rows} == rows
+    assert {text: prepare_warehouse_location(text) for text in rows} == rows
     for name in ("a/b", "c", "d e", "f", "g", "home/h"):
         assert (tmp_path / name).is_dir()
 
@@ -304,12 +310,12 @@ def test_a_warehouse_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_no_warehouse(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInputError, match=reason):
-        warehouse_location(text.format(file=tmp_path / "file"))
+        prepare_warehouse_location(text.format(file=tmp_path / "file"))
 
 
 @pytest.mark.parametrize("form", ["{}/x y", "{}/100%", "{}/a%20b", "file://{}/a%20b", "file://{}/ü%25", "file:{}/%23"])
 def test_a_key_is_the_folder_that_readers_use(tmp_path: Path, form: str) -> None:
-    location = checked(warehouse(str(tmp_path)), form.format(tmp_path), "lance")
+    location = check_location(warehouse(str(tmp_path)), form.format(tmp_path), "lance")
     lance.write_dataset(pa.table({"n": [1]}), location)
     assert Path(key(location), "_versions").is_dir()
     with PyArrowFileIO().new_output(f"{location}/metadata.json").create() as file:

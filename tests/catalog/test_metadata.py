@@ -28,13 +28,13 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from lancehouse.catalog.lance_metadata import managed, manifest_location
-from lancehouse.catalog.metadata import LanceTable, LanceTables, Snapshots
+from lancehouse.catalog.lance_metadata import build_managed, manifest_location
+from lancehouse.catalog.metadata import LanceMetadataCache, LanceTableMetadata, Snapshots
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import snapshot_id
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.versions import list_manifests
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
@@ -72,7 +72,7 @@ class Catalog:
         space = self.database.write(lambda tx: repository.insert_namespace(tx, row.id, ("n",), {}))
         assert space is not None
         self.space_id = space.id
-        self.tables = LanceTables(self.database)
+        self.tables = LanceMetadataCache(self.database)
 
     def create(self, name: str = "t", **more: Any) -> EntryRow:
         location = more.pop("location", f"{self.warehouse.location}/n/{name}")
@@ -118,10 +118,10 @@ class Catalog:
     def load(self, entry: EntryRow) -> Json:
         return checked(self.tables.load(self.warehouse, entry))
 
-    def cached(self, entry: EntryRow) -> LanceTable | None:
-        return self.tables.cached(self.warehouse, entry)
+    def cached(self, entry: EntryRow) -> LanceTableMetadata | None:
+        return self.tables.find_cached(self.warehouse, entry)
 
-    def settle(self, entry: EntryRow) -> LanceTable:
+    def settle(self, entry: EntryRow) -> LanceTableMetadata:
         """Load until it is held in memory."""
         deadline = time.monotonic() + 10
         while (found := self.cached(entry)) is None:
@@ -131,10 +131,10 @@ class Catalog:
         return found
 
 
-def checked(table: LanceTable) -> Json:
+def checked(table: LanceTableMetadata) -> Json:
     """The metadata, if they are what pyiceberg and Iceberg's Java library take."""
     metadata = table.metadata
-    for raw in (table.all, table.refs):
+    for raw in (table.full_json, table.refs_json):
         assert parsed(raw).location == metadata["location"]
     ids = {each["snapshot-id"] for each in metadata["snapshots"]}
     assert len(ids) == len(metadata["snapshots"])
@@ -144,7 +144,7 @@ def checked(table: LanceTable) -> Json:
     times = [each["timestamp-ms"] for each in metadata["snapshot-log"]]
     assert times == sorted(times)
     assert all(each <= metadata["last-updated-ms"] for each in times)
-    few = orjson.loads(table.refs)
+    few = orjson.loads(table.refs_json)
     named = {ref["snapshot-id"] for ref in metadata["refs"].values()}
     for key in ("snapshots", "snapshot-log"):
         assert few.pop(key) == [each for each in metadata[key] if each["snapshot-id"] in named]
@@ -285,7 +285,7 @@ def test_a_change_with_plain_pylance_shows_at_once(
     after = catalog.tables.load(catalog.warehouse, entry)
     assert shows(checked(after))
     assert after.etag != before.etag
-    assert catalog.settle(entry).all == after.all
+    assert catalog.settle(entry).full_json == after.full_json
 
 
 def test_a_table_that_comes_to_be(catalog: Catalog) -> None:
@@ -325,8 +325,8 @@ def test_etags(catalog: Catalog, tmp_path: Path) -> None:
     append(entry.location)
     append(entry.location)
     here = catalog.tables.load(catalog.warehouse, entry)
-    elsewhere = LanceTables(catalog.database).load(catalog.warehouse, entry)
-    assert (here.etag, here.all, here.refs) == (elsewhere.etag, elsewhere.all, elsewhere.refs)
+    elsewhere = LanceMetadataCache(catalog.database).load(catalog.warehouse, entry)
+    assert (here.etag, here.full_json, here.refs_json) == (elsewhere.etag, elsewhere.full_json, elsewhere.refs_json)
     lance.dataset(entry.location).tags.create("x", 1)
     assert catalog.tables.load(catalog.warehouse, entry).etag != here.etag
 
@@ -452,7 +452,7 @@ def test_after_a_commit_storage_is_left_alone(catalog: Catalog) -> None:
     shutil.rmtree(entry.location)
     Path(entry.location).write_text("whatever needs storage now fails")
     entry = catalog.commit(entry, 2)
-    table = checked(catalog.tables.committed(catalog.warehouse, entry))
+    table = checked(catalog.tables.load_committed(catalog.warehouse, entry))
     assert (table["current-snapshot-id"], ids(table)) == (2, [1, 2])
     assert [field["name"] for field in table["schemas"][0]["fields"]] == ["id", "v"]
     assert catalog.cached(entry) is None
@@ -463,13 +463,13 @@ def test_a_commit_is_answered_whatever_storage_says(catalog: Catalog) -> None:
     Path(entry.location).parent.mkdir()
     Path(entry.location).write_text("no dataset")
     entry = catalog.commit(entry, 1)
-    assert checked(catalog.tables.committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+    assert checked(catalog.tables.load_committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
 
 
 def test_after_a_commit_of_properties(catalog: Catalog) -> None:
     entry = catalog.create()
     append(entry.location)
-    assert checked(catalog.tables.committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+    assert checked(catalog.tables.load_committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
 
 
 # Managed by the catalog, on branches
@@ -510,7 +510,7 @@ def test_a_branch_that_storage_has_nothing_of(catalog: Catalog) -> None:
         "schema-id": 1,
     }
     assert (table["snapshot-log"], table["last-sequence-number"]) == ([], 5)
-    assert ids(orjson.loads(catalog.tables.load(catalog.warehouse, entry).refs)) == [dev(5)]
+    assert ids(orjson.loads(catalog.tables.load(catalog.warehouse, entry).refs_json)) == [dev(5)]
     table = catalog.load(catalog.commit(entry, 1))
     assert (ids(table), refs_of(table)["main"]) == ([1, dev(4), dev(5)], ("branch", 1))
     assert [each["snapshot-id"] for each in table["snapshot-log"]] == [1]
@@ -597,14 +597,14 @@ def test_a_tag_of_storage_beside_a_branch_of_the_catalog(catalog: Catalog) -> No
 
 
 def test_another_server_sees_a_branch_at_once(catalog: Catalog) -> None:
-    elsewhere = LanceTables(catalog.database)
+    elsewhere = LanceMetadataCache(catalog.database)
     entry = branched(catalog)
     for version in (5, 6):
         for tables in (catalog.tables, elsewhere):
             tables.load(catalog.warehouse, entry)
         entry = catalog.commit(entry, version, branch="dev")
-        here = catalog.tables.committed(catalog.warehouse, entry)
-        assert elsewhere.cached(catalog.warehouse, entry) is None
+        here = catalog.tables.load_committed(catalog.warehouse, entry)
+        assert elsewhere.find_cached(catalog.warehouse, entry) is None
         there = elsewhere.load(catalog.warehouse, entry)
         assert texts(there) == texts(here)
         assert refs_of(checked(there))["dev"] == ("branch", dev(version))
@@ -686,17 +686,17 @@ class Steps:
     def forget_ref(self, name: str) -> None:
         self.write(lambda tx: repository.delete_ref(tx, self.entry.id, name))
 
-    def at_once(self) -> LanceTable:
+    def at_once(self) -> LanceTableMetadata:
         """The table, made anew from what the catalog has and what is known of storage."""
         read, entry = self.catalog.database.read, self.entry
         rows = read(lambda tx: repository.list_snapshots(tx, entry.id))
         refs = read(lambda tx: repository.list_refs(tx, entry.id))
-        (held,) = self.catalog.tables._held.values()
-        return managed(entry, held.history, rows, refs).table
+        (held,) = self.catalog.tables._tables.values()
+        return build_managed(entry, held.history, rows, refs).table
 
 
-def texts(table: LanceTable) -> tuple[bytes, bytes, str, str]:
-    return table.all, table.refs, table.etag, table.manifest
+def texts(table: LanceTableMetadata) -> tuple[bytes, bytes, str, str]:
+    return table.full_json, table.refs_json, table.etag, table.manifest
 
 
 MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
@@ -754,18 +754,18 @@ def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
     states: dict[str, bytes] = {}
     for number, (name, step) in enumerate(MANAGED_STEPS):
         step(at)
-        table = catalog.tables.committed(catalog.warehouse, at.entry)
+        table = catalog.tables.load_committed(catalog.warehouse, at.entry)
         assert texts(table) == texts(at.at_once()), name
         checked(table)
-        assert states.setdefault(table.etag, table.all) == table.all, name
+        assert states.setdefault(table.etag, table.full_json) == table.full_json, name
         if "after each" in looks or ("after some" in looks and number % 4 == 3):
             asked: Snapshots = "refs" if "at refs" in looks else "all"
             loaded = catalog.tables.load(catalog.warehouse, at.entry, asked)
-            anew = LanceTables(catalog.database).load(catalog.warehouse, at.entry)
-            assert (loaded.refs, loaded.manifest) == (anew.refs, anew.manifest), name
+            anew = LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry)
+            assert (loaded.refs_json, loaded.manifest) == (anew.refs_json, anew.manifest), name
             assert asked == "refs" or texts(loaded) == texts(anew), name
             checked(loaded)
-            assert states.setdefault(loaded.etag, loaded.all) == loaded.all, name
+            assert states.setdefault(loaded.etag, loaded.full_json) == loaded.full_json, name
     assert len(set(states.values())) == len(states)
 
 
@@ -797,9 +797,9 @@ def test_version_by_version_is_as_at_once(catalog: Catalog) -> None:
     for name, step in STORED_STEPS:
         step(at)
         table = catalog.tables.load(catalog.warehouse, at.entry)
-        assert texts(table) == texts(LanceTables(catalog.database).load(catalog.warehouse, at.entry)), name
+        assert texts(table) == texts(LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry)), name
         checked(table)
-        assert states.setdefault(table.etag, table.all) == table.all, name
+        assert states.setdefault(table.etag, table.full_json) == table.full_json, name
     assert len(set(states.values())) == len(states)
 
 
@@ -819,7 +819,7 @@ def test_a_commit_costs_what_is_new(catalog: Catalog, monkeypatch: pytest.Monkey
 
     def cost(entry: EntryRow) -> list[int]:
         rows.clear()
-        catalog.tables.committed(catalog.warehouse, entry)
+        catalog.tables.load_committed(catalog.warehouse, entry)
         return [*rows]
 
     assert cost(at.entry) == [50]
@@ -843,9 +843,9 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(table: TableRef) -> dict[int, str]:
         folders.append(table.branch or "main")
-        return manifests(table)
+        return list_manifests(table)
 
-    monkeypatch.setattr(history, "manifests", counted)
+    monkeypatch.setattr(history, "list_manifests", counted)
     return folders
 
 
@@ -854,18 +854,18 @@ def test_refs_after_a_commit_cost_what_is_new(catalog: Catalog, listed: list[str
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(3)
     catalog.load(at.entry)
-    elsewhere = LanceTables(catalog.database)
+    elsewhere = LanceMetadataCache(catalog.database)
     for version in range(4, 8):
         listed.clear()
         at.commit(version)
         if version % 2:
-            catalog.tables.committed(catalog.warehouse, at.entry)
-        before = catalog.tables.load(catalog.warehouse, at.entry, "refs").refs
+            catalog.tables.load_committed(catalog.warehouse, at.entry)
+        before = catalog.tables.load(catalog.warehouse, at.entry, "refs").refs_json
         at.append()
         table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
-        assert table.refs != before
+        assert table.refs_json != before
         assert listed == []
-        assert table.refs == elsewhere.load(catalog.warehouse, at.entry).refs
+        assert table.refs_json == elsewhere.load(catalog.warehouse, at.entry).refs_json
 
 
 def test_refs_after_a_commit_that_was_answered_here_cost_no_read_of_snapshots(
@@ -876,12 +876,12 @@ def test_refs_after_a_commit_that_was_answered_here_cost_no_read_of_snapshots(
     catalog.load(at.entry)
     for version in range(4, 8):
         at.commit(version, refs=(RefRow("x", "tag", version - 1),))
-        catalog.tables.committed(catalog.warehouse, at.entry)
+        catalog.tables.load_committed(catalog.warehouse, at.entry)
         at.append()
         with monkeypatch.context() as patched:
             patched.setattr(repository, "list_snapshots", None)
             table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
-        assert texts(table) == texts(LanceTables(catalog.database).load(catalog.warehouse, at.entry))
+        assert texts(table) == texts(LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry))
 
 
 def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list[str]) -> None:
@@ -889,15 +889,15 @@ def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list
     at.append(4)
     catalog.settle(at.entry)
     at.commit(4)
-    catalog.tables.committed(catalog.warehouse, at.entry)
+    catalog.tables.load_committed(catalog.warehouse, at.entry)
     time.sleep(0.1)
     table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
-    assert catalog.tables.cached(catalog.warehouse, at.entry, "refs") is table
+    assert catalog.tables.find_cached(catalog.warehouse, at.entry, "refs") is table
     assert catalog.cached(at.entry) is None
     listed.clear()
     assert ids(catalog.load(at.entry)) == [1, 2, 3, 4]
     assert listed == ["main"]
-    assert catalog.cached(at.entry) is catalog.tables.cached(catalog.warehouse, at.entry, "refs") is not None
+    assert catalog.cached(at.entry) is catalog.tables.find_cached(catalog.warehouse, at.entry, "refs") is not None
 
 
 def without_manifest(at: Steps, version: int) -> None:
@@ -914,9 +914,9 @@ def test_versions_that_are_gone(catalog: Catalog, gone: list[int]) -> None:
     for version in gone:
         without_manifest(at, version)
     at.commit(6)
-    catalog.tables.committed(catalog.warehouse, at.entry)
+    catalog.tables.load_committed(catalog.warehouse, at.entry)
     table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
-    assert table.refs == LanceTables(catalog.database).load(catalog.warehouse, at.entry).refs
+    assert table.refs_json == LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry).refs_json
     shown = catalog.load(at.entry)
     assert ids(shown) == [each for each in range(1, 7) if each > 3 or each not in gone]
     assert [each["snapshot-id"] for each in shown["snapshots"] if "total-records" not in each["summary"]] == [
@@ -927,16 +927,16 @@ def test_versions_that_are_gone(catalog: Catalog, gone: list[int]) -> None:
 def test_json_is_held_once(catalog: Catalog) -> None:
     entry = catalog.commit(catalog.create(properties=IMPL), *range(1, 101))
     catalog.load(entry)
-    table = catalog.tables.committed(catalog.warehouse, catalog.commit(entry, 101))
+    table = catalog.tables.load_committed(catalog.warehouse, catalog.commit(entry, 101))
     assert "refs" not in vars(table)
-    (held,) = catalog.tables._held.values()
+    (held,) = catalog.tables._tables.values()
     for part in (*held.built.main.json, *held.built.main.log):
         assert isinstance(part, memoryview)
-        assert part.obj is table.all
-    expected = held.bytes
-    assert len(table.refs) < len(table.all) / 2
-    assert table.refs is table.refs
-    assert len(table.all) + len(table.refs) < expected < 2 * len(table.all)
+        assert part.obj is table.full_json
+    expected = held.size_bytes
+    assert len(table.refs_json) < len(table.full_json) / 2
+    assert table.refs_json is table.refs_json
+    assert len(table.full_json) + len(table.refs_json) < expected < 2 * len(table.full_json)
 
 
 # What is broken, or shared
@@ -950,7 +950,7 @@ def test_broken(catalog: Catalog) -> None:
     with pytest.raises(InvalidTableStateError, match=entry.location):
         catalog.load(entry)
     with pytest.raises(InvalidInputError, match=entry.location):
-        catalog.tables.adopt(catalog.warehouse, entry.location)
+        catalog.tables.find_latest_version(catalog.warehouse, entry.location)
 
 
 def test_storage_out_of_reach(catalog: Catalog) -> None:
@@ -964,13 +964,13 @@ def test_storage_out_of_reach(catalog: Catalog) -> None:
         for entry in (stored, managed):
             table = checked(catalog.tables.load(warehouse, entry))
             assert table["current-snapshot-id"] == 1
-            assert catalog.tables.cached(warehouse, entry) is None
+            assert catalog.tables.find_cached(warehouse, entry) is None
         assert table["schemas"][0]["fields"][0]["name"] == "id"
-        assert catalog.tables.adopt(warehouse, stored.location) == 1
+        assert catalog.tables.find_latest_version(warehouse, stored.location) == 1
         store.refusal = (403, "AccessDenied")
         for call in (
             lambda: catalog.tables.load(warehouse, stored),
-            lambda: catalog.tables.adopt(warehouse, stored.location),
+            lambda: catalog.tables.find_latest_version(warehouse, stored.location),
             lambda: catalog.tables.current_version(warehouse, stored),
         ):
             with pytest.raises(PermissionDeniedError) as refused:
@@ -984,14 +984,14 @@ def test_what_commits_ask(catalog: Catalog) -> None:
     tables, warehouse = catalog.tables, catalog.warehouse
     stored, managed = catalog.create("stored"), catalog.create("managed", properties=IMPL, version=7)
     assert tables.current_version(warehouse, stored) is None
-    assert tables.adopt(warehouse, stored.location) is None
+    assert tables.find_latest_version(warehouse, stored.location) is None
     with pytest.raises(TableNotFoundError):
-        tables.schema_of(warehouse, stored.location)
+        tables.read_schema(warehouse, stored.location)
     append(stored.location)
     append(stored.location)
-    assert tables.current_version(warehouse, stored) == tables.adopt(warehouse, stored.location) == 2
+    assert tables.current_version(warehouse, stored) == tables.find_latest_version(warehouse, stored.location) == 2
     assert tables.current_version(warehouse, managed) == 7
-    assert tables.schema_of(warehouse, stored.location, 1) == catalog.load(stored)["schemas"][0]
+    assert tables.read_schema(warehouse, stored.location, 1) == catalog.load(stored)["schemas"][0]
     assert Path(manifest_location(stored.location, 2)).exists()
 
 
@@ -999,25 +999,25 @@ def test_threads_share_one_look(catalog: Catalog, monkeypatch: pytest.MonkeyPatc
     entry = catalog.create()
     append(entry.location)
     looks: list[int] = []
-    read, gate = history.read, threading.Event()
+    read, gate = history.read_history, threading.Event()
 
     def slow(*args: Any, **more: Any) -> Any:
         looks.append(1)
         gate.wait(10)
         return read(*args, **more)
 
-    monkeypatch.setattr(history, "read", slow)
+    monkeypatch.setattr(history, "read_history", slow)
     with ThreadPoolExecutor(8) as pool:
         loads = [pool.submit(catalog.tables.load, catalog.warehouse, entry) for _ in range(8)]
         deadline = time.monotonic() + 10
-        while sum(turn.waiting for turn in catalog.tables._turns.values()) < 8:
+        while sum(turn.waiting for turn in catalog.tables._key_locks.values()) < 8:
             assert time.monotonic() < deadline
             time.sleep(0.001)
         gate.set()
         tables = [load.result() for load in loads]
     assert len(looks) == 2  # those that came during the first look cannot trust it
     assert len({table.etag for table in tables}) == 1
-    assert not catalog.tables._turns
+    assert not catalog.tables._key_locks
 
 
 def test_readers_beside_a_writer(catalog: Catalog) -> None:
@@ -1049,14 +1049,14 @@ def test_readers_beside_a_writer(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize(("limit", "limit_bytes", "held"), [(3, 2**30, 3), (100, 15_500, 3), (100, 1, 1)])
 def test_limits(catalog: Catalog, limit: int, limit_bytes: int, held: int) -> None:
-    tables = LanceTables(catalog.database, limit, limit_bytes)
+    tables = LanceMetadataCache(catalog.database, limit, limit_bytes)
     entries = [catalog.create(f"t{n}", schema=DECLARED) for n in range(6)]
     for entry in entries:
         tables.load(catalog.warehouse, entry)
-        tables.cached(catalog.warehouse, entries[0])
-    assert len(tables._held) == held
-    assert tables._bytes == sum(each.bytes for each in tables._held.values())
-    is_held = [tables.cached(catalog.warehouse, entry) is not None for entry in entries]
+        tables.find_cached(catalog.warehouse, entries[0])
+    assert len(tables._tables) == held
+    assert tables._bytes == sum(each.size_bytes for each in tables._tables.values())
+    is_held = [tables.find_cached(catalog.warehouse, entry) is not None for entry in entries]
     assert is_held == ([True] + [False] * (6 - held) + [True] * (held - 1) if held > 1 else [False] * 5 + [True])
 
 

@@ -59,10 +59,10 @@ def test_names_that_are_none(catalog: Catalog, main: Warehouse, caller: Caller, 
 
 def test_warehouses_share_nothing(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     catalog.namespaces.create(caller, main, ("a",), {})
-    assert names(catalog, caller, catalog.warehouse("other")) == []
-    assert catalog.warehouse(None) is main
+    assert names(catalog, caller, catalog.get_warehouse("other")) == []
+    assert catalog.get_warehouse(None) is main
     with pytest.raises(WarehouseNotFoundError, match="Warehouse does not exist: nope"):
-        catalog.warehouse("nope")
+        catalog.get_warehouse("nope")
 
 
 def test_what_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
@@ -72,7 +72,7 @@ def test_what_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) ->
     with pytest.raises(NamespaceNotFoundError):
         names(catalog, caller, main, "a")
     with pytest.raises(NamespaceNotFoundError):
-        catalog.namespaces.update(caller, main, ("a",), {"x": "1"}, [])
+        catalog.namespaces.update_properties(caller, main, ("a",), {"x": "1"}, [])
 
 
 def test_what_is_there_already(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
@@ -86,11 +86,11 @@ def test_what_is_there_already(catalog: Catalog, main: Warehouse, caller: Caller
 
 def test_properties(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     catalog.namespaces.create(caller, main, ("a",), {"x": "1", "y": "2"})
-    changed = catalog.namespaces.update(caller, main, ("a",), {"x": "3", "z": "4"}, ["y", "gone", "y"])
+    changed = catalog.namespaces.update_properties(caller, main, ("a",), {"x": "3", "z": "4"}, ["y", "gone", "y"])
     assert changed == {"updated": ["x", "z"], "removed": ["y"], "missing": ["gone"]}
     assert catalog.namespaces.load(caller, main, ("a",)).properties == {"x": "3", "z": "4"}
     with pytest.raises(UnprocessableError, match="cannot simultaneously set and remove"):
-        catalog.namespaces.update(caller, main, ("a",), {"x": "5"}, ["x"])
+        catalog.namespaces.update_properties(caller, main, ("a",), {"x": "5"}, ["x"])
 
 
 def test_pages(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
@@ -134,18 +134,18 @@ def test_who_sees_what(catalog: Catalog, main: Warehouse, caller: Caller) -> Non
     with pytest.raises(PermissionDeniedError):
         names(catalog, WRITER_OF_AB, main, "e")
     with pytest.raises(PermissionDeniedError):
-        names(catalog, WRITER_OF_AB, catalog.warehouse("other"), "e")
+        names(catalog, WRITER_OF_AB, catalog.get_warehouse("other"), "e")
 
 
 def test_who_may_change_what(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     catalog.namespaces.create(caller, main, ("a", "b"), {})
     catalog.namespaces.create(WRITER_OF_AB, main, ("a", "b", "c"), {})
-    catalog.namespaces.update(WRITER_OF_AB, main, ("a", "b", "c"), {"x": "1"}, [])
+    catalog.namespaces.update_properties(WRITER_OF_AB, main, ("a", "b", "c"), {"x": "1"}, [])
     for refused in (WRITER_OF_AB, READER):
         with pytest.raises(PermissionDeniedError):
             catalog.namespaces.create(refused, main, ("x",), {})
         with pytest.raises(PermissionDeniedError):
-            catalog.namespaces.update(refused, main, ("a", "b"), {"x": "1"}, [])
+            catalog.namespaces.update_properties(refused, main, ("a", "b"), {"x": "1"}, [])
     catalog.namespaces.drop(WRITER_OF_AB, main, ("a", "b", "c"))
     with pytest.raises(PermissionDeniedError):
         catalog.namespaces.drop(WRITER_OF_AB, main, ("a", "b"))

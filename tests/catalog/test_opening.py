@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog.opening import open_database, record
+from lancehouse.catalog.opening import open_database, record_warehouses
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
 from lancehouse.store.database import Database
@@ -30,18 +30,18 @@ def places(warehouses: list[Warehouse]) -> dict[str, str]:
 
 def test_warehouses_are_remembered(database: Database, tmp_path: Path) -> None:
     default, one, two = at("main", tmp_path / "0"), at("one", tmp_path / "1"), at("two", tmp_path / "2")
-    (first, second) = record(database, [one, two], default)
+    (first, second) = record_warehouses(database, [one, two], default)
     assert (tmp_path / "1").is_dir()
     assert first.id != second.id
     (tmp_path / "1").rmdir()
-    assert record(database, [], default) == [first, second]
+    assert record_warehouses(database, [], default) == [first, second]
     assert (tmp_path / "1").is_dir()
     database.write(lambda tx: repository.insert_namespace(tx, second.id, ("n",), {}))
     with pytest.raises(InvalidInputError, match=f"warehouse two is at {tmp_path}/2 and has tables there"):
-        record(database, [at("two", tmp_path / "3")], default)
-    (moved,) = record(database, [at("one", tmp_path / "3")], default)  # an empty one may move
+        record_warehouses(database, [at("two", tmp_path / "3")], default)
+    (moved,) = record_warehouses(database, [at("one", tmp_path / "3")], default)  # an empty one may move
     assert (moved.id, moved.location) == (first.id, f"{tmp_path}/3")
-    assert places(record(database, [], default)) == {"one": f"{tmp_path}/3", "two": f"{tmp_path}/2"}
+    assert places(record_warehouses(database, [], default)) == {"one": f"{tmp_path}/3", "two": f"{tmp_path}/2"}
 
 
 def test_what_is_new_is_said(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_is_new_is_said(tmp_path: Path) -> None:
     ]:
         said.clear()
         database = open_database(url, said.append)
-        record(database, wanted, one, say=said.append)
+        record_warehouses(database, wanted, one, say=said.append)
         database.close()
         assert said == news
 
@@ -75,45 +75,48 @@ def test_what_is_new_is_said(tmp_path: Path) -> None:
 )
 def test_warehouses_lie_apart(database: Database, tmp_path: Path, location: str, words: str | None) -> None:
     (tmp_path / "link").symlink_to("a")
-    known = record(database, [at("old", tmp_path / "a"), at("far", "s3://bucket/x")], at("main", ""))
-    record(database, [at("moves", tmp_path / "m")], at("main", ""))
+    known = record_warehouses(database, [at("old", tmp_path / "a"), at("far", "s3://bucket/x")], at("main", ""))
+    record_warehouses(database, [at("moves", tmp_path / "m")], at("main", ""))
     place = location.format(tmp_path)
     if words is None:
-        record(database, [at("new", place)], at("main", ""))
+        record_warehouses(database, [at("new", place)], at("main", ""))
         return
     with pytest.raises(InvalidInputError, match=words):
-        record(database, [at("new", place)], at("main", ""))
+        record_warehouses(database, [at("new", place)], at("main", ""))
     with pytest.raises(InvalidInputError, match=words.replace("new", "moves")):
-        record(database, [at("moves", place)], at("main", ""))
-    assert database.read(repository.warehouses)[2].location == f"{tmp_path}/m"
-    assert record(database, [at("old", tmp_path / "a"), at("far", "s3://bucket/x")], at("main", "")) == known
+        record_warehouses(database, [at("moves", place)], at("main", ""))
+    assert database.read(repository.list_warehouses)[2].location == f"{tmp_path}/m"
+    assert record_warehouses(database, [at("old", tmp_path / "a"), at("far", "s3://bucket/x")], at("main", "")) == known
 
 
 def test_warehouses_of_before_stay_where_they_are(database: Database, tmp_path: Path) -> None:
     database.write(lambda tx: repository.insert_warehouse(tx, "outer", f"{tmp_path}/a"))
     database.write(lambda tx: repository.insert_warehouse(tx, "inner", f"{tmp_path}/a/b"))
-    assert places(record(database, [], at("main", ""))) == {"outer": f"{tmp_path}/a", "inner": f"{tmp_path}/a/b"}
+    assert places(record_warehouses(database, [], at("main", ""))) == {
+        "outer": f"{tmp_path}/a",
+        "inner": f"{tmp_path}/a/b",
+    }
 
 
 def test_without_any_the_default_is_served(database: Database, tmp_path: Path) -> None:
-    assert places(record(database, [], at("main", tmp_path / "w"))) == {"main": f"{tmp_path}/w"}
+    assert places(record_warehouses(database, [], at("main", tmp_path / "w"))) == {"main": f"{tmp_path}/w"}
 
 
 def test_roots_join_those_that_a_warehouse_has(database: Database, tmp_path: Path) -> None:
     default = at("main", tmp_path / "w", roots=(str(tmp_path / "a"),))
-    (made,) = record(database, [], default, {"main": [f"{tmp_path}/b/", "s3://bucket/x", f"{tmp_path}/a"]})
+    (made,) = record_warehouses(database, [], default, {"main": [f"{tmp_path}/b/", "s3://bucket/x", f"{tmp_path}/a"]})
     assert made.roots == (f"{tmp_path}/a", f"{tmp_path}/b", "s3://bucket/x")
-    (known,) = record(database, [], default, {"main": ["s3://bucket/y"]})  # one that the database knows
+    (known,) = record_warehouses(database, [], default, {"main": ["s3://bucket/y"]})  # one that the database knows
     assert known.roots == ("s3://bucket/y",)
     with pytest.raises(InvalidInputError, match="--root names warehouse mian, which is not served; there are main"):
-        record(database, [], default, {"mian": ["/x"]})
+        record_warehouses(database, [], default, {"mian": ["/x"]})
 
 
 def test_a_relative_location_counts_from_here(
     database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (made,) = record(database, [at("w", "x/y", cache="../cache")], at("main", ""))
+    (made,) = record_warehouses(database, [at("w", "x/y", cache="../cache")], at("main", ""))
     assert (made.location, made.cache) == (f"{tmp_path}/x/y", f"{tmp_path.parent}/cache")
 
 
@@ -132,5 +135,5 @@ def test_a_relative_location_counts_from_here(
 )
 def test_where_nothing_can_be_kept(database: Database, wanted: Warehouse, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        record(database, [wanted], at("main", ""))
-    assert database.read(repository.warehouses) == []
+        record_warehouses(database, [wanted], at("main", ""))
+    assert database.read(repository.list_warehouses) == []

@@ -82,15 +82,15 @@ def test_an_external_principal_has_no_secret(principals: Principals) -> None:
     assert principals.create("auth0|5f7c", [READ], external=True) is None
     found = principals.find("auth0|5f7c")
     assert found
-    assert found.external
+    assert found.is_external
     with pytest.raises(InvalidInputError, match="external"):
-        principals.rotate("auth0|5f7c")
+        principals.rotate_secret("auth0|5f7c")
 
 
 def test_a_new_secret_ends_the_old_one(principals: Principals) -> None:
     old = principals.create("ada")
     before = principals.find("ada")
-    new = principals.rotate("ada")
+    new = principals.rotate_secret("ada")
     after = principals.find("ada")
     assert old
     assert before
@@ -141,7 +141,7 @@ def test_a_new_secret_ends_static_tokens_of_this_principal_alone(principals: Pri
         principals.create(name)
     ended = [principals.create_token("ada", label) for label in ("ci", "laptop")]
     kept = principals.create_token("bob", "ci")
-    principals.rotate("ada")
+    principals.rotate_secret("ada")
     for token in ended:
         with pytest.raises(UnauthenticatedError, match="not known"):
             principals.authenticate_token(token)
@@ -177,7 +177,7 @@ def test_a_grant_on_a_namespace_that_was_dropped_can_be_revoked(principals: Prin
     principals.create("ada", [WRITE])
 
     def drop(tx: Tx) -> None:
-        (warehouse,) = repository.warehouses(tx)
+        (warehouse,) = repository.list_warehouses(tx)
         namespace = repository.find_namespace(tx, warehouse.id, WRITE.levels)
         assert namespace
         assert repository.delete_namespace(tx, namespace.id)
@@ -193,7 +193,7 @@ def test_nothing_is_known_before_a_server_has_run(tmp_path: Path) -> None:
     migrate.create_if_empty(database)
     with pytest.raises(InvalidInputError, match=r"no server has run on this database yet\. Start one first"):
         Principals(database).create("ada", [READ])
-    assert not Principals(database).any()
+    assert not Principals(database).has_any()
     Principals(database, ["w"]).create("ada", [READ])
     database.close()
 
@@ -249,17 +249,17 @@ def test_mistakes_are_named_and_change_nothing(
 
 @on_both
 def test_they_are_listed_by_name(principals: Principals) -> None:
-    assert not principals.any()
+    assert not principals.has_any()
     for name in ("b", "a", "C", "ä"):
         principals.create(name)
-    assert principals.any()
+    assert principals.has_any()
     assert [each.name for each in principals.list()] == ["C", "a", "b", "ä"]
 
 
 @on_both
 def test_all_who_need_the_key_first_get_the_same(database: Database) -> None:
     keys: list[str] = []
-    threads = [threading.Thread(target=lambda: keys.append(Principals(database).signing_key())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: keys.append(Principals(database).get_signing_key())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

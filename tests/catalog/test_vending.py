@@ -18,7 +18,7 @@ from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.io import load_file_io
 
 from lancehouse.catalog import vending
-from lancehouse.catalog.vending import check, policy, settings, vended
+from lancehouse.catalog.vending import check_warehouse, client_settings, session_policy, vend_access
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.clients.credentials import from_iceberg
 from lancehouse.wire import iceberg as wire
@@ -34,15 +34,15 @@ def warehouse(bucket: Bucket, **more: Any) -> Warehouse:
 @pytest.mark.parametrize("vend", ["none", "static", "sts"])
 def test_nothing_for_a_local_warehouse(vend: Any) -> None:
     place = Warehouse(1, "main", "/data", vend=vend, storage={"aws_access_key_id": "x"})
-    assert vended(place, "/data/t", write=True) == ({}, [])
+    assert vend_access(place, "/data/t", write=True) == ({}, [])
 
 
 def test_settings_without_secrets() -> None:
     place = Warehouse(
         1, "main", "s3://b", storage={"ACCESS_KEY_ID": "k", "secret_access_key": "s", "token": "t", "region": "eu"}
     )
-    assert vended(place, "s3://b/t", write=True) == (settings(place), [])
-    assert settings(place) == {"client.region": "eu", "s3.region": "eu", "s3.client.region": "eu"}
+    assert vend_access(place, "s3://b/t", write=True) == (client_settings(place), [])
+    assert client_settings(place) == {"client.region": "eu", "s3.region": "eu", "s3.client.region": "eu"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_settings_without_secrets() -> None:
 )
 def test_static_credentials_for_the_table_and_the_copies(location: str, storage: dict[str, str], secret: str) -> None:
     place = Warehouse(1, "main", location, storage=storage, vend="static")
-    config, credentials = vended(place, f"{location}/t", write=True, uuid="u-1")
+    config, credentials = vend_access(place, f"{location}/t", write=True, uuid="u-1")
     assert config[secret] == "s"
     assert credentials == [
         {"prefix": f"{location}/t", "config": config},
@@ -85,13 +85,13 @@ def test_readers_get_credentials_of_their_own_or_none(
     location: str, storage: dict[str, str], static_read: dict[str, str], told: dict[str, str]
 ) -> None:
     place = Warehouse(1, "main", location, storage=storage, vend="static")
-    assert vended(place, f"{location}/t", write=False, uuid="u-1") == (settings(place), [])
+    assert vend_access(place, f"{location}/t", write=False, uuid="u-1") == (client_settings(place), [])
     place = replace(place, static_read=static_read)
-    check(place)
-    config, credentials = vended(place, f"{location}/t", write=False, uuid="u-1")
-    assert config == settings(place) | told
+    check_warehouse(place)
+    config, credentials = vend_access(place, f"{location}/t", write=False, uuid="u-1")
+    assert config == client_settings(place) | told
     assert [each["config"] for each in credentials] == [config, config]
-    assert vended(place, f"{location}/t", write=True)[0].items().isdisjoint(told.items())
+    assert vend_access(place, f"{location}/t", write=True)[0].items().isdisjoint(told.items())
 
 
 @pytest.mark.parametrize("vend", ["static", "sts"])
@@ -99,7 +99,7 @@ def test_readers_get_credentials_of_their_own_or_none(
 def test_lance_and_pyiceberg_get_in(s3: Bucket, vend: Any, name: str) -> None:
     place = warehouse(s3, vend=vend, role_arn=ROLE)
     location = f"{place.location}/{name}"
-    config, credentials = vended(place, location, write=True, uuid="u-1")
+    config, credentials = vend_access(place, location, write=True, uuid="u-1")
     assert (config["s3.access-key-id"] == ACCESS_KEY) is (vend == "static")
 
     ours = from_iceberg(location, config, [wire.StorageCredential.model_validate(each) for each in credentials])
@@ -123,7 +123,7 @@ def test_sts_credentials_are_shared_until_shortly_before_they_expire(
     location = f"{place.location}/t"
 
     def ask(write: bool = True) -> str:
-        config = vended(place, location, write=write)[0]
+        config = vend_access(place, location, write=write)[0]
         assert config["s3.session-token"]
         assert 3500 < int(config["s3.session-token-expires-at-ms"]) / 1000 - now < 3700
         return config["s3.access-key-id"]
@@ -132,11 +132,11 @@ def test_sts_credentials_are_shared_until_shortly_before_they_expire(
     with ThreadPoolExecutor(8) as pool:
         [first] = set(pool.map(lambda _: ask(), range(16)))
     assert ask(write=False) != first
-    assert vended(place, f"{location}2", write=True)[0]["s3.access-key-id"] != first
+    assert vend_access(place, f"{location}2", write=True)[0]["s3.access-key-id"] != first
     monkeypatch.setattr(time, "time", lambda: now + 3000)
     assert ask() == first
     monkeypatch.setattr(time, "time", lambda: now + 3310)
-    assert vended(place, location, write=True)[0]["s3.access-key-id"] != first
+    assert vend_access(place, location, write=True)[0]["s3.access-key-id"] != first
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_no_credentials_is_said_without_secrets(moto: Moto, endpoint: str | None
     storage = {**moto.options, "aws_endpoint": endpoint or moto.endpoint}
     place = Warehouse(1, "main", "s3://b", storage=storage, vend="sts", role_arn=role)
     with pytest.raises(ServiceUnavailableError, match=rf"does not give the role {role} \({code}\)") as refusal:
-        vended(place, "s3://b/t", write=True)
+        vend_access(place, "s3://b/t", write=True)
     assert SECRET_KEY not in str(refusal.value)
 
 
 def test_nothing_secret_is_logged(s3: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    config, _ = vended(warehouse(s3, vend="sts", role_arn=ROLE), f"{s3.uri}/wh/logged", write=True)
+    config, _ = vend_access(warehouse(s3, vend="sts", role_arn=ROLE), f"{s3.uri}/wh/logged", write=True)
     assert not {SECRET_KEY, config["s3.secret-access-key"], config["s3.session-token"]} & set(caplog.text.split())
     assert config["s3.session-token"] not in caplog.text
     assert config["s3.secret-access-key"] not in caplog.text
@@ -182,13 +182,13 @@ def test_nothing_secret_is_logged(s3: Bucket, caplog: pytest.LogCaptureFixture) 
     ],
 )
 def test_what_the_policy_allows(write: bool, action: str, resource: str, allowed: bool) -> None:
-    text = policy("aws", "s3://b/wh/t/", "s3://b/wh/.lancehouse/u/", write=write)
+    text = session_policy("aws", "s3://b/wh/t/", "s3://b/wh/.lancehouse/u/", write=write)
     result = IAMPolicy(text).is_action_permitted(action, f"arn:aws:s3:::{resource}")
     assert (result == PermissionResult.PERMITTED) is allowed
 
 
 def test_a_policy_takes_names_literally_and_lists_only_below() -> None:
-    statements = json.loads(policy("aws-cn", "s3://b/a*?$/", "s3://c/x/", write=False))["Statement"]
+    statements = json.loads(session_policy("aws-cn", "s3://b/a*?$/", "s3://c/x/", write=False))["Statement"]
     assert [statement["Resource"] for statement in statements] == [
         "arn:aws-cn:s3:::b/a${*}${?}${$}/*",
         "arn:aws-cn:s3:::c/x/*",
@@ -200,7 +200,7 @@ def test_a_policy_takes_names_literally_and_lists_only_below() -> None:
         ["x", "x/*"],
     ]
     with pytest.raises(InvalidInputError, match="too long"):
-        policy("aws", f"s3://b/{'x' * 800}/", "s3://b/.lancehouse/", write=True)
+        session_policy("aws", f"s3://b/{'x' * 800}/", "s3://b/.lancehouse/", write=True)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_a_policy_takes_names_literally_and_lists_only_below() -> None:
 def test_a_warehouse_is_checked_at_the_start(more: dict[str, Any], problem: str | None) -> None:
     place = Warehouse(**{"id": 1, "name": "main", "location": "s3://b", **more})
     if problem is None:
-        check(place)
+        check_warehouse(place)
     else:
         with pytest.raises(InvalidInputError, match=f"warehouse main: .*{problem}"):
-            check(place)
+            check_warehouse(place)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def test_a_warehouse_is_checked_at_the_start(more: dict[str, Any], problem: str 
     ],
 )
 def test_where_sts_is(endpoint: str | None, sts: str | None) -> None:
-    assert vending._same_endpoint(endpoint) == sts
+    assert vending._sts_endpoint(endpoint) == sts
 
 
 def test_the_role_that_is_assumed(s3: Bucket) -> None:
-    config, _ = vended(warehouse(s3, vend="sts", role_arn=ROLE), f"{s3.uri}/wh/who", write=False)
+    config, _ = vend_access(warehouse(s3, vend="sts", role_arn=ROLE), f"{s3.uri}/wh/who", write=False)
     keys = {
         "aws_access_key_id": config["s3.access-key-id"],
         "aws_secret_access_key": config["s3.secret-access-key"],

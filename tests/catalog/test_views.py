@@ -20,7 +20,7 @@ from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import MetadataNotFoundError, ViewAlreadyExistsError, ViewNotFoundError
-from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.loading import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
@@ -43,12 +43,12 @@ def version(sql: str, number: int = 1) -> dict[str, Any]:
     }
 
 
-def create(catalog: Catalog, caller: Caller, name: str = "v", **more: Any) -> Loaded:
+def create(catalog: Catalog, caller: Caller, name: str = "v", **more: Any) -> LoadResult:
     request = {"name": name, "schema": SCHEMA, "view-version": version("select 1"), "properties": {}, **more}
-    return catalog.views.create(caller, catalog.warehouse("main"), LEVELS, request)
+    return catalog.views.create(caller, catalog.get_warehouse("main"), LEVELS, request)
 
 
-def metadata(loaded: Loaded) -> dict[str, Any]:
+def metadata(loaded: LoadResult) -> dict[str, Any]:
     parsed: dict[str, Any] = orjson.loads(loaded.metadata)
     return parsed
 

@@ -13,7 +13,7 @@ from lance_namespace import (
 from lance_namespace.errors import InternalError, LanceNamespaceError, PermissionDeniedError, UnsupportedOperationError
 
 from lancehouse.cli.client import Client
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 
 
 class Foreign(LanceNamespace):
@@ -41,7 +41,7 @@ class Foreign(LanceNamespace):
         raise NotImplementedError
 
 
-TARGET = Target("foreign", {"token": "s3cr3t-t0ken"}, ("main",))
+TARGET = ConformanceTarget("foreign", {"token": "s3cr3t-t0ken"}, ("main",))
 
 
 def test_all_pages() -> None:
@@ -55,8 +55,8 @@ def test_a_list_without_end() -> None:
 
 def test_ids_as_they_are_typed() -> None:
     client = Client(Foreign(), TARGET)
-    assert client.shown(["main", "db", "a.b"]) == "db.`a.b`"
-    assert client.shown(["other", "db"]) == "other.db"
+    assert client.format_id(["main", "db", "a.b"]) == "db.`a.b`"
+    assert client.format_id(["other", "db"]) == "other.db"
 
 
 @pytest.mark.parametrize(

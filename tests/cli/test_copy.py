@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest
 
-from lancehouse.lake.survey import parts
+from lancehouse.lake.survey import split_location
 from tests.care.homes import ROWS, Home, opened
 from tests.cli.places import refused, run
 
@@ -65,7 +65,7 @@ def test_entries_alone(first: str, second: str, request: pytest.FixtureRequest, 
     assert told(done) == {**wanted, "a": "done", "b": "done"}
     assert "s3cr3t" not in done.output
     found = described(there, here, "a")
-    assert parts(found.location) == parts(str(here.place("a")))
+    assert split_location(found.location) == split_location(str(here.place("a")))
     if "dir" not in (first, second):
         assert (found.properties["owner"], found.properties["storage.secret_access_key"]) == ("me", "s3cr3t")
     table = [*there.levels[:-1], here.ns, "a"]
@@ -131,7 +131,7 @@ def test_conflicts_that_are_replaced(second: str, request: pytest.FixtureRequest
     assert copy(here, there, *replacing).exit_code == 2  # nobody to ask
     assert described(there, here, "docs").location == location
     assert told(copy(here, there, *replacing, "--yes")) == {"docs": "done", "new": "done"}
-    assert parts(described(there, here, "docs").location) == parts(str(here.place("docs")))
+    assert split_location(described(there, here, "docs").location) == split_location(str(here.place("docs")))
     assert lance.dataset(location).count_rows() == 1
 
 

@@ -11,17 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lancehouse.cli.db import db
-from lancehouse.cli.main import App, Group
+from lancehouse.cli.main import CliContext, MainGroup
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 
 Run = Callable[..., Result]
 
 
-@click.group(cls=Group)
+@click.group(cls=MainGroup)
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    ctx.obj = App("json")
+    ctx.obj = CliContext("json")
 
 
 main.add_command(db)
@@ -60,7 +60,7 @@ def test_from_nothing_to_a_backup(run: Run, tmp_path: Path) -> None:
     assert answer(copied) == {"database": url, "backup": str(copy), "bytes": copy.stat().st_size}
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     again = Database(f"sqlite:///{copy}")
-    assert [row.name for row in again.read(repository.warehouses)] == ["main"]
+    assert [row.name for row in again.read(repository.list_warehouses)] == ["main"]
     again.close()
     refused = run("backup", "--db", url, str(copy))
     assert refused.exit_code == 1

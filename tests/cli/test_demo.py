@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from lance_namespace.errors import InternalError
 
 from lancehouse.cli.demo import command, house, library
-from lancehouse.cli.demo.story import Story
-from lancehouse.cli.main import App, main
+from lancehouse.cli.demo.story import DemoOutput
+from lancehouse.cli.main import CliContext, main
 from tests.servers.lancehouse import PROGRAM
 
 open_ = build_opener(ProxyHandler({})).open
@@ -109,8 +109,8 @@ def test_the_console_stays_up_on_a_terminal(
 ) -> None:
     typed = Typed(key)
     monkeypatch.setattr(sys, "stdin", typed)
-    monkeypatch.setattr(Story, "is_seen", is_seen)
-    command._end(Story(App()), "http://127.0.0.1:1", Path("/kept"))
+    monkeypatch.setattr(DemoOutput, "is_seen", is_seen)
+    command._show_next_steps(DemoOutput(CliContext()), "http://127.0.0.1:1", Path("/kept"))
     said = capsys.readouterr().out
     assert typed.is_asked is is_seen
     assert ("until you press Enter: http://127.0.0.1:1" in said) is is_seen
@@ -118,7 +118,7 @@ def test_the_console_stays_up_on_a_terminal(
 
 
 def test_the_next_commands_are_there() -> None:
-    for line in command._next(None):
+    for line in command._next_commands(None):
         words = line.split()[1:]
         done = CliRunner().invoke(main, [*words[: 2 if words[0] == "namespace" else 1], "--help"])
         assert done.exit_code == 0, done.output
@@ -127,7 +127,7 @@ def test_the_next_commands_are_there() -> None:
 
 
 def test_programs_are_told_nothing_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    story = Story(App(kind="json"))
+    story = DemoOutput(CliContext(kind="json"))
     story.title("title")
     with story.step("step"):
         story.say("words")
@@ -138,7 +138,7 @@ def test_programs_are_told_nothing_before_the_end(capsys: pytest.CaptureFixture[
 
 def test_the_server_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCEHOUSE_AUTH", "true")  # of somebody's own server
-    with house.start(tmp_path) as address:
+    with house.start_server(tmp_path) as address:
         uri = address()
         assert open_(f"{uri}/health/ready").status == 200
         assert open_(f"{uri}/iceberg/v1/config").status == 200
@@ -149,7 +149,7 @@ def test_the_server_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_server_does_not_outlive_the_demo(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from lancehouse.cli.demo import house\n"
-        "with house.start(Path(sys.argv[1])) as address: print(address(), flush=True); os._exit(1)"
+        "with house.start_server(Path(sys.argv[1])) as address: print(address(), flush=True); os._exit(1)"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
     for _ in range(200):
@@ -164,7 +164,7 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").mkdir()
     with (
         pytest.raises(InternalError, match=r"the catalog server did not start: .*catalog.db"),
-        house.start(tmp_path) as address,
+        house.start_server(tmp_path) as address,
     ):
         address()
 

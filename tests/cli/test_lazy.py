@@ -9,19 +9,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lancehouse.cli.lazy import Group, Lazy
+from lancehouse.cli.lazy import LazyCommand, LazyGroup
 from lancehouse.cli.main import main
-from lancehouse.cli.manual import everything
+from lancehouse.cli.manual import all_command_contexts
 from tests.cli.places import refused, run
 
 HEAVY = {"lance", "lance_namespace", "pyarrow", "pydantic", "numpy", "pandas", "pyspark", "rich", "urllib3", "yaml"}
-CONTEXTS = list(everything())
+CONTEXTS = list(all_command_contexts())
 LAZY = [
     (context.command, name)
     for context in CONTEXTS
-    if isinstance(context.command, Group)
+    if isinstance(context.command, LazyGroup)
     for name, command in context.command.commands.items()
-    if isinstance(command, Lazy)
+    if isinstance(command, LazyCommand)
 ]
 
 
@@ -72,9 +72,9 @@ def test_the_package_registers_when_the_interface_is_imported() -> None:
 
 
 @pytest.mark.parametrize(("group", "name"), LAZY, ids=[name for _, name in LAZY])
-def test_what_stands_for_a_command_says_the_same(group: Group, name: str) -> None:
+def test_what_stands_for_a_command_says_the_same(group: LazyGroup, name: str) -> None:
     lazy, command = group.commands[name], group.load(name)
-    assert isinstance(lazy, Lazy)
+    assert isinstance(lazy, LazyCommand)
     assert (command.name, isinstance(command, click.Group)) == (name, lazy.is_group)
     assert " ".join((command.help or "").split("\n\n")[0].split()).startswith(lazy.does)
     assert lazy.does.endswith(".")

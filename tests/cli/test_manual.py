@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lance_namespace import connect
 
 from lancehouse.cli.main import main
-from lancehouse.cli.manual import MARK, updated
+from lancehouse.cli.manual import MARK, update_page
 from tests.cli.places import ROWS
 from tests.servers.lancehouse import Served
 
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
 def test_the_page_is_current() -> None:
     page = PAGE.read_text()
     assert MARK in page
-    assert updated(page) == page, "run `python -m lancehouse.cli.manual docs/cli.md`"
+    assert update_page(page) == page, "run `python -m lancehouse.cli.manual docs/cli.md`"
 
 
 def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

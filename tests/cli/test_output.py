@@ -5,16 +5,16 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from lancehouse.cli.output import Json, Progress, Text
+from lancehouse.cli.output import JsonOutput, ProgressDisplay, TextOutput
 
 
-def text(*, terminal: bool) -> tuple[Text, StringIO]:
-    output, shown = Text(), StringIO()
+def text(*, terminal: bool) -> tuple[TextOutput, StringIO]:
+    output, shown = TextOutput(), StringIO()
     output._err = Console(file=shown, force_terminal=terminal, width=80, highlight=False)
     return output, shown
 
 
-def work(progress: Progress) -> None:
+def work(progress: ProgressDisplay) -> None:
     progress.say("starting")
     progress.count(0, 0)
     progress.say("")
@@ -43,7 +43,7 @@ def test_long_words_stay_on_their_line() -> None:
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_nothing_for_nobody(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     output, shown = text(terminal=False)
-    with (Json() if kind == "json" else output).progress("compacting") as progress:
+    with (JsonOutput() if kind == "json" else output).progress("compacting") as progress:
         assert not progress.is_seen
         work(progress)
     assert shown.getvalue() == ""
@@ -51,5 +51,5 @@ def test_nothing_for_nobody(kind: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_lists_are_readable(capsys: pytest.CaptureFixture[str]) -> None:
-    Text().record("", {"tags": ["a", "b"], "none": (), "version": None})
+    TextOutput().record("", {"tags": ["a", "b"], "none": (), "version": None})
     assert capsys.readouterr().out.splitlines() == ["tags     a, b", "none     none", "version  none"]

@@ -68,7 +68,7 @@ def test_what_is_shown_is_what_a_client_needs(home: Path) -> None:
     assert made["credential"] == f"{made['client_id']}:{made['client_secret']}"
     database = Database(f"sqlite:///{home / 'lancehouse' / 'catalog.db'}")
     auth = Authenticator(Principals(database), required=True)
-    status, answer = auth.token({"grant_type": "client_credentials", **made}, {})
+    status, answer = auth.answer_token_request({"grant_type": "client_credentials", **made}, {})
     assert status == 200
     identity = auth.identify({"authorization": f"Bearer {answer['access_token']}"})
     assert [str(grant) for grant in identity.grants] == ["writer of namespace a.b.c of warehouse w"]

@@ -274,5 +274,6 @@ def test_every_setting_is_documented() -> None:
         if (setting := settings.get(str(option.name))) is None:
             row = f"| `{option.opts[0]} {option.metavar}` |  | {option.help} |"
         else:
-            row = f"| `{setting.option}` | {f'`{setting.shown}`' if setting.shown else ''} | {setting.help} |"
+            default = f"`{setting.default_text}`" if setting.default_text else ""
+            row = f"| `{setting.option}` | {default} | {setting.help} |"
         assert row in page

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
 from lancehouse.cli.main import main
-from lancehouse.cli.words import size
+from lancehouse.cli.words import format_size
 from tests.servers.lancehouse import PROGRAM, Served, start_lancehouse
 from tests.servers.unity import Unity
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests
@@ -279,12 +279,12 @@ def test_a_spark_that_does_not_start(given: list[str]) -> None:
     ("number", "said"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (5 * 10**18, "5000.0 PB")]
 )
 def test_sizes(number: int, said: str) -> None:
-    assert size(number) == said
+    assert format_size(number) == said
 
 
 def test_ages() -> None:
-    from lancehouse.cli.local import age
+    from lancehouse.cli.local import parse_age
 
     cases = {"90s": timedelta(seconds=90), "12h": timedelta(hours=12), "2w": timedelta(days=14), "0d": timedelta()}
     for text, expected in cases.items():
-        assert age(None, None, text) == expected  # type: ignore[arg-type]
+        assert parse_age(None, None, text) == expected  # type: ignore[arg-type]

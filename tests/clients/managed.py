@@ -27,8 +27,8 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from lancehouse import IcebergNamespace
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.manifests import Manifests
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.manifests import ManifestStore
+from lancehouse.lake.versions import list_manifests
 from tests.lake.folder import stream
 from tests.servers.faults import FaultProxy
 
@@ -105,7 +105,7 @@ class House:
 
     def versions(self, id: Id, branch: str | None = None) -> list[int]:
         """The versions that storage has."""
-        return list(manifests(TableRef(self.location(id), branch=branch)))
+        return list(list_manifests(TableRef(self.location(id), branch=branch)))
 
     def iceberg(self) -> RestCatalog:
         """The same server, for pyiceberg."""
@@ -127,7 +127,7 @@ class House:
         assert self.at(id) == plain.version == self.open(id).version
         assert self.columns(id) == plain.schema.names
         assert snapshot["manifest-list"].startswith("lance://")
-        assert quote(manifests(TableRef(self.location(id)))[plain.version]) in snapshot["manifest-list"]
+        assert quote(list_manifests(TableRef(self.location(id)))[plain.version]) in snapshot["manifest-list"]
         assert snapshot["summary"]["lance.version"] == str(plain.version)
         assert on_the_way(self.files(id)) == set()
         return int(plain.version)
@@ -190,7 +190,7 @@ def killed_before_the_manifest_is_final() -> Iterator[None]:
     """A writer that dies after the catalog's yes."""
 
     try:
-        with patch.object(Manifests, "finish", side_effect=KilledError):
+        with patch.object(ManifestStore, "publish", side_effect=KilledError):
             yield
     except KilledError:
         return

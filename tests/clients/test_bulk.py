@@ -16,14 +16,14 @@ from lance_namespace import ListTablesRequest
 from lance_namespace import errors as lance
 
 import lancehouse
-from lancehouse.clients.bulk import Limits, fetch
+from lancehouse.clients.bulk import FetchLimits, fetch_many
 from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset, slow, throttled, truncated
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
 
 NAMES = [f"t{number:02}" for number in range(40)]
 DB = ["test_catalog", "db"]
-LIMITS = Limits(connect_s=1, read_s=1, connections=4)
+LIMITS = FetchLimits(connect_s=1, read_s=1, connections=4)
 
 
 @pytest.fixture(params=["iceberg", "polaris"])
@@ -135,7 +135,7 @@ class Odd(Loopback):
 def test_answers_of_all_kinds() -> None:
     targets = ["/a", "/gzip", "/close", "/204", "/broken", "/b", "/c"]
     with Odd() as server:
-        answers = fetch(server.uri, [(target, {"X-Mine": target}) for target in targets], None, LIMITS)
+        answers = fetch_many(server.uri, [(target, {"X-Mine": target}) for target in targets], None, LIMITS)
     seen = dict(zip(targets, answers, strict=True))
     assert seen["/gzip"] is None  # for the ordinary way
     assert seen["/broken"] is None
@@ -151,7 +151,7 @@ def test_answers_of_all_kinds() -> None:
 
 
 def test_nobody_there() -> None:
-    assert fetch("http://127.0.0.1:1", [("/a", {}), ("/b", {})], None, LIMITS) == [None, None]
+    assert fetch_many("http://127.0.0.1:1", [("/a", {}), ("/b", {})], None, LIMITS) == [None, None]
 
 
 def test_over_tls(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_over_tls(tmp_path: Path) -> None:
 
     requests = [(f"/{number}", {"X-Mine": "x"}) for number in range(9)]
     with Secure() as server:
-        answers = fetch(server.uri.replace("http:", "https:"), requests, trusting, LIMITS)
+        answers = fetch_many(server.uri.replace("http:", "https:"), requests, trusting, LIMITS)
         assert [answer and answer[0] for answer in answers] == [200] * 9
-        strangers = fetch(server.uri.replace("http:", "https:"), requests, ssl.create_default_context(), LIMITS)
+        strangers = fetch_many(server.uri.replace("http:", "https:"), requests, ssl.create_default_context(), LIMITS)
         assert strangers == [None] * 9

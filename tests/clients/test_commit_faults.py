@@ -24,7 +24,7 @@ from lance_namespace import (
 from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse import CommitStateUnknownError, IcebergNamespace
-from lancehouse.lake.dataset import committing
+from lancehouse.lake.dataset import translate_refusals
 from tests.clients.managed import (
     NO,
     House,
@@ -146,7 +146,7 @@ def test_the_reason_of_another_commit(house: House, proxy: FaultProxy) -> None:
         client.create_table_version(mine)
     with pytest.raises(errors.ConcurrentModificationError):
         client.create_table_version(other)
-    with pytest.raises(CommitStateUnknownError), committing(client, table):
+    with pytest.raises(CommitStateUnknownError), translate_refusals(client, table):
         raise CommitStateUnknownError("Commit result for version 2 is unknown")
     assert house.open(table).version == house.check(table) == 2
 
@@ -278,7 +278,7 @@ def test_pylance_calls_a_refusal_unknown_and_the_client_has_the_reason(
     table = house.table()
     client = house.behind(proxy)
     dataset = lance.dataset(namespace_client=client, table_id=table)
-    client._forget([client.table_id(table)])
+    client._forget_heads([client.table_id(table)])
     mark = client.commit_mark()
     prepare(proxy)
     with pytest.raises(OSError, match="Commit result for version 2 is unknown"):

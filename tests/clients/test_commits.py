@@ -38,9 +38,9 @@ from lance_namespace_urllib3_client.models.create_table_version_entry import Cre
 
 from lancehouse import IcebergNamespace, transaction
 from lancehouse.clients.transactions import Transaction
-from lancehouse.conformance.results import Outcome
+from lancehouse.conformance.results import CheckOutcome
 from lancehouse.conformance.runner import run
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.lake.history import snapshot_id
 from tests.clients.managed import (
     House,
@@ -650,13 +650,13 @@ def test_credentials_that_are_over_are_renewed(house: House, proxy: FaultProxy) 
     known_as = client.table_id(table)
     versions(client, table, limit=1, descending=True)
     proxy.clear()
-    client.files(known_as)
+    client.manifest_store(known_as)
     assert proxy.count("GET") == 0  # known a moment ago
     known = client._heads.get(known_as)
     assert known is not None
     entry = replace(known.entry, vended={"aws_session_token": "old", "expires_at_millis": "1"})
     client._heads.put(known_as, replace(known, entry=entry))
-    assert "aws_session_token" not in client.files(known_as).storage_options
+    assert "aws_session_token" not in client.manifest_store(known_as).storage_options
     assert proxy.count("GET", "/tables/t") == 1
 
 
@@ -675,8 +675,10 @@ def test_the_suite_holds(house: House) -> None:
     """Whatever can be done to a table can be done to one that the catalog manages."""
     areas = ("rows", "versions")
     root = str(Path(house.location(house.table())).parent / "tables")
-    report = run(Target("lancehouse.IcebergNamespace", house.properties, tuple(house.home), root=root, areas=areas))
-    assert {result.check: result.seen for result in report.of(Outcome.FAILS)} == {}
+    report = run(
+        ConformanceTarget("lancehouse.IcebergNamespace", house.properties, tuple(house.home), root=root, areas=areas)
+    )
+    assert {result.check: result.seen for result in report.with_outcome(CheckOutcome.FAILS)} == {}
     assert (report.ok, report.trouble) == (True, [])
 
 

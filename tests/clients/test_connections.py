@@ -14,7 +14,7 @@ import pytest
 from lance_namespace import ListNamespacesRequest
 
 import lancehouse
-from lancehouse.clients.connections import Connections
+from lancehouse.clients.connections import ConnectionPool
 from lancehouse.clients.namespace import CatalogNamespace
 from lancehouse.clients.transport import Transport
 from lancehouse.settings import ClientSettings
@@ -62,25 +62,25 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def connections(server: Server) -> Connections:
-    return Connections(server.uri, None, connect_s=5, read_s=5)
+def connections(server: Server) -> ConnectionPool:
+    return ConnectionPool(server.uri, None, connect_s=5, read_s=5)
 
 
-def test_one_connection_for_all_requests_of_a_thread(server: Server, connections: Connections) -> None:
+def test_one_connection_for_all_requests_of_a_thread(server: Server, connections: ConnectionPool) -> None:
     for _ in range(5):
         assert connections.send("GET", "/", {}, None) == (200, {"content-length": "2"}, b"{}")
         assert connections.send("POST", "/", {}, b"{}")[0] == 200
     assert server.opened == 1
 
 
-def test_threads_have_their_own(server: Server, connections: Connections) -> None:
+def test_threads_have_their_own(server: Server, connections: ConnectionPool) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: connections.send("GET", "/", {}, None)[0], range(80)))
     assert answers == [200] * 80
     assert server.opened <= 8
 
 
-def test_one_that_the_server_has_closed_is_not_used_again(server: Server, connections: Connections) -> None:
+def test_one_that_the_server_has_closed_is_not_used_again(server: Server, connections: ConnectionPool) -> None:
     server.hangs_up = True
     for _ in range(3):
         assert connections.send("POST", "/", {}, b"{}")[0] == 200
@@ -89,7 +89,7 @@ def test_one_that_the_server_has_closed_is_not_used_again(server: Server, connec
 
 
 @pytest.mark.parametrize("answer", [OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1), OK + OK], ids=["last", "two"])
-def test_one_that_is_of_no_more_use(server: Server, connections: Connections, answer: bytes) -> None:
+def test_one_that_is_of_no_more_use(server: Server, connections: ConnectionPool, answer: bytes) -> None:
     server.answer = answer
     for _ in range(2):
         assert connections.send("GET", "/", {}, None)[2] == b"{}"
@@ -97,7 +97,7 @@ def test_one_that_is_of_no_more_use(server: Server, connections: Connections, an
 
 
 def test_they_are_closed_when_nobody_needs_them(server: Server) -> None:
-    connections = Connections(server.uri, None, connect_s=5, read_s=5)
+    connections = ConnectionPool(server.uri, None, connect_s=5, read_s=5)
     connections.send("GET", "/", {}, None)
     del connections
     gc.collect()

@@ -324,7 +324,7 @@ class Committing:
             "/cell",
             Swap(expected="before", to="ours"),
             about="the cell",
-            landed=self._landed,
+            is_committed=self._landed,
             on={404: lance.TableNotFoundError},
         )
 

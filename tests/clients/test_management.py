@@ -612,7 +612,7 @@ def test_versions_on_their_way_were_not_cleaned_up(house: House) -> None:
     with killed_before_the_manifest_is_final():
         tx.commit()
     client = house.connect()
-    client._keep_in_step(client.table_id(table))
+    client._sync_catalog(client.table_id(table))
     assert sorted(house.snapshots(table)) == [1, 2, 3, 4, 5]
     assert versions(house.connect(), table) == house.versions(table) == [1, 2, 3, 4, 5]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancehouse.clients.messages import BrokenError, Incoming, host_of, request
+from lancehouse.clients.messages import BrokenResponseError, ResponseParser, encode_request, host_header
 
 WHOLE = b"HTTP/1.1 200 OK\r\nETag: a\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
@@ -29,7 +29,7 @@ UNCHANGED = b'HTTP/1.1 304 Not Modified\r\nETag: "a"\r\n\r\n'
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_answers(data: bytes, status: int, body: bytes, is_last: bool, at_once: bool) -> None:
-    incoming = Incoming()
+    incoming = ResponseParser()
     for piece in [data] if at_once else [data[at : at + 1] for at in range(len(data))]:
         assert incoming.answer is None
         incoming.feed(piece)
@@ -43,7 +43,7 @@ def test_answers(data: bytes, status: int, body: bytes, is_last: bool, at_once: 
 
 @pytest.mark.parametrize("surplus", [WHOLE, b"garbage", b"HTTP/1.1 "], ids=["answer", "garbage", "half"])
 def test_more_than_was_asked_for(surplus: bytes) -> None:
-    incoming = Incoming()
+    incoming = ResponseParser()
     incoming.feed(WHOLE + surplus)
     assert incoming.answer == (200, {"etag": "a", "content-length": "2"}, b"{}")
     assert incoming.is_last
@@ -51,17 +51,17 @@ def test_more_than_was_asked_for(surplus: bytes) -> None:
 
 @pytest.mark.parametrize("data", [WHOLE[:-1], CHUNKS[:-1], CHUNKS[:-8], UNCHANGED[:-2], WHOLE[:9], b""])
 def test_an_end_too_soon(data: bytes) -> None:
-    incoming = Incoming()
+    incoming = ResponseParser()
     if data:
         incoming.feed(data)
-    with pytest.raises(BrokenError, match="closed before the end"):
+    with pytest.raises(BrokenResponseError, match="closed before the end"):
         incoming.feed(b"")
 
 
 @pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n", WHOLE.replace(b"2\r\n", b"x\r\n")])
 def test_no_http(data: bytes) -> None:
-    with pytest.raises(BrokenError, match="no HTTP"):
-        Incoming().feed(data)
+    with pytest.raises(BrokenResponseError, match="no HTTP"):
+        ResponseParser().feed(data)
 
 
 @pytest.mark.parametrize(
@@ -77,20 +77,20 @@ def test_no_http(data: bytes) -> None:
     ],
 )
 def test_the_name_of_a_server(origin: str, host: str) -> None:
-    assert host_of(origin) == host
+    assert host_header(origin) == host
 
 
 def test_a_request() -> None:
-    assert request("GET", "h", "/a b?c=%20", {"X-A": "b"}) == (
+    assert encode_request("GET", "h", "/a b?c=%20", {"X-A": "b"}) == (
         b"GET /a%20b?c=%20 HTTP/1.1\r\nHost: h\r\nAccept-Encoding: identity\r\nX-A: b\r\n\r\n"
     )
-    assert request("POST", "h", "/", {"Host": "other"}, b"{}") == (
+    assert encode_request("POST", "h", "/", {"Host": "other"}, b"{}") == (
         b"POST / HTTP/1.1\r\nHost: other\r\nAccept-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}"
     )
-    assert b"Content-Length: 0\r\n" in request("POST", "h", "/", {})
+    assert b"Content-Length: 0\r\n" in encode_request("POST", "h", "/", {})
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-B: c", "a\nb", "Ω"])
 def test_what_no_header_can_hold(value: str) -> None:
     with pytest.raises(ValueError):
-        request("GET", "h", "/", {"X-A": value})
+        encode_request("GET", "h", "/", {"X-A": value})

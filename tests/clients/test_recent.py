@@ -4,15 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lancehouse.clients.recent import Recent
+from lancehouse.clients.recent import BoundedCache
 
 
-def known(recent: Recent[str, int], names: str) -> str:
+def known(recent: BoundedCache[str, int], names: str) -> str:
     return "".join(name for name in names if name in recent)
 
 
 def test_what_was_learnt_is_known() -> None:
-    recent: Recent[str, int] = Recent(2)
+    recent: BoundedCache[str, int] = BoundedCache(2)
     assert recent.put("a", 1) == 1
     assert recent.get("a") == 1
     assert "a" in recent
@@ -21,7 +21,7 @@ def test_what_was_learnt_is_known() -> None:
 
 
 def test_none_is_something_to_know() -> None:
-    recent: Recent[str, None] = Recent(2)
+    recent: BoundedCache[str, None] = BoundedCache(2)
     recent.put("a", None)
     assert "a" in recent
 
@@ -38,7 +38,7 @@ def test_none_is_something_to_know() -> None:
     ],
 )
 def test_the_oldest_is_forgotten(learnt: str, left: str) -> None:
-    recent: Recent[str, int] = Recent(3)
+    recent: BoundedCache[str, int] = BoundedCache(3)
     for number, name in enumerate(learnt):
         recent.put(name, number)
     assert known(recent, "abcdef") == "".join(sorted(left))
@@ -46,7 +46,7 @@ def test_the_oldest_is_forgotten(learnt: str, left: str) -> None:
 
 
 def test_forgetting() -> None:
-    recent: Recent[str, int] = Recent(2)
+    recent: BoundedCache[str, int] = BoundedCache(2)
     recent.put("a", 1)
     recent.forget("a")
     recent.forget("a")
@@ -58,7 +58,7 @@ def test_forgetting() -> None:
 
 
 def test_many_threads() -> None:
-    recent: Recent[str, int] = Recent(50)
+    recent: BoundedCache[str, int] = BoundedCache(50)
 
     def work(thread: int) -> None:
         for number in range(2_000):

@@ -15,12 +15,19 @@ import pytest
 from pydantic import ValidationError
 
 from lancehouse.clients.namespace import Entry
-from lancehouse.clients.snapshots import COLUMNS, Head, Staged, additions, change, schema_updates
+from lancehouse.clients.snapshots import (
+    COLUMNS,
+    StagedVersion,
+    TableHead,
+    commit_request,
+    schema_updates,
+    snapshot_updates,
+)
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import snapshot_id
 from lancehouse.lake.manifests import Manifest
-from lancehouse.lake.versions import folder_of, manifests
+from lancehouse.lake.versions import list_manifests, manifest_folder
 from lancehouse.wire.iceberg import LatestTable, VersionedTable
 
 TABLE = TableId.parse(["wh", "a", "b", "t"])
@@ -47,15 +54,15 @@ def manifest(version: int, columns: str = "same", operation: str | None = "Appen
     return Manifest(version, f"{version - 1}-uuid-{version}.txn", operation, columns, b"")
 
 
-def staged(version: int, branch: str | None = None, **more: Any) -> Staged:
-    folder = folder_of(branch)
-    made = Staged(
+def staged(version: int, branch: str | None = None, **more: Any) -> StagedVersion:
+    folder = manifest_folder(branch)
+    made = StagedVersion(
         table=TABLE,
         branch=branch,
         manifest=manifest(version),
         root="data of 100 %/t",
-        staged=f"{folder}/{version}.manifest-x",
-        final=f"{folder}/{version}.manifest",
+        staged_path=f"{folder}/{version}.manifest-x",
+        final_path=f"{folder}/{version}.manifest",
         size=123,
     )
     return replace(made, **more)
@@ -71,7 +78,7 @@ def head(
     timestamp_ms: int = 0,
     location: str = LOCATION,
     metadata_location: str | None = "file:///m.json",
-) -> Head:
+) -> TableHead:
     named = refs or {}
     snapshots = [
         {"snapshot-id": at, "timestamp-ms": timestamp_ms, "sequence-number": sequence, "summary": {COLUMNS: columns}}
@@ -90,7 +97,7 @@ def head(
         },
     }
     table = VersionedTable.model_validate({"metadata": metadata, "metadata-location": metadata_location})
-    return Head(Entry(location, {}), table)
+    return TableHead(Entry(location, {}), table)
 
 
 def requirements(asked: Any) -> dict[str, int | None]:
@@ -155,22 +162,22 @@ def moved(updates: Sequence[Json]) -> dict[str, int]:
     ],
 )
 def test_what_a_change_requires_and_moves(
-    before: dict[str, int], versions: list[Staged], required: dict[str, int | None], after: dict[str, int]
+    before: dict[str, int], versions: list[StagedVersion], required: dict[str, int | None], after: dict[str, int]
 ) -> None:
-    asked = change(TABLE, head(before), versions)
+    asked = commit_request(TABLE, head(before), versions)
     assert requirements(asked) == required
     assert moved(asked.updates) == after
     assert sorted(each["snapshot-id"] for each in added(asked.updates)) == sorted(each.snapshot_id for each in versions)
     parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in added(asked.updates)}
     for version in versions:
         own_before = version.snapshot_id - 1
-        is_first = required[version.ref] is None and own_before not in parents
+        is_first = required[version.ref_name] is None and own_before not in parents
         assert parents[version.snapshot_id] == (None if is_first else own_before)
 
 
 def test_the_table_is_named() -> None:
     """As CommitTransaction needs it; UpdateTable does not mind."""
-    sent = change(TABLE, head({"main": 1}), [staged(2)]).model_dump(mode="json", by_alias=True)
+    sent = commit_request(TABLE, head({"main": 1}), [staged(2)]).model_dump(mode="json", by_alias=True)
     assert sent["identifier"] == {"namespace": ["a", "b"], "name": "t"}
 
 
@@ -186,25 +193,27 @@ def test_the_table_is_named() -> None:
         (3, [staged(4), staged(4, "dev"), staged(5, "dev")], [4, 5, 6]),
     ],
 )
-def test_sequence_numbers_only_grow(sequence: int, versions: list[Staged], expected: list[int]) -> None:
-    asked = change(TABLE, head({"main": 1}, sequence=sequence), versions)
+def test_sequence_numbers_only_grow(sequence: int, versions: list[StagedVersion], expected: list[int]) -> None:
+    asked = commit_request(TABLE, head({"main": 1}, sequence=sequence), versions)
     assert [each["sequence-number"] for each in added(asked.updates)] == expected
 
 
 def test_no_snapshot_is_older_than_the_one_before() -> None:
     """Iceberg's server refuses that, and the clocks of writers are not the same."""
     late = head({"main": 1}, sequence=1, timestamp_ms=NOW_MS + 120_000)
-    [snapshot] = added(change(TABLE, late, [staged(2)]).updates)
+    [snapshot] = added(commit_request(TABLE, late, [staged(2)]).updates)
     assert snapshot["timestamp-ms"] >= NOW_MS + 120_000
-    [snapshot] = added(change(TABLE, head({"main": 1}, sequence=1, timestamp_ms=NOW_MS - 5), [staged(2)]).updates)
+    [snapshot] = added(
+        commit_request(TABLE, head({"main": 1}, sequence=1, timestamp_ms=NOW_MS - 5), [staged(2)]).updates
+    )
     assert snapshot["timestamp-ms"] == NOW_MS
 
 
 # A snapshot
 
 
-def summary(version: Staged) -> Json:
-    [snapshot] = added(change(TABLE, head({"main": 1}), [version]).updates)
+def summary(version: StagedVersion) -> Json:
+    [snapshot] = added(commit_request(TABLE, head({"main": 1}), [version]).updates)
     found: Json = snapshot["summary"]
     assert all(isinstance(value, str) for value in found.values())
     return found
@@ -212,7 +221,7 @@ def summary(version: Staged) -> Json:
 
 def test_a_snapshot() -> None:
     version = staged(2, e_tag='"e"', metadata={"job": "42", "who": "me"})
-    [snapshot] = added(change(TABLE, head({"main": 1}), [version]).updates)
+    [snapshot] = added(commit_request(TABLE, head({"main": 1}), [version]).updates)
     assert snapshot == {
         "snapshot-id": 2,
         "parent-snapshot-id": 1,
@@ -244,7 +253,7 @@ def test_a_snapshot() -> None:
     ],
 )
 def test_no_reader_of_iceberg_opens_the_manifest(location: str, expected: str) -> None:
-    [snapshot] = added(change(TABLE, head({"main": 1}, location=location), [staged(2)]).updates)
+    [snapshot] = added(commit_request(TABLE, head({"main": 1}, location=location), [staged(2)]).updates)
     assert snapshot["manifest-list"] == expected
 
 
@@ -277,18 +286,18 @@ def test_a_snapshot_of_a_branch() -> None:
     found = summary(version)
     assert (found["lance.branch"], found["lance.version"]) == ("dev", "5")
     assert "lance.branch" not in summary(staged(5))
-    assert (version.ref, version.snapshot_id) == ("dev", DEV + 5)
-    assert (staged(5).ref, staged(5).snapshot_id) == ("main", 5)
+    assert (version.ref_name, version.snapshot_id) == ("dev", DEV + 5)
+    assert (staged(5).ref_name, staged(5).snapshot_id) == ("main", 5)
 
 
 def test_a_manifest_that_is_in_its_place() -> None:
-    [snapshot] = added(additions(head(), "main", None, [staged(3, staged="")], 0))
+    [snapshot] = added(snapshot_updates(head(), "main", None, [staged(3, staged="")], 0))
     assert "lance.manifest.staged" not in snapshot["summary"]
     assert "parent-snapshot-id" not in snapshot
 
 
 def test_what_the_writer_is_told() -> None:
-    answer = staged(2, e_tag='"e"', metadata={"job": "42"}).response()
+    answer = staged(2, e_tag='"e"', metadata={"job": "42"}).to_response()
     assert answer.transaction_id == "uuid-2"
     version = answer.version
     assert version is not None
@@ -341,32 +350,32 @@ def dataset(tmp_path: Path) -> str:
     return location
 
 
-def version_of(location: str, version: int, branch: str | None = None) -> Staged:
-    file = manifests(TableRef(location, branch=branch))[version]
+def version_of(location: str, version: int, branch: str | None = None) -> StagedVersion:
+    file = list_manifests(TableRef(location, branch=branch))[version]
     return staged(version, branch, manifest=Manifest.parse((Path(location) / file).read_bytes()))
 
 
 def test_the_schema_follows_the_dataset(dataset: str) -> None:
     first, second = version_of(dataset, 1), version_of(dataset, 2)
     before = head(schemas=[fields("dummy")], current=1, location=dataset)
-    asked = change(TABLE, before, [first])
+    asked = commit_request(TABLE, before, [first])
     added_schema, current, *_ = asked.updates
     assert [field["name"] for field in added_schema["schema"]["fields"]] == ["id"]
     assert current == {"action": "set-current-schema", "schema-id": -1}
-    asked = change(TABLE, before, [first, second])
+    asked = commit_request(TABLE, before, [first, second])
     schemas = [update["schema"] for update in asked.updates if update["action"] == "add-schema"]
     assert [[field["name"] for field in schema["fields"]] for schema in schemas] == [["id", "twice"]]  # the last counts
 
 
 def test_the_same_columns_are_not_looked_at() -> None:
     """Nothing is at that location."""
-    asked = change(TABLE, head({"main": 1}, columns="same"), [staged(2)])
+    asked = commit_request(TABLE, head({"main": 1}, columns="same"), [staged(2)])
     assert [update["action"] for update in asked.updates] == ["add-snapshot", "set-snapshot-ref"]
 
 
 def test_a_branch_does_not_change_the_schema(dataset: str) -> None:
     lance.dataset(dataset).create_branch("dev").add_columns({"more": "id * 3"})
-    asked = change(TABLE, head({"main": 2}, location=dataset), [version_of(dataset, 3, "dev")])
+    asked = commit_request(TABLE, head({"main": 2}, location=dataset), [version_of(dataset, 3, "dev")])
     assert [update["action"] for update in asked.updates] == ["add-snapshot", "set-snapshot-ref"]
 
 
@@ -376,18 +385,23 @@ def test_a_branch_does_not_change_the_schema(dataset: str) -> None:
 def test_what_a_head_knows() -> None:
     found = head({"main": 4, "dev": DEV + 5, "v1": 1}, sequence=7)
     assert found.branches == {"dev"}
-    assert (found.ref("main"), found.ref("dev"), found.ref("v1"), found.ref("none")) == (4, DEV + 5, 1, None)
-    assert sorted(found.versions(None)) == sorted(found.versions("main")) == [1, 4]
-    assert sorted(found.versions("dev")) == [5]
-    assert found.versions("other") == {}
-    assert found.latest is not None
-    assert found.latest.snapshot_id == 4
-    assert head().latest is None
+    assert (found.find_ref("main"), found.find_ref("dev"), found.find_ref("v1"), found.find_ref("none")) == (
+        4,
+        DEV + 5,
+        1,
+        None,
+    )
+    assert sorted(found.snapshots_by_version(None)) == sorted(found.snapshots_by_version("main")) == [1, 4]
+    assert sorted(found.snapshots_by_version("dev")) == [5]
+    assert found.snapshots_by_version("other") == {}
+    assert found.latest_snapshot is not None
+    assert found.latest_snapshot.snapshot_id == 4
+    assert head().latest_snapshot is None
 
 
 @pytest.mark.parametrize(("metadata_location", "is_aware"), [("file:///m.json", False), (None, True)])
 def test_a_server_that_knows_lance_has_no_metadata_file(metadata_location: str | None, is_aware: bool) -> None:
-    assert head(metadata_location=metadata_location).is_aware is is_aware
+    assert head(metadata_location=metadata_location).is_lance_aware is is_aware
 
 
 @pytest.mark.parametrize(
@@ -400,28 +414,28 @@ def test_a_server_that_knows_lance_has_no_metadata_file(metadata_location: str |
         [staged(4, "other")],
     ],
 )
-def test_what_a_change_makes_of_a_head(versions: list[Staged]) -> None:
+def test_what_a_change_makes_of_a_head(versions: list[StagedVersion]) -> None:
     before = head({"main": 4, "dev": DEV + 4, "v1": 1}, sequence=6)
-    asked = change(TABLE, before, versions)
-    after = before.after(asked)
+    asked = commit_request(TABLE, before, versions)
+    after = before.apply_change(asked)
     assert after is not None
     for name in ("main", "dev", "other", "v1"):
-        assert after.ref(name) == moved(asked.updates).get(name, before.ref(name))
-        if (at := after.ref(name)) is not None:
+        assert after.find_ref(name) == moved(asked.updates).get(name, before.find_ref(name))
+        if (at := after.find_ref(name)) is not None:
             assert at in after.snapshots
     last = max(each["sequence-number"] for each in added(asked.updates))
     assert after.table.metadata.last_sequence_number == last
     assert set(after.snapshots) == {ref.snapshot_id for ref in after.table.metadata.refs.values()}
-    assert before.ref("main") == 4, "and the head that it was made from stays"
+    assert before.find_ref("main") == 4, "and the head that it was made from stays"
     following = versions[-1].manifest.version + 1
-    again = change(TABLE, after, [staged(following, versions[-1].branch)])
-    assert requirements(again) == {versions[-1].ref: versions[-1].snapshot_id}
+    again = commit_request(TABLE, after, [staged(following, versions[-1].branch)])
+    assert requirements(again) == {versions[-1].ref_name: versions[-1].snapshot_id}
     assert next(each["sequence-number"] for each in added(again.updates)) > last
 
 
 def test_only_the_server_knows_what_comes_of_a_new_schema(dataset: str) -> None:
     before = head(location=dataset)
-    assert before.after(change(TABLE, before, [version_of(dataset, 1)])) is None
+    assert before.apply_change(commit_request(TABLE, before, [version_of(dataset, 1)])) is None
 
 
 SNAPSHOTS = [{"snapshot-id": number, "timestamp-ms": number} for number in range(1, 6)]

@@ -38,7 +38,7 @@ import lancehouse
 from lancehouse import CommitStateUnknownError, transaction
 from lancehouse.clients.transactions import Transaction
 from lancehouse.lake.history import snapshot_id
-from lancehouse.lake.manifests import Manifests
+from lancehouse.lake.manifests import ManifestStore
 from tests.clients.managed import (
     NO,
     House,
@@ -642,7 +642,7 @@ def test_a_store_that_fails_after_the_yes(house: House, monkeypatch: pytest.Monk
         tx = Transaction(house.namespace)
         tx.append(one, rows(1))
         tx.append(other, rows(1))
-        away.setattr(Manifests, "finish", fail)
+        away.setattr(ManifestStore, "publish", fail)
         tx.commit()
     assert (house.at(one), house.at(other)) == (2, 2)
     for table in (one, other):
@@ -678,7 +678,7 @@ def test_a_store_that_fails_after_the_no(house: House, monkeypatch: pytest.Monke
     tx = Transaction(house.namespace)
     tx.append(table, rows(1))
     house.append(table)
-    monkeypatch.setattr(Manifests, "discard", fail)
+    monkeypatch.setattr(ManifestStore, "discard", fail)
     with pytest.raises(errors.ConcurrentModificationError):
         tx.commit()
 

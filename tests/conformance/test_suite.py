@@ -10,9 +10,9 @@ from lance_namespace import ListNamespacesRequest, connect
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 
 from lancehouse.conformance.checks import AREAS
-from lancehouse.conformance.results import Outcome, Report
+from lancehouse.conformance.results import CheckOutcome, ConformanceReport
 from lancehouse.conformance.runner import run
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 from tests.conformance import broken, model, permitted
 
 ON_ROWS = ("rows", "indices", "versions", "columns")
@@ -55,15 +55,17 @@ DIR_FAILS = {
 """What pylance 14.0.2 does not keep of the interface, and how."""
 
 
-def check(impl: type[model.ModelNamespace], root: Path, *, parent: tuple[str, ...] = (), **options: object) -> Report:
+def check(
+    impl: type[model.ModelNamespace], root: Path, *, parent: tuple[str, ...] = (), **options: object
+) -> ConformanceReport:
     properties = {"root": str(root), "endpoint": "http://localhost:1", "token": "a-secret-token"}
     path = f"{impl.__module__}.{impl.__qualname__}"
-    return run(Target(path, properties, parent, **options))  # type: ignore[arg-type]
+    return run(ConformanceTarget(path, properties, parent, **options))  # type: ignore[arg-type]
 
 
-def fails(report: Report) -> set[str]:
+def fails(report: ConformanceReport) -> set[str]:
     assert report.trouble == []
-    return {result.check for result in report.of(Outcome.FAILS)}
+    return {result.check for result in report.with_outcome(CheckOutcome.FAILS)}
 
 
 def assert_matched(found: set[str], patterns: set[str]) -> None:
@@ -82,7 +84,7 @@ def test_model_holds(tmp_path: Path) -> None:
     assert fails(report) == set()
     assert report.ok
     assert {result.area for result in report.results} == set(AREAS)
-    assert {result.area for result in report.of(Outcome.UNSUPPORTED)} == {*ON_ROWS, "details", "modes"}
+    assert {result.area for result in report.with_outcome(CheckOutcome.UNSUPPORTED)} == {*ON_ROWS, "details", "modes"}
     assert model.STORES[str(tmp_path)] == model.Store(model.STORES[str(tmp_path)].lock)
     assert list(tmp_path.iterdir()) == []
 
@@ -94,9 +96,9 @@ def test_long_lists(tmp_path: Path) -> None:
 
 
 def test_directory(tmp_path: Path) -> None:
-    report = run(Target("dir", {"root": str(tmp_path)}))
+    report = run(ConformanceTarget("dir", {"root": str(tmp_path)}))
     assert_matched(fails(report), set(DIR_FAILS))
-    assert {result.check for result in report.of(Outcome.UNSUPPORTED)} == {
+    assert {result.check for result in report.with_outcome(CheckOutcome.UNSUPPORTED)} == {
         "connection.pickle",
         "columns.field_metadata",
     }
@@ -120,7 +122,7 @@ def test_broken(tmp_path: Path, impl: type[model.ModelNamespace]) -> None:
 def test_broken_rows(tmp_path: Path, impl: type[object]) -> None:
     expected = broken.FOUND_IN_ROWS[impl]
     areas = tuple({name.partition(".")[0] for name in expected})
-    target = Target(f"{impl.__module__}.{impl.__qualname__}", {"root": str(tmp_path)}, areas=areas)
+    target = ConformanceTarget(f"{impl.__module__}.{impl.__qualname__}", {"root": str(tmp_path)}, areas=areas)
     known = {name for name in DIR_FAILS if name.startswith(areas)}
     assert_matched(fails(run(target)), expected | known)
 
@@ -150,7 +152,7 @@ def test_known_failures_do_not_count(tmp_path: Path) -> None:
     known = frozenset({"lists.tables_sorted", "lists.pages_in_order", "lists.tables_complete"})
     report = check(broken.Unsorted, tmp_path, areas=("lists",), known=known)
     assert report.ok
-    assert {result.check for result in report.of(Outcome.KNOWN)} == known - {"lists.tables_complete"}
+    assert {result.check for result in report.with_outcome(CheckOutcome.KNOWN)} == known - {"lists.tables_complete"}
 
 
 def test_unknown_names_of_checks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,8 +163,8 @@ def test_unknown_names_of_checks_are_refused(tmp_path: Path, capsys: pytest.Capt
 
 def test_secrets_are_in_no_result(tmp_path: Path) -> None:
     report = check(broken.TellsSecret, tmp_path, areas=("tables",))
-    assert "***" in str(report.rows())
-    assert "a-secret-token" not in str(report.rows())
+    assert "***" in str(report.to_rows())
+    assert "a-secret-token" not in str(report.to_rows())
 
 
 def test_missing_parent_is_said_once(tmp_path: Path) -> None:

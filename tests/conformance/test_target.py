@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import Target, parse_property
+from lancehouse.conformance.target import ConformanceTarget, parse_property
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_parse_property_repeats_nothing(text: str) -> None:
     ],
 )
 def test_redact(properties: dict[str, str], text: str, shown: str) -> None:
-    assert Target("x", properties).redact(text) == shown
+    assert ConformanceTarget("x", properties).redact(text) == shown
 
 
 def test_properties_are_in_no_repr() -> None:
-    assert "s3cr3t" not in repr(Target("x", {"token": "s3cr3t"}))
+    assert "s3cr3t" not in repr(ConformanceTarget("x", {"token": "s3cr3t"}))
 
 
 def test_connect_says_what_is_wrong_without_secrets() -> None:
     with pytest.raises(InvalidInputError, match=r"nowhere\.Namespace") as raised:
-        Target("nowhere.Namespace", {"token": "s3cr3t"}).connect()
+        ConformanceTarget("nowhere.Namespace", {"token": "s3cr3t"}).connect()
     assert "s3cr3t" not in str(raised.value)

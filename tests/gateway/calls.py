@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancehouse.gateway.operations import OPERATIONS, Body, Operation
+from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding
 
 QUERY = {"k": 1, "vector": {}}
 BODIES: dict[str, dict[str, Any]] = {
@@ -56,9 +56,9 @@ def call(operation: Operation, id: str) -> tuple[str, str, bytes | None]:
     path = operation.path.format(id=id, index_name="index")
     if operation.name == "MergeInsertIntoTable":
         path += "?on=id&when_matched_update_all=true"
-    if operation.body is Body.ARROW:
+    if operation.body is RequestEncoding.ARROW:
         return operation.method, path, rows()
-    if operation.body is Body.QUERY:
+    if operation.body is RequestEncoding.QUERY:
         return operation.method, path, b"" if operation.method == "POST" else None
     return operation.method, path, json.dumps(BODIES.get(operation.name, {})).encode()
 

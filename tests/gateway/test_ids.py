@@ -18,7 +18,7 @@ from lance_namespace import (
     RenameTableRequest,
 )
 
-from lancehouse.gateway.ids import ids_of, placed, relative
+from lancehouse.gateway.ids import add_prefix, remove_prefix, request_ids
 
 COMMITS = {
     "operations": [
@@ -53,9 +53,9 @@ ENTRIES = {"entries": [{"id": ["db", "a"], "version": 2, "manifest_path": "m"}]}
     ],
 )
 def test_ids_of_a_warehouse_do_not_repeat_it(request_: Any, ids: list[list[str]], below: list[list[str]]) -> None:
-    assert ids_of(request_) == ids
-    assert ids_of(placed(request_, ("wh",))) == below
-    assert placed(request_, ()) is request_
+    assert request_ids(request_) == ids
+    assert request_ids(add_prefix(request_, ("wh",))) == below
+    assert add_prefix(request_, ()) is request_
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_ids_of_a_warehouse_do_not_repeat_it(request_: Any, ids: list[list[str]]
     ],
 )
 def test_names_are_told_relative_to_what_was_asked(response: Any, request_: Any, told: dict[str, Any]) -> None:
-    assert relative(response, request_, ("wh",), whole_ids=True).to_dict() == told
+    assert remove_prefix(response, request_, ("wh",), whole_ids=True).to_dict() == told
 
 
 def test_lists_of_last_levels_stay_as_they_are() -> None:
     response = ListNamespacesResponse(namespaces=["wh.db.x"])
-    assert relative(response, ListNamespacesRequest(id=["db"]), ("wh",), whole_ids=False) is response
+    assert remove_prefix(response, ListNamespacesRequest(id=["db"]), ("wh",), whole_ids=False) is response

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from lancehouse.gateway.operations import OPERATIONS, Answer, Body
+from lancehouse.gateway.operations import OPERATIONS, RequestEncoding, ResponseEncoding
 
 SPEC = "lance-rest-namespace-0.11.1.yaml"
 BODIES = {
-    (): (Body.QUERY, Body.JSON),  # dropping takes no body, but one does no harm
-    ("application/json",): (Body.JSON, Body.PAIRS),
-    ("application/vnd.apache.arrow.stream",): (Body.ARROW,),
+    (): (RequestEncoding.QUERY, RequestEncoding.JSON),  # dropping takes no body, but one does no harm
+    ("application/json",): (RequestEncoding.JSON, RequestEncoding.PAIRS),
+    ("application/vnd.apache.arrow.stream",): (RequestEncoding.ARROW,),
 }
 
 
@@ -44,11 +44,11 @@ def test_it_comes_and_goes_in_the_form_of_the_specification(operation: Any, path
     assert operation.status == done
     answer = specified["responses"][done].get("$ref", "").rpartition("/")[2] or None
     expected = {
-        "QueryTableResponse": Answer.ARROW,
-        "CountTableRowsResponse": Answer.NUMBER,
-        "ExplainTableQueryPlanResponse": Answer.TEXT,
-        "AnalyzeTableQueryPlanResponse": Answer.TEXT,
-        None: Answer.PAIRS if operation.body is Body.PAIRS else Answer.NOTHING,
+        "QueryTableResponse": ResponseEncoding.ARROW,
+        "CountTableRowsResponse": ResponseEncoding.NUMBER,
+        "ExplainTableQueryPlanResponse": ResponseEncoding.TEXT,
+        "AnalyzeTableQueryPlanResponse": ResponseEncoding.TEXT,
+        None: ResponseEncoding.PAIRS if operation.body is RequestEncoding.PAIRS else ResponseEncoding.NOTHING,
     }
-    assert operation.answer is expected.get(answer, Answer.JSON)
+    assert operation.answer is expected.get(answer, ResponseEncoding.JSON)
     assert operation.model.__name__.endswith("Request")

@@ -26,7 +26,7 @@ SECRETS = ["pa55word", "c1ient-secret", "t0ken/with+signs", "t0ken%2Fwith%2Bsign
 def test_what_is_secret_is_hidden(secret: str) -> None:
     secrets = Secrets(PROPERTIES)
     assert secrets.are_in(f"before {secret} after")
-    assert secrets.hidden(f"before {secret} after") == "before *** after"
+    assert secrets.redact(f"before {secret} after") == "before *** after"
     assert secret not in repr(secrets)
 
 
@@ -39,7 +39,7 @@ def test_what_is_not_stays(text: str) -> None:
 
 def test_an_error_keeps_its_kind_and_loses_the_secret() -> None:
     cause = ValueError("the store says s3cr3t")
-    with pytest.raises(TableNotFoundError) as raised, Secrets(PROPERTIES).kept("backend b"):
+    with pytest.raises(TableNotFoundError) as raised, Secrets(PROPERTIES).redact_errors("backend b"):
         error = TableNotFoundError("no t for s3cr3t")
         error.add_note("nor for b3arer")
         raise error from cause
@@ -49,7 +49,7 @@ def test_an_error_keeps_its_kind_and_loses_the_secret() -> None:
 
 
 def test_a_cause_that_repeats_a_secret_is_dropped() -> None:
-    with pytest.raises(TableNotFoundError, match="no t") as raised, Secrets(PROPERTIES).kept("backend b"):
+    with pytest.raises(TableNotFoundError, match="no t") as raised, Secrets(PROPERTIES).redact_errors("backend b"):
         try:
             raise ValueError("s3cr3t")
         except ValueError:
@@ -62,7 +62,7 @@ def test_what_nobody_foresaw_is_logged_without_it(caplog: pytest.LogCaptureFixtu
     with (
         caplog.at_level(logging.ERROR),
         pytest.raises(InternalError) as raised,
-        Secrets(PROPERTIES).kept("backend b"),
+        Secrets(PROPERTIES).redact_errors("backend b"),
     ):
         raise KeyError("s3cr3t")
     assert str(raised.value) == "backend b: '***'"
@@ -74,12 +74,12 @@ def test_what_nobody_foresaw_is_logged_without_it(caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize("error", [TableNotFoundError("no t"), KeyError("t"), GeneratorExit()])
 def test_other_errors_pass_as_they_are(error: BaseException) -> None:
     cause = ValueError("why")
-    with pytest.raises(type(error)) as raised, Secrets(PROPERTIES).kept("backend b"):
+    with pytest.raises(type(error)) as raised, Secrets(PROPERTIES).redact_errors("backend b"):
         raise error from cause
     assert raised.value is error
     assert error.__cause__ is cause
 
 
 def test_no_secrets() -> None:
-    with pytest.raises(LanceNamespaceError, match="all of it"), Secrets({}).kept("backend b"):
+    with pytest.raises(LanceNamespaceError, match="all of it"), Secrets({}).redact_errors("backend b"):
         raise InternalError("all of it")

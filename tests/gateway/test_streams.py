@@ -15,8 +15,8 @@ from lance_namespace import (
 )
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, LanceNamespaceError
 
-from lancehouse.gateway.foreign import Rows
-from lancehouse.lake.streams import Stream, read_stream, reading
+from lancehouse.gateway.foreign import ForeignTables
+from lancehouse.lake.streams import RowStream, raise_stream_error, read_stream
 
 FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "text": pa.string()}
 SCHEMA = pa.schema(FIELDS)
@@ -32,11 +32,11 @@ def stream(*batches: range) -> bytes:
 
 
 @pytest.fixture
-def namespace(tmp_path: Path) -> Rows:
-    return Rows(connect("dir", {"root": str(tmp_path)}))
+def namespace(tmp_path: Path) -> ForeignTables:
+    return ForeignTables(connect("dir", {"root": str(tmp_path)}))
 
 
-def count(namespace: Rows) -> int | None:
+def count(namespace: ForeignTables) -> int | None:
     return namespace.count_table_rows(CountTableRowsRequest(id=["t"])).count
 
 
@@ -44,7 +44,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_rows_that_come_as_a_stream_are_created_inserted_and_merged(namespace: Rows) -> None:
+def test_rows_that_come_as_a_stream_are_created_inserted_and_merged(namespace: ForeignTables) -> None:
     namespace.create_table(CreateTableRequest(id=["t"]), io.BytesIO(stream(range(3), range(3, 5))))
     added = namespace.insert_into_table(InsertIntoTableRequest(id=["t"]), io.BytesIO(stream(range(5, 7))))
     assert (added.num_inserted_rows, count(namespace)) == (2, 7)
@@ -60,7 +60,7 @@ def test_rows_that_come_as_a_stream_are_created_inserted_and_merged(namespace: R
 
 @pytest.mark.parametrize("missing", [1, 60, 400])
 def test_a_stream_that_breaks_off_changes_nothing_and_leaves_nothing(
-    namespace: Rows, tmp_path: Path, missing: int
+    namespace: ForeignTables, tmp_path: Path, missing: int
 ) -> None:
     namespace.create_table(CreateTableRequest(id=["t"]), io.BytesIO(stream(range(3))))
     before = files(tmp_path)
@@ -71,10 +71,10 @@ def test_a_stream_that_breaks_off_changes_nothing_and_leaves_nothing(
     assert files(tmp_path) == before
     with pytest.raises(InvalidInputError, match="no Arrow IPC stream"):
         namespace.create_table(CreateTableRequest(id=["u"]), io.BytesIO(broken))
-    assert namespace._others.list_tables(ListTablesRequest(id=[])).tables == ["t"]
+    assert namespace._namespace.list_tables(ListTablesRequest(id=[])).tables == ["t"]
 
 
-def test_what_the_source_of_a_stream_raises_is_what_the_caller_hears(namespace: Rows) -> None:
+def test_what_the_source_of_a_stream_raises_is_what_the_caller_hears(namespace: ForeignTables) -> None:
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             if self.tell() > 1000:
@@ -89,7 +89,7 @@ def test_what_the_source_of_a_stream_raises_is_what_the_caller_hears(namespace: 
 
 def test_a_stream_can_be_read_once() -> None:
     rows = read_stream(io.BytesIO(stream(range(3), range(2))), ["db", "t"])
-    assert isinstance(rows, Stream)
+    assert isinstance(rows, RowStream)
     assert rows.to_reader().read_all().num_rows == rows.num_rows == 5
     with pytest.raises(ConcurrentModificationError, match=r"table db.t: .*send the rows again"):
         rows.to_reader()
@@ -104,5 +104,5 @@ def test_bytes_are_all_there_before_anything_is_written() -> None:
 
 def test_other_errors_pass() -> None:
     rows = read_stream(stream(range(3)), ["t"])
-    with pytest.raises(ConcurrentModificationError, match="mine"), reading(rows):
+    with pytest.raises(ConcurrentModificationError, match="mine"), raise_stream_error(rows):
         raise ConcurrentModificationError("mine")

@@ -13,7 +13,7 @@ import pytest
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
 from lancehouse.gateway.backends import Backend
-from lancehouse.gateway.tables import Known, Table
+from lancehouse.gateway.tables import BackendTable, LocatedTable
 from tests.live.catalogs import ICEBERG
 from tests.live.gateways import send
 from tests.servers.faults import FaultProxy
@@ -36,7 +36,7 @@ def test_a_page_of_versions_costs_the_manifests_that_it_shows(
     )
     for number in range(VERSIONS - 1):
         dataset.update_config({"n": str(number)})
-    backend = Backend("main", ICEBERG, {"endpoint": proxy.uri}, (str(served.location),), above=("main",))
+    backend = Backend("main", ICEBERG, {"endpoint": proxy.uri}, (str(served.location),), id_prefix=("main",))
     read: list[Any] = []
     checkout = lance.LanceDataset.checkout_version
 
@@ -49,7 +49,7 @@ def test_a_page_of_versions_costs_the_manifests_that_it_shows(
     for _ in range(3):
         proxy.clear()
         read.clear()
-        page, token = Table.of(backend, [db, "t"], None, reads_all=True).versions(10, token)
+        page, token = BackendTable.from_backend(backend, [db, "t"], None, reads_all=True).versions(10, token)
         found += [each.version for each in page]
         assert len(read) <= 10 + 1  # the newest may be looked at once more
         assert proxy.count("GET", r"/tables/t(\?|$)") <= 4
@@ -58,12 +58,12 @@ def test_a_page_of_versions_costs_the_manifests_that_it_shows(
     assert token is None
     proxy.clear()
     for newest, first in ((None, VERSIONS), (VERSIONS, VERSIONS), (VERSIONS - 5, VERSIONS - 5)):
-        known = Known(dataset.uri, {}, newest)
-        page, _ = Table.of(backend, [db, "t"], None, reads_all=False).versions(10, None, known)
+        known = LocatedTable(dataset.uri, {}, newest)
+        page, _ = BackendTable.from_backend(backend, [db, "t"], None, reads_all=False).versions(10, None, known)
         assert [each.version for each in page] == list(range(first, first - 10, -1))
     assert proxy.count("GET") == 0  # what is known is not asked for
-    accepted = Known(dataset.uri, {}, VERSIONS + 1)  # as if its manifest were not in its place yet
-    page, _ = Table.of(backend, [db, "t"], None, reads_all=False).versions(10, None, accepted)
+    accepted = LocatedTable(dataset.uri, {}, VERSIONS + 1)  # as if its manifest were not in its place yet
+    page, _ = BackendTable.from_backend(backend, [db, "t"], None, reads_all=False).versions(10, None, accepted)
     assert page[0].version == VERSIONS
     assert proxy.count("GET") > 0  # the client puts it there
 

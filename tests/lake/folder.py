@@ -21,7 +21,7 @@ from lance_namespace import (
 )
 
 from lancehouse.lake.operations import TableOperations
-from lancehouse.lake.removal import drop
+from lancehouse.lake.removal import remove_dataset
 
 
 class FolderNamespace(TableOperations):
@@ -58,7 +58,7 @@ class FolderNamespace(TableOperations):
 
     def drop_table(self, request: DropTableRequest) -> DropTableResponse:
         gone = self.deregister_table(DeregisterTableRequest(id=request.id))
-        drop(str(gone.location), self.storage_options)
+        remove_dataset(str(gone.location), self.storage_options)
         return DropTableResponse(id=request.id, location=gone.location)
 
     def entries(self) -> list[str]:

@@ -63,7 +63,7 @@ def worn_in(house: House, fragments: int = 6, each: int = 10) -> Worn:
     """A table whose versions the catalog manages."""
     made = [*house.home, f"t{uuid4().hex[:8]}"]
     house.namespace.create_table(CreateTableRequest(id=made), stream(rows(each)))
-    table = Worn(TableRef.of(house.connect(), made), house.folder(made), house)
+    table = Worn(TableRef.in_namespace(house.connect(), made), house.folder(made), house)
     for number in range(1, fragments):
         table.append(rows(each, number * each))
     return table

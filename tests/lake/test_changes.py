@@ -18,16 +18,16 @@ from lance_namespace.errors import (
 
 from lancehouse.lake import changes
 from lancehouse.lake.changes import (
-    Change,
-    Setting,
-    commit_deleted,
-    commit_rewritten,
+    ColumnUpdate,
+    RowChange,
+    commit_deletion,
+    commit_rewrite,
     delete_rows,
     delete_where,
-    together,
+    merge_changes,
 )
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Layout, Piece, Place, discard, write
+from lancehouse.lake.fragments import FileLayout, Piece, TableLocation, discard_pieces, write_pieces
 
 ROWS = 1000
 SIZE = 8
@@ -55,16 +55,18 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> TableRef:
     return TableRef(str(where))
 
 
-def place_of(table: TableRef) -> Place:
+def place_of(table: TableRef) -> TableLocation:
     assert table.location is not None
-    return Place(table.location, table.storage_options)
+    return TableLocation(table.location, table.storage_options)
 
 
 def writer(table: TableRef, rows_in_file: int | None = None) -> Any:
     """Writes new rows where a table is."""
 
     def written(rows: pa.RecordBatchReader) -> list[Piece]:
-        return write(table, place_of(table), rows, mode="append", layout=Layout(max_rows_per_file=rows_in_file))
+        return write_pieces(
+            table, place_of(table), rows, mode="append", layout=FileLayout(max_rows_per_file=rows_in_file)
+        )
 
     return written
 
@@ -78,17 +80,17 @@ def delete(table: TableRef, where: str, dataset: lance.LanceDataset | None = Non
     """Delete in as many pieces as there are fragments."""
     base = dataset or table.open()
     parts = [delete_where(table, base, [each.fragment_id], where) for each in base.get_fragments()]
-    change = together(Change.from_json(part.to_json()) for part in parts)
-    return commit_deleted(table, place_of(table), base, change, where)
+    change = merge_changes(RowChange.from_json(part.to_json()) for part in parts)
+    return commit_deletion(table, place_of(table), base, change, where)
 
 
-def update(table: TableRef, setting: Setting, dataset: lance.LanceDataset | None = None, **how: Any) -> Change:
+def update(table: TableRef, setting: ColumnUpdate, dataset: lance.LanceDataset | None = None, **how: Any) -> RowChange:
     base = dataset or table.open()
     setting.check(table, base)
     pieces = [[each.fragment_id] for each in base.get_fragments()]
     parts = [setting.update(table, base, piece, writer(table, **how)) for piece in pieces]
-    change = together(Change.from_json(part.to_json()) for part in parts)
-    commit_rewritten(table, place_of(table), base, change, setting.expressions)
+    change = merge_changes(RowChange.from_json(part.to_json()) for part in parts)
+    commit_rewrite(table, place_of(table), base, change, setting.expressions)
     return change
 
 
@@ -116,7 +118,7 @@ def test_an_index_finds_the_rows(table: TableRef) -> None:
 def test_no_match_makes_no_version(table: TableRef) -> None:
     before = files(table)
     assert delete(table, "id < 0") == 2
-    assert update(table, Setting({"kind": "0"}, "id < 0")) == Change()
+    assert update(table, ColumnUpdate({"kind": "0"}, "id < 0")) == RowChange()
     assert files(table) == before
 
 
@@ -125,21 +127,21 @@ def test_rows_are_deleted_by_offset(table: TableRef) -> None:
     change = delete_rows(table, dataset, {0: np.array([1, 249]), 3: np.arange(250)})
     assert change.removed == (3,)
     assert change.rows == 252
-    commit_deleted(table, place_of(table), dataset, change, "")
+    commit_deletion(table, place_of(table), dataset, change, "")
     assert values(table) == list(range(2, 249)) + list(range(250, 750))
 
 
 def test_what_is_not_committed_can_be_discarded(table: TableRef) -> None:
     before = files(table)
     dataset = table.open()
-    change = together(
+    change = merge_changes(
         [
             delete_where(table, dataset, [0, 1], "kind = 1"),
-            Setting({"kind": "0"}, "kind = 2").update(table, dataset, [2], writer(table)),
+            ColumnUpdate({"kind": "0"}, "kind = 2").update(table, dataset, [2], writer(table)),
         ]
     )
     assert len(files(table)) == len(before) + 4
-    discard(change.files, place_of(table))
+    discard_pieces(change.files, place_of(table))
     assert files(table) == before
 
 
@@ -147,7 +149,7 @@ def test_what_is_not_committed_can_be_discarded(table: TableRef) -> None:
 
 
 def test_rows_that_match_are_set(table: TableRef) -> None:
-    change = update(table, Setting({"word": "concat(word, '!')", "kind": "kind + 100"}, "id < 300 AND kind = 5"))
+    change = update(table, ColumnUpdate({"word": "concat(word, '!')", "kind": "kind + 100"}, "id < 300 AND kind = 5"))
     assert change.rows == 30
     found = {row["id"]: row for row in table.open().to_table(["id", "kind", "word"]).to_pylist()}
     for number in range(1, ROWS):
@@ -161,7 +163,7 @@ def test_rows_that_match_are_set(table: TableRef) -> None:
 
 
 def test_all_rows_are_set(table: TableRef) -> None:
-    assert update(table, Setting({"kind": "7"})).rows == ROWS - 1
+    assert update(table, ColumnUpdate({"kind": "7"})).rows == ROWS - 1
     assert values(table, "kind") == [7] * (ROWS - 1)
     assert values(table) == list(range(1, ROWS))
 
@@ -172,7 +174,7 @@ def test_row_ids_stay_if_the_table_keeps_them(table: TableRef) -> None:
         return dict(zip(found.column("id").to_pylist(), found.column("_rowid").to_pylist(), strict=True))
 
     before = ids()
-    update(table, Setting({"kind": "0"}, "kind < 5"), rows_in_file=20)
+    update(table, ColumnUpdate({"kind": "0"}, "kind < 5"), rows_in_file=20)
     more = table.open().to_table(limit=3)
     new = more.set_column(0, "id", pa.array([2000, 2001, 2002], pa.int64()))
     lance.write_dataset(new, table.location, mode="append")
@@ -189,10 +191,10 @@ def test_indices_find_new_rows_and_not_the_old(table: TableRef, *, is_merge: boo
         dataset.create_scalar_index(column, "BTREE")
     dataset.create_index("emb", "IVF_PQ", num_partitions=2, num_sub_vectors=2)
     dataset = table.open()
-    setting = Setting({"kind": "100", "emb": "[9.0,9.0,9.0,9.0,9.0,9.0,9.0,9.0]"}, "id IN (13, 600)")
+    setting = ColumnUpdate({"kind": "100", "emb": "[9.0,9.0,9.0,9.0,9.0,9.0,9.0,9.0]"}, "id IN (13, 600)")
     old = dataset.to_table(["emb"], filter="id = 13").column("emb")[0].as_py()
-    change = together(setting.update(table, dataset, [number], writer(table)) for number in range(4))
-    commit_rewritten(table, place_of(table), dataset, change, setting.expressions, is_merge=is_merge)
+    change = merge_changes(setting.update(table, dataset, [number], writer(table)) for number in range(4))
+    commit_rewrite(table, place_of(table), dataset, change, setting.expressions, is_merge=is_merge)
 
     assert "ScalarIndex" in table.open().scanner(filter="kind = 100").explain_plan()
     assert values(table, where="kind = 100") == [13, 600]
@@ -217,7 +219,7 @@ def test_blobs_stay(tmp_path: Path) -> None:
         schema=pa.schema([pa.field("id", pa.int64()), blob_field("data"), pa.field("in", inside.type)]),
     )
     table = TableRef(lance.write_dataset(rows, tmp_path / "t").uri)
-    update(table, Setting({"id": "id + 10"}, "id > 1"))
+    update(table, ColumnUpdate({"id": "id + 10"}, "id > 1"))
     found = table.open().to_table(blob_handling="all_binary").sort_by("id").to_pylist()
     assert found == [
         {"id": 1, "data": b"x", "in": {"n": 1, "b": b"p"}},
@@ -229,16 +231,16 @@ def test_blobs_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "error"),
     [
-        (Setting({}), InvalidInputError),
-        (Setting({"nope": "1"}), TableColumnNotFoundError),
-        (Setting({"kind": "nope + 1"}), TableColumnNotFoundError),
-        (Setting({"kind": "1"}, "nope = 1"), TableColumnNotFoundError),
-        (Setting({"kind": "1 +"}), InvalidInputError),
-        (Setting({"emb": "id"}), TableSchemaValidationError),
+        (ColumnUpdate({}), InvalidInputError),
+        (ColumnUpdate({"nope": "1"}), TableColumnNotFoundError),
+        (ColumnUpdate({"kind": "nope + 1"}), TableColumnNotFoundError),
+        (ColumnUpdate({"kind": "1"}, "nope = 1"), TableColumnNotFoundError),
+        (ColumnUpdate({"kind": "1 +"}), InvalidInputError),
+        (ColumnUpdate({"emb": "id"}), TableSchemaValidationError),
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_refused_first(table: TableRef, setting: Setting, error: type[Exception]) -> None:
+def test_what_cannot_be_done_is_refused_first(table: TableRef, setting: ColumnUpdate, error: type[Exception]) -> None:
     with pytest.raises(error):
         setting.check(table, table.open())
 
@@ -250,7 +252,7 @@ def test_a_value_that_does_not_fit_leaves_nothing(tmp_path: Path, expression: st
     rows = pa.table([range(ROWS), [1] * ROWS, ["w"] * ROWS], schema=schema)
     table = TableRef(lance.write_dataset(rows, tmp_path / "t").uri)
     before = files(table)
-    setting = Setting({"kind": expression}, "id > 10")
+    setting = ColumnUpdate({"kind": expression}, "id > 10")
     setting.check(table, table.open())
     with pytest.raises(InvalidInputError, match="column kind"):
         setting.update(table, table.open(), [0], writer(table))
@@ -280,10 +282,10 @@ def test_a_change_of_the_same_fragment_is_in_the_way(table: TableRef, where: str
         other.optimize.compact_files()
     if where == "id = 500":
         with pytest.raises(ConcurrentModificationError):
-            update(table, Setting({"kind": "100"}, "id >= 500 AND id < 510"), base)
+            update(table, ColumnUpdate({"kind": "100"}, "id >= 500 AND id < 510"), base)
         assert values(table, where="kind = 100") == []
     else:
-        update(table, Setting({"kind": "100"}, "id >= 500 AND id < 510"), base)
+        update(table, ColumnUpdate({"kind": "100"}, "id >= 500 AND id < 510"), base)
         assert values(table, where="kind = 100") == list(range(500, 510))
 
 
@@ -301,14 +303,14 @@ def test_of_two_merges_one_is_refused(
 ) -> None:
     """They insert the same key, and share no fragment; the other comes before the last look at the table, or after."""
     if is_late:
-        monkeypatch.setattr(changes, "find", lambda *_, **__: None)
+        monkeypatch.setattr(changes, "find_version", lambda *_, **__: None)
     data = pa.table({"id": pa.array(range(rows), pa.int64())})
     table = TableRef(lance.write_dataset(data, tmp_path / "t").uri)
     base = table.open()
 
     def merge(dataset: lance.LanceDataset) -> None:
         new = writer(table)(pa.table({"id": [77]}).to_reader())
-        commit_rewritten(table, place_of(table), dataset, Change(new=tuple(new)), ["id"], is_merge=True)
+        commit_rewrite(table, place_of(table), dataset, RowChange(new=tuple(new)), ["id"], is_merge=True)
 
     merge(base)
     with pytest.raises(ConcurrentModificationError):
@@ -323,4 +325,4 @@ def test_of_two_merges_one_is_refused(
 def test_changes_are_small_text(table: TableRef) -> None:
     change = delete_where(table, table.open(), [0, 1], "kind = 3")
     assert [json.loads(piece)["files"] for piece in change.updated] == [[], []]
-    assert Change.from_json(change.to_json()) == change
+    assert RowChange.from_json(change.to_json()) == change

@@ -142,7 +142,7 @@ def test_a_branch_has_its_own_columns(ours: FolderNamespace, table: list[str]) -
     add(ours, table, {"name": "x", "expression": "1"}, branch="side")
     alter(ours, table, {"path": "s", "rename": "text"}, branch="side")
     assert drop(ours, table, "b", branch="side") == 4
-    assert TableRef.of(ours, table, branch="side").open().schema.names == ["id", "text", "v", "l", "x"]
+    assert TableRef.in_namespace(ours, table, branch="side").open().schema.names == ["id", "text", "v", "l", "x"]
     assert opened(ours, table).schema.names == ["id", "s", "b", "v", "l"]
 
 

@@ -15,10 +15,18 @@ import pytest
 from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError
 
 from lancehouse.lake import commits
-from lancehouse.lake.commits import RUN, OvertakenError, create_with, version_of_run
+from lancehouse.lake.commits import RUN, CreateConflictError, create_with_rows, find_version_of_run
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Layout, Piece, discard, lost, metadata, place, write
-from lancehouse.lake.manifests import made_by
+from lancehouse.lake.fragments import (
+    FileLayout,
+    Piece,
+    discard_pieces,
+    find_lost_pieces,
+    locate_table,
+    parse_pieces,
+    write_pieces,
+)
+from lancehouse.lake.manifests import read_transaction_uuid
 from tests.schema.storable import STORABLE, label
 
 
@@ -33,7 +41,7 @@ def table(tmp_path: Path) -> TableRef:
 
 
 def written(table: TableRef, data: pa.Table, mode: str = "append", **layout: Any) -> list[Piece]:
-    return write(table, place(table), data.to_reader(), mode=mode, layout=Layout(**layout))
+    return write_pieces(table, locate_table(table), data.to_reader(), mode=mode, layout=FileLayout(**layout))
 
 
 def ids(table: TableRef) -> list[int]:
@@ -47,8 +55,8 @@ def files(table: TableRef) -> set[str]:
 def test_pieces_become_rows_with_the_commit(table: TableRef) -> None:
     pieces = [*written(table, rows(3, 4, 5), max_rows_per_file=2), *written(table, rows(6))]
     assert ids(table) == [1, 2]
-    assert [each.physical_rows for each in metadata(pieces)] == [2, 1, 1]
-    assert commits.append(table, place(table), pieces, 1) == 2
+    assert [each.physical_rows for each in parse_pieces(pieces)] == [2, 1, 1]
+    assert commits.append(table, locate_table(table), pieces, 1) == 2
     assert ids(table) == [1, 2, 3, 4, 5, 6]
 
 
@@ -56,13 +64,13 @@ def test_an_append_lands_over_whatever_came_meanwhile(table: TableRef) -> None:
     pieces = written(table, rows(3))
     lance.write_dataset(rows(4), table.location, mode="append")
     table.open().delete("id = 1")
-    assert commits.append(table, place(table), pieces, 1) == 4
+    assert commits.append(table, locate_table(table), pieces, 1) == 4
     assert ids(table) == [2, 3, 4]
 
 
 def test_overwriting_replaces_rows_and_columns(table: TableRef) -> None:
     new = pa.table({"name": ["a"]})
-    assert commits.overwrite(table, place(table), new.schema, written(table, new, "overwrite"), 1) == 2
+    assert commits.overwrite(table, locate_table(table), new.schema, written(table, new, "overwrite"), 1) == 2
     assert table.open().to_table() == new
 
 
@@ -70,23 +78,23 @@ def test_overwriting_never_swallows_an_append(table: TableRef) -> None:
     pieces = written(table, rows(9), "overwrite")
     lance.write_dataset(rows(3), table.location, mode="append")
     with pytest.raises(ConcurrentModificationError, match="since version 1"):
-        commits.overwrite(table, place(table), rows().schema, pieces, 1)
+        commits.overwrite(table, locate_table(table), rows().schema, pieces, 1)
     assert ids(table) == [1, 2, 3]
 
 
 def test_of_two_creators_one_is_told(tmp_path: Path) -> None:
     table = TableRef(str(tmp_path / "new"))
     first, second = written(table, rows(1), "overwrite"), written(table, rows(2), "create")
-    assert commits.create(table, place(table), rows().schema, first) == 1
-    with pytest.raises(OvertakenError):
-        commits.create(table, place(table), rows().schema, second)
+    assert commits.create(table, locate_table(table), rows().schema, first) == 1
+    with pytest.raises(CreateConflictError):
+        commits.create(table, locate_table(table), rows().schema, second)
     assert ids(table) == [1]
 
 
 def test_who_creates_too_late_leaves_no_files(table: TableRef) -> None:
     before = files(table)
-    with pytest.raises(OvertakenError):
-        create_with(table, place(table), rows(3))
+    with pytest.raises(CreateConflictError):
+        create_with_rows(table, locate_table(table), rows(3))
     assert files(table) == before
 
 
@@ -98,7 +106,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(table: TableRef) -> None:
         raise OSError("the connection broke")
 
     with patch.object(lance.LanceDataset, "commit", lost):
-        assert commits.append(table, place(table), written(table, rows(3)), 1) == 2
+        assert commits.append(table, locate_table(table), written(table, rows(3)), 1) == 2
     assert ids(table) == [1, 2, 3]
 
 
@@ -108,7 +116,7 @@ def test_a_commit_that_failed_is_not_taken_for_another(table: TableRef) -> None:
         raise OSError("the connection broke")
 
     with patch.object(lance.LanceDataset, "commit", other), pytest.raises(InternalError):
-        commits.append(table, place(table), written(table, rows(3)), 1)
+        commits.append(table, locate_table(table), written(table, rows(3)), 1)
 
 
 def test_nothing_is_left_of_a_write_that_fails(table: TableRef) -> None:
@@ -121,7 +129,7 @@ def test_nothing_is_left_of_a_write_that_fails(table: TableRef) -> None:
 
     source = pa.RecordBatchReader.from_batches(rows().schema, breaking())
     with pytest.raises((InternalError, RuntimeError, OSError), match="the source broke"):
-        write(table, place(table), source, mode="append", layout=Layout(max_rows_per_file=2000))
+        write_pieces(table, locate_table(table), source, mode="append", layout=FileLayout(max_rows_per_file=2000))
     assert files(table) == before
 
 
@@ -138,8 +146,10 @@ def test_decimals_that_lie_between_the_marks(tmp_path: Path) -> None:
     nested = pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), crooked)
     batch = pa.record_batch({"l": nested})
     table = TableRef(str(tmp_path / "t"))
-    pieces = write(table, place(table), pa.RecordBatchReader.from_batches(batch.schema, [batch]), mode="overwrite")
-    commits.create(table, place(table), batch.schema, pieces)
+    pieces = write_pieces(
+        table, locate_table(table), pa.RecordBatchReader.from_batches(batch.schema, [batch]), mode="overwrite"
+    )
+    commits.create(table, locate_table(table), batch.schema, pieces)
     assert table.open().to_table().column("l").to_pylist() == [numbers.to_pylist()]
 
 
@@ -147,25 +157,25 @@ def test_discarded_pieces_are_gone(table: TableRef) -> None:
     before = files(table)
     pieces = written(table, rows(3, 4, 5), max_rows_per_file=1)
     assert len(files(table)) == len(before) + 3
-    discard(pieces, place(table))
+    discard_pieces(pieces, locate_table(table))
     assert files(table) == before
 
 
 def test_a_run_is_known_again(table: TableRef) -> None:
-    assert version_of_run(table, "monday") is None
-    commits.append(table, place(table), written(table, rows(3)), 1, {RUN: "monday"})
+    assert find_version_of_run(table, "monday") is None
+    commits.append(table, locate_table(table), written(table, rows(3)), 1, {RUN: "monday"})
     lance.write_dataset(rows(4), table.location, mode="append")
-    assert version_of_run(table, "monday") == 2
-    assert version_of_run(table, "tuesday") is None
-    assert version_of_run(TableRef(f"{table.location}-not"), "monday") is None
+    assert find_version_of_run(table, "monday") == 2
+    assert find_version_of_run(table, "tuesday") is None
+    assert find_version_of_run(TableRef(f"{table.location}-not"), "monday") is None
 
 
 @pytest.mark.parametrize("field", STORABLE, ids=label)
 def test_every_type_becomes_a_table(tmp_path: Path, field: pa.Field[Any]) -> None:
     schema = pa.schema([field])
     made = TableRef(str(tmp_path / "pieces"))
-    pieces = write(made, place(made), pa.RecordBatchReader.from_batches(schema, []), mode="overwrite")
-    commits.create(made, place(made), schema, pieces)
+    pieces = write_pieces(made, locate_table(made), pa.RecordBatchReader.from_batches(schema, []), mode="overwrite")
+    commits.create(made, locate_table(made), schema, pieces)
     plain = lance.write_dataset(pa.RecordBatchReader.from_batches(schema, []), tmp_path / "plain")
     assert made.open().schema == plain.schema
     assert [each.id() for each in made.open().lance_schema.fields()] == [
@@ -174,19 +184,19 @@ def test_every_type_becomes_a_table(tmp_path: Path, field: pa.Field[Any]) -> Non
 
 
 def test_an_older_version_is_put_back_unless_that_would_undo_what_others_did(table: TableRef) -> None:
-    made = commits.append(table, place(table), written(table, rows(3)), 1)
-    assert not commits.is_undone(table, made)
+    made = commits.append(table, locate_table(table), written(table, rows(3)), 1)
+    assert not commits.is_reverted(table, made)
     with pytest.raises(ConcurrentModificationError, match="since version 1"):
-        commits.restore(table, place(table), 1, base=1)
+        commits.restore(table, locate_table(table), 1, base=1)
     assert ids(table) == [1, 2, 3]
-    assert commits.restore(table, place(table), 1, base=made) == 3
+    assert commits.restore(table, locate_table(table), 1, base=made) == 3
     assert ids(table) == [1, 2]
-    assert commits.is_undone(table, made)
-    assert not commits.is_undone(table, 1)
+    assert commits.is_reverted(table, made)
+    assert not commits.is_reverted(table, 1)
 
 
 def test_what_comes_in_the_middle_of_putting_a_version_back_is_there_again(table: TableRef) -> None:
-    made = commits.append(table, place(table), written(table, rows(3)), 1)
+    made = commits.append(table, locate_table(table), written(table, rows(3)), 1)
     commit, late = commits.commit, [rows(4)]
 
     def overtaken(*arguments: Any, **options: Any) -> int:
@@ -198,33 +208,33 @@ def test_what_comes_in_the_middle_of_putting_a_version_back_is_there_again(table
         patch.object(commits, "commit", overtaken),
         pytest.raises(ConcurrentModificationError, match="since version 2"),
     ):
-        commits.restore(table, place(table), 1, base=made)
+        commits.restore(table, locate_table(table), 1, base=made)
     assert ids(table) == [1, 2, 3, 4]
 
 
 def test_indices_and_compactions_change_no_rows(table: TableRef) -> None:
-    made = commits.append(table, place(table), written(table, rows(3)), 1)
-    assert commits.only_upkeep_since(table, made) == 2
+    made = commits.append(table, locate_table(table), written(table, rows(3)), 1)
+    assert commits.find_latest_if_only_maintenance(table, made) == 2
     table.open().create_scalar_index("id", "BTREE")
     table.open().optimize.compact_files()
-    assert commits.only_upkeep_since(table, made) == table.open().version == 5
+    assert commits.find_latest_if_only_maintenance(table, made) == table.open().version == 5
     table.open().delete("id = 3")
-    assert commits.only_upkeep_since(table, made) is None
+    assert commits.find_latest_if_only_maintenance(table, made) is None
 
 
 def test_how_many_rows_a_version_has_written(table: TableRef) -> None:
-    commits.append(table, place(table), written(table, rows(3, 4, 5)), 1)
+    commits.append(table, locate_table(table), written(table, rows(3, 4, 5)), 1)
     table.open().merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(5, 6))
     table.open().delete("id = 3")
-    assert [commits.rows_added(table, version) for version in (1, 2, 3, 4)] == [2, 3, 2, None]
+    assert [commits.count_rows_added(table, version) for version in (1, 2, 3, 4)] == [2, 3, 2, None]
 
 
 def test_a_run_that_is_done_twice_at_once_is_done_once(table: TableRef) -> None:
     monday, same, other = (written(table, rows(number)) for number in (3, 4, 5))
-    assert commits.append(table, place(table), other, 1, {RUN: "other"}) == 2
-    assert commits.append(table, place(table), monday, 1, {RUN: "monday"}) == 3
-    with pytest.raises(commits.RunMadeError, match="has just made version 3") as refused:
-        commits.append(table, place(table), same, 1, {RUN: "monday"})
+    assert commits.append(table, locate_table(table), other, 1, {RUN: "other"}) == 2
+    assert commits.append(table, locate_table(table), monday, 1, {RUN: "monday"}) == 3
+    with pytest.raises(commits.RunAlreadyCommittedError, match="has just made version 3") as refused:
+        commits.append(table, locate_table(table), same, 1, {RUN: "monday"})
     assert (refused.value.version, commits.is_refusal(refused.value)) == (3, True)
     assert ids(table) == [1, 2, 3, 5]
 
@@ -236,12 +246,12 @@ def test_a_run_that_is_done_twice_at_the_very_same_time(table: TableRef) -> None
 
     def overtaken(*arguments: Any, **options: Any) -> int:
         if late:
-            commits.append(table, place(table), late.pop(), 1, {RUN: "monday"})
-            commits.append(table, place(table), other, 1)
+            commits.append(table, locate_table(table), late.pop(), 1, {RUN: "monday"})
+            commits.append(table, locate_table(table), other, 1)
         return commit(*arguments, **options)
 
     with patch.object(commits, "commit", overtaken):
-        assert commits.append(table, place(table), same, 1, {RUN: "monday"}) == 2
+        assert commits.append(table, locate_table(table), same, 1, {RUN: "monday"}) == 2
     assert ids(table) == [1, 2, 3, 5]
     assert sorted(table.open().checkout_version(4).to_table()["id"].to_pylist()) == [1, 2, 3, 4, 5]
 
@@ -249,8 +259,8 @@ def test_a_run_that_is_done_twice_at_the_very_same_time(table: TableRef) -> None
 def test_many_runs_append_at_once(table: TableRef) -> None:
     def add(number: int) -> None:
         mine = TableRef(table.location)
-        with suppress(commits.RunMadeError):
-            commits.append(mine, place(mine), written(mine, rows(number // 2)), 1, {RUN: str(number // 2)})
+        with suppress(commits.RunAlreadyCommittedError):
+            commits.append(mine, locate_table(mine), written(mine, rows(number // 2)), 1, {RUN: str(number // 2)})
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(200, 224)))
@@ -258,48 +268,48 @@ def test_many_runs_append_at_once(table: TableRef) -> None:
 
 
 def test_what_was_undone_and_put_back_is_there(table: TableRef) -> None:
-    made = commits.append(table, place(table), written(table, rows(3)), 1)
+    made = commits.append(table, locate_table(table), written(table, rows(3)), 1)
     for version, undone in ((1, True), (made, False), (1, True), (4, False)):
         dataset = table.open()
-        commits.restore(table, place(table), version, dataset.version)
-        assert commits.is_undone(table, made) is undone
+        commits.restore(table, locate_table(table), version, dataset.version)
+        assert commits.is_reverted(table, made) is undone
         assert (3 in ids(table)) is not undone
 
 
 def test_a_table_that_was_made_anew_is_another_one(table: TableRef) -> None:
-    known = made_by(table.open())
+    known = read_transaction_uuid(table.open())
     lance.write_dataset(rows(3), table.location, mode="append")
-    commits.require_same(table, 1, known)
+    commits.require_same_table(table, 1, known)
     table.open().cleanup_old_versions(timedelta(0))
-    commits.require_same(table, 1, known)
+    commits.require_same_table(table, 1, known)
     rmtree(str(table.location))
     lance.write_dataset(rows(1, 2), table.location)
     with pytest.raises(ConcurrentModificationError, match="made anew"):
-        commits.require_same(table, 1, known)
+        commits.require_same_table(table, 1, known)
 
 
 def test_of_two_creators_the_second_appends_if_it_may(tmp_path: Path) -> None:
     table = TableRef(str(tmp_path / "new"))
     first, second = written(table, rows(1), "overwrite"), written(table, rows(2), "overwrite")
-    assert commits.create_or_append(table, place(table), rows().schema, first) == 1
-    assert commits.create_or_append(table, place(table), rows().schema, second) == 2
+    assert commits.create_or_append(table, locate_table(table), rows().schema, first) == 1
+    assert commits.create_or_append(table, locate_table(table), rows().schema, second) == 2
     assert ids(table) == [1, 2]
-    commits.append(table, place(table), written(table, rows(3)), 2, {RUN: "monday"})
-    with pytest.raises(commits.RunMadeError):
-        commits.create_or_append(table, place(table), rows().schema, second, {RUN: "monday"})
+    commits.append(table, locate_table(table), written(table, rows(3)), 2, {RUN: "monday"})
+    with pytest.raises(commits.RunAlreadyCommittedError):
+        commits.create_or_append(table, locate_table(table), rows().schema, second, {RUN: "monday"})
     table.open().delete("id = 3")
     other = pa.table({"id": ["x"]})
-    with pytest.raises(OvertakenError):
-        commits.create_or_append(table, place(table), other.schema, written(table, other, "overwrite"))
+    with pytest.raises(CreateConflictError):
+        commits.create_or_append(table, locate_table(table), other.schema, written(table, other, "overwrite"))
     assert ids(table) == [1, 2]
 
 
 def test_pieces_whose_files_are_gone(table: TableRef) -> None:
     kept, gone = written(table, rows(3)), written(table, rows(4))
-    [each] = metadata(gone)
+    [each] = parse_pieces(gone)
     Path(table.location or "", "data", each.files[0].path).unlink()
-    assert lost([*kept, *gone], place(table)) == set(gone)
-    assert lost([], place(table)) == set()
+    assert find_lost_pieces([*kept, *gone], locate_table(table)) == set(gone)
+    assert find_lost_pieces([], locate_table(table)) == set()
 
 
 @pytest.mark.parametrize(
@@ -308,4 +318,4 @@ def test_pieces_whose_files_are_gone(table: TableRef) -> None:
 )
 def test_a_layout_that_cannot_be(layout: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(layout))):
-        Layout(**layout)
+        FileLayout(**layout)

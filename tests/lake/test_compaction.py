@@ -16,7 +16,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.lake.compaction import Compacted, Plan, commit, discard, execute, plan
+from lancehouse.lake.compaction import CompactionPlan, CompactionResult, commit, discard, execute, plan
 from lancehouse.lake.dataset import TableRef
 from tests.lake.folder import rows
 from tests.lake.maintenance import Worn, managing, worn_in, worn_path
@@ -49,7 +49,7 @@ def sizes(dataset: lance.LanceDataset) -> list[int]:
     return [fragment.count_rows() for fragment in dataset.get_fragments()]
 
 
-def results_of(table: Worn, made: Plan) -> list[str]:
+def results_of(table: Worn, made: CompactionPlan) -> list[str]:
     return [execute(table.ref, task) for task in made.tasks]
 
 
@@ -59,7 +59,7 @@ def test_pieces(worn: Worn) -> None:
     results = results_of(worn, made)
     assert worn.open().version == 6
     done = commit(worn.ref, results)
-    assert done == Compacted(worn.open().version, 6, 3, 6, 3)
+    assert done == CompactionResult(worn.open().version, 6, 3, 6, 3)
     assert sizes(worn.open()) == [20, 20, 20]
     assert ids(worn) == list(range(60))
     worn.check()
@@ -75,8 +75,8 @@ def test_some_of_the_results(worn: Worn) -> None:
 
 def test_nothing_to_do(worn: Worn) -> None:
     made = plan(worn.ref, 10)
-    assert made == Plan(6, [])
-    assert commit(worn.ref, []) == Compacted(6)
+    assert made == CompactionPlan(6, [])
+    assert commit(worn.ref, []) == CompactionResult(6)
     assert worn.open().version == 6
 
 

@@ -22,7 +22,7 @@ from lance_namespace import (
     TableVersionNotFoundError,
 )
 
-from lancehouse.lake.dataset import TableRef, details, exists
+from lancehouse.lake.dataset import TableRef, exists, read_details
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import Store
 
@@ -92,7 +92,7 @@ def test_an_address_must_be_one(parts: dict[str, Any]) -> None:
 
 def test_a_request_without_id() -> None:
     with pytest.raises(InvalidInputError, match="id is missing"):
-        TableRef.of(FolderNamespace(Path("/")), None)
+        TableRef.in_namespace(FolderNamespace(Path("/")), None)
 
 
 def test_an_address_hides_its_secrets() -> None:
@@ -104,7 +104,7 @@ def test_an_address_hides_its_secrets() -> None:
 
 def test_an_address_pickles(location: str, ours: FolderNamespace) -> None:
     ours.create_table(CreateTableRequest(id=["t"]), stream(rows(5)))
-    for table in (TableRef(location, {"a": "b"}, branch="side"), TableRef.of(ours, ["t"])):
+    for table in (TableRef(location, {"a": "b"}, branch="side"), TableRef.in_namespace(ours, ["t"])):
         copy = pickle.loads(pickle.dumps(table))
         assert copy.storage_options == table.storage_options
         assert copy.open().count_rows() == table.open().count_rows()
@@ -112,12 +112,12 @@ def test_an_address_pickles(location: str, ours: FolderNamespace) -> None:
 
 def test_details(location: str) -> None:
     lance.dataset(location).delete("id = 3")
-    described = details(TableRef(location))
+    described = read_details(TableRef(location))
     assert described.version == 3
     assert [field.name for field in described.schema.fields] == ["id", "s", "b", "v", "l"]
     assert (described.stats.num_deleted_rows, described.stats.num_fragments) == (1, 2)
     assert described.metadata["total_rows"] == "11"
-    assert details(TableRef(location, version=1)).stats.num_fragments == 1
+    assert read_details(TableRef(location, version=1)).stats.num_fragments == 1
 
 
 def test_exists(location: str, tmp_path: Path) -> None:
@@ -191,4 +191,4 @@ def test_versions_in_a_store(store: Store) -> None:
 def test_a_declared_table_does_not_open(ours: FolderNamespace) -> None:
     ours.declare_table(DeclareTableRequest(id=["t"]))
     with pytest.raises(TableNotFoundError):
-        TableRef.of(ours, ["t"]).open()
+        TableRef.in_namespace(ours, ["t"]).open()

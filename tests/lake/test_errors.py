@@ -40,7 +40,7 @@ from lance_namespace import (
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import kind_of, translated
+from lancehouse.lake.errors import find_error_class, translate_errors
 from tests.lake.folder import DIMENSION, FolderNamespace, rows
 from tests.lake.store import Store
 
@@ -220,7 +220,7 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
 
 @pytest.mark.parametrize(("act", "expected"), [fact[1:] for fact in FACTS], ids=[fact[0] for fact in FACTS])
 def test_texts_of_pylance(dataset: Dataset, act: Callable[[Dataset], object], expected: type[Exception]) -> None:
-    with pytest.raises(LanceNamespaceError) as raised, translated("table wh.t"):
+    with pytest.raises(LanceNamespaceError) as raised, translate_errors("table wh.t"):
         act(dataset)
     assert type(raised.value) is expected, raised.value
     assert str(raised.value).startswith("table wh.t: ")
@@ -239,7 +239,7 @@ def test_texts_of_pylance(dataset: Dataset, act: Callable[[Dataset], object], ex
 def test_a_null_that_a_column_does_not_allow(tmp_path: Path, act: Callable[[Dataset], object]) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     strict = lance.write_dataset(pa.table({"id": [1]}, schema=schema), tmp_path / "strict")
-    with pytest.raises(TableSchemaValidationError) as refused, translated("table wh.t"):
+    with pytest.raises(TableSchemaValidationError) as refused, translate_errors("table wh.t"):
         act(strict)
     assert "dataset.alter_columns({'path': 'id', 'nullable': True})" in str(refused.value)
     strict.alter_columns({"path": "id", "nullable": True})  # as it says
@@ -248,7 +248,7 @@ def test_a_null_that_a_column_does_not_allow(tmp_path: Path, act: Callable[[Data
 
 def test_a_name_that_arrow_cannot_hand_over(dataset: Dataset) -> None:
     """Rust panics of it, and the caller has named it."""
-    with pytest.raises(InvalidInputError, match="NulError"), translated("table wh.t"):
+    with pytest.raises(InvalidInputError, match="NulError"), translate_errors("table wh.t"):
         _ = dataset.scanner({"a\0b": "id"}).projected_schema
 
 
@@ -305,14 +305,14 @@ def test_a_store_that_is_not_there(store: Store) -> None:
 
 @pytest.mark.parametrize("error", [TypeError("x"), AttributeError("x"), KeyError("x"), IndexError("x")], ids=repr)
 def test_programming_errors_pass(error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, translated("t"):
+    with pytest.raises(type(error)) as raised, translate_errors("t"):
         raise error
     assert raised.value is error
 
 
 @pytest.mark.parametrize("error", [OSError("what?"), ValueError("what?"), RuntimeError("what?")], ids=repr)
 def test_what_nobody_knows_is_internal(error: Exception) -> None:
-    with pytest.raises(InternalError, match=r"^t: what\?$") as raised, translated("t"):
+    with pytest.raises(InternalError, match=r"^t: what\?$") as raised, translate_errors("t"):
         raise error
     assert raised.value.__cause__ is error
 
@@ -323,22 +323,22 @@ class PanicException(BaseException):
 
 def test_a_panic_is_an_error_and_tells_no_secret() -> None:
     words = r"^t: Lance met a case that it does not know: index out of \*\*\*"
-    with pytest.raises(InternalError, match=words), translated("t", {"aws_secret_access_key": "bounds"}):
+    with pytest.raises(InternalError, match=words), translate_errors("t", {"aws_secret_access_key": "bounds"}):
         raise PanicException("index out of bounds")
-    with pytest.raises(KeyboardInterrupt), translated("t"):
+    with pytest.raises(KeyboardInterrupt), translate_errors("t"):
         raise KeyboardInterrupt
 
 
 def test_lance_errors_pass() -> None:
     error = TableNotFoundError("x")
-    with pytest.raises(TableNotFoundError) as raised, translated("t"):
+    with pytest.raises(TableNotFoundError) as raised, translate_errors("t"):
         raise error
     assert raised.value is error
 
 
 def test_a_lost_commit_is_not_called_failed() -> None:
     text = "Wrapped error: Commit result for version 2 is unknown: the commit may or may not have been applied"
-    assert kind_of(text) is CommitStateUnknownError
+    assert find_error_class(text) is CommitStateUnknownError
 
 
 class Failing(FolderNamespace):
@@ -362,7 +362,7 @@ def test_errors_of_a_namespace_come_back_as_they_were(tmp_path: Path, kind: type
     namespace = Failing(tmp_path)
     namespace.failure = kind("what it said")
     with pytest.raises(LanceNamespaceError, match=r"^table t: (Namespace not empty: )?what it said$") as raised:
-        TableRef.of(namespace, ["t"]).open()
+        TableRef.in_namespace(namespace, ["t"]).open()
     assert type(raised.value) is kind
 
 
@@ -370,7 +370,7 @@ def test_a_decimal_beside_a_float(tmp_path: Path) -> None:
     """The sentence says what to write, and that is right."""
     column = pa.array([Decimal("0.05"), Decimal("0.08")], pa.decimal128(15, 2))
     made = lance.write_dataset(pa.table({"d": column}), str(tmp_path / "t"))
-    with pytest.raises(InvalidInputError) as refused, translated("table t"):
+    with pytest.raises(InvalidInputError) as refused, translate_errors("table t"):
         made.count_rows("d <= 0.07")
     assert str(refused.value).endswith("write decimal(15,2) '0.07'")
     assert made.count_rows("d <= decimal(15,2) '0.07'") == 1
@@ -393,7 +393,7 @@ def test_a_bucket_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("words", ["No space left on device (os error 28)", "Disk quota exceeded (os error 122)"])
 def test_a_full_disk_is_unavailable(words: str) -> None:
-    with pytest.raises(ServiceUnavailableError, match="t: "), translated("t"):
+    with pytest.raises(ServiceUnavailableError, match="t: "), translate_errors("t"):
         raise OSError(f"LanceError(IO): Generic LocalFileSystem error: Unable to copy data to file: {words}")
 
 
@@ -403,7 +403,7 @@ def test_a_full_disk_is_unavailable(words: str) -> None:
 def test_a_long_text_is_read_and_shown_in_part(filler: str) -> None:
     """pylance repeats filters in its errors. Before, such a text took minutes, in which no other thread ran."""
     text = f"Invalid user input: {filler * (1_000_000 // len(filler))}"
-    with pytest.raises(InvalidInputError) as raised, translated("table t"):
+    with pytest.raises(InvalidInputError) as raised, translate_errors("table t"):
         raise ValueError(f"{text} and why")
     assert len(str(raised.value)) < 4_000
 
@@ -411,6 +411,6 @@ def test_a_long_text_is_read_and_shown_in_part(filler: str) -> None:
 def test_secrets_are_hidden_also_where_a_text_is_cut() -> None:
     for place in range(960, 1_010):
         text = f"Invalid user input: {'x ' * place} verysecret s3://me:mine@b <Signature>abcdef {'y ' * 5_000}"
-        with pytest.raises(InvalidInputError) as raised, translated("table t", {"secret": "verysecret"}):
+        with pytest.raises(InvalidInputError) as raised, translate_errors("table t", {"secret": "verysecret"}):
             raise ValueError(text)
         assert not any(secret in str(raised.value) for secret in ("verysec", "mine", "abcdef"))

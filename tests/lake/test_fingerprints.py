@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lancehouse.lake.fingerprints import Fingerprint, fingerprint
+from lancehouse.lake.fingerprints import Fingerprint, fingerprint_functions
 
 MAIN = """
 import json
@@ -189,6 +189,6 @@ def test_an_environment_variable_that_the_code_names(folder: Path) -> None:
 
 
 def test_packages_count_by_their_versions() -> None:
-    parts = fingerprint({"column": json.dumps}).parts
+    parts = fingerprint_functions({"column": json.dumps}).parts
     assert parts["package pyarrow"]
     assert not any(name.startswith("module ") for name in parts)

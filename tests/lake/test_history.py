@@ -18,8 +18,8 @@ from lance_namespace.errors import (
 
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.history import History, extended, from_snapshot_id, holds, read, snapshot_id
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.history import History, extend_history, from_snapshot_id, is_consistent, read_history, snapshot_id
+from lancehouse.lake.versions import list_manifests
 from tests.lake.store import BUCKET, Store
 
 ROWS = pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})
@@ -30,7 +30,7 @@ def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
 
 
 def told(location: str, known: History | None = None, at: int | None = None) -> History:
-    found = read(TableRef(location), known=known, at=at)
+    found = read_history(TableRef(location), known=known, at=at)
     assert found is not None
     return found
 
@@ -215,7 +215,7 @@ def test_at_a_version(location: str) -> None:
     assert told(location, at=9).version == 2
     manifest.rename(manifest.with_suffix(".staged"))
     assert told(location, at=2).version == 1
-    assert read(TableRef(location), at=0) is None
+    assert read_history(TableRef(location), at=0) is None
 
 
 # One more
@@ -223,16 +223,16 @@ def test_at_a_version(location: str) -> None:
 
 @pytest.fixture
 def unlisted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, History, int], History | None]:
-    """`extended`, which lists no versions of the main branch."""
+    """`extend_history`, which lists no versions of the main branch."""
 
     def without_a_list(table: TableRef) -> dict[int, str]:
         assert table.branch is not None
-        return manifests(table)
+        return list_manifests(table)
 
     def call(location: str, known: History, at: int) -> History | None:
         with monkeypatch.context() as patched:
-            patched.setattr(history, "manifests", without_a_list)
-            return extended(TableRef(location), known, at)
+            patched.setattr(history, "list_manifests", without_a_list)
+            return extend_history(TableRef(location), known, at)
 
     return call
 
@@ -252,7 +252,7 @@ def emptied(location: str) -> str:
 
 def moved_away(location: str, version: int) -> Path:
     """The manifest of a version, which is not in its place any more."""
-    manifest = Path(location) / told(location).of(None)[version].manifest
+    manifest = Path(location) / told(location).versions_on(None)[version].manifest
     return manifest.rename(manifest.with_suffix(".staged"))
 
 
@@ -325,17 +325,17 @@ def test_what_only_a_list_can_tell(location: str, change: Callable[[str], object
     for _ in range(4):
         append(location)
     known = told(location)
-    assert extended(TableRef(location), known, 5) == known
+    assert extend_history(TableRef(location), known, 5) == known
     change(location)
-    assert extended(TableRef(location), known, at) is None
+    assert extend_history(TableRef(location), known, at) is None
 
 
 def test_an_object_store_is_listed(store: Store) -> None:
     table = TableRef(f"s3://{BUCKET}/t", store.options)
     lance.write_dataset(ROWS, table.location, storage_options=store.options)
-    known = read(table)
+    known = read_history(table)
     assert known is not None
-    assert extended(table, known, 1) is None
+    assert extend_history(table, known, 1) is None
 
 
 def test_holds(location: str) -> None:
@@ -343,18 +343,18 @@ def test_holds(location: str) -> None:
     for _ in range(4):
         append(location)
     known = told(location)
-    assert holds(TableRef(location), known, [1, 2, 4, 9])
+    assert is_consistent(TableRef(location), known, [1, 2, 4, 9])
     moved = moved_away(location, 2)
-    assert holds(TableRef(location), known, [1, 4, 9])
-    assert not holds(TableRef(location), known, [2])
-    assert not holds(TableRef(location), known, [3])
+    assert is_consistent(TableRef(location), known, [1, 4, 9])
+    assert not is_consistent(TableRef(location), known, [2])
+    assert not is_consistent(TableRef(location), known, [3])
     without = told(location)
-    assert holds(TableRef(location), without, [1, 2, 3, 4])
+    assert is_consistent(TableRef(location), without, [1, 2, 3, 4])
     moved_away(location, 1)
-    assert not holds(TableRef(location), without, [3])
+    assert not is_consistent(TableRef(location), without, [3])
     moved.rename(moved.with_suffix(".manifest"))
-    assert not holds(TableRef(location), without, [2])
-    assert not holds(TableRef(location), without, [3])
+    assert not is_consistent(TableRef(location), without, [2])
+    assert not is_consistent(TableRef(location), without, [3])
 
 
 def test_ids_of_fields_stay(location: str) -> None:
@@ -367,17 +367,17 @@ def test_ids_of_fields_stay(location: str) -> None:
     assert {field["name"]: field["id"] for field in found.schema["fields"]} == {"id": 1, "x": 3}
     assert found.schema["schema-id"] == 1
     assert found.last_column_id >= 3
-    assert history.schema(TableRef(location)) == found.schema
-    assert [field["name"] for field in history.schema(TableRef(location, version=1))["fields"]] == ["id", "s"]
+    assert history.read_schema(TableRef(location)) == found.schema
+    assert [field["name"] for field in history.read_schema(TableRef(location, version=1))["fields"]] == ["id", "s"]
 
 
 def test_nothing(tmp_path: Path) -> None:
-    assert read(TableRef(str(tmp_path / "nothing"))) is None
-    assert history.latest(TableRef(str(tmp_path / "nothing"))) is None
+    assert read_history(TableRef(str(tmp_path / "nothing"))) is None
+    assert history.find_latest_version(TableRef(str(tmp_path / "nothing"))) is None
     (tmp_path / "file").write_text("")
     for mistake in ("file", "x" * 300):
         with pytest.raises(InvalidInputError):
-            read(TableRef(str(tmp_path / mistake)))
+            read_history(TableRef(str(tmp_path / mistake)))
 
 
 def test_broken(location: str) -> None:
@@ -385,11 +385,11 @@ def test_broken(location: str) -> None:
     (manifest,) = Path(location, "_versions").glob("*.manifest")
     manifest.write_bytes(manifest.read_bytes()[:50])
     with pytest.raises(InvalidTableStateError, match=rf"the dataset cannot be read: {location}"):
-        read(TableRef(location))
+        read_history(TableRef(location))
     with pytest.raises(InvalidTableStateError, match="cannot be read"):
-        history.schema(TableRef(location))
+        history.read_schema(TableRef(location))
     with pytest.raises(TableVersionNotFoundError):
-        history.schema(TableRef(location, version=7))
+        history.read_schema(TableRef(location, version=7))
 
 
 class CountingStore(Store):
@@ -420,15 +420,15 @@ def test_requests(counting: CountingStore) -> None:
     for _ in range(12):
         lance.write_dataset(ROWS, location, mode="append", storage_options=options)
     table = TableRef(location, options)
-    known = read(table)
+    known = read_history(table)
     assert known is not None
     counting.asked.clear()
-    assert read(table, known=known) == known
+    assert read_history(table, known=known) == known
     unchanged = len(counting.asked)
     assert unchanged <= 5, counting.asked  # three lists, and one manifest
     lance.write_dataset(ROWS, location, mode="append", storage_options=options)
     counting.asked.clear()
-    newer = read(table, known=known)
+    newer = read_history(table, known=known)
     assert newer is not None
     assert newer.version == 13
     assert len(counting.asked) <= unchanged + 3, counting.asked
@@ -441,9 +441,9 @@ def test_an_object_store_that_refuses(
     store: Store, status: int, code: str, expected: type[LanceNamespaceError] | None
 ) -> None:
     table = TableRef(f"s3://{BUCKET}/t", store.options)
-    assert read(table) is None
+    assert read_history(table) is None
     store.refusal = (status, code)
     with pytest.raises(expected or LanceNamespaceError):
-        read(table)
+        read_history(table)
     with pytest.raises(expected or LanceNamespaceError):
-        history.latest(table)
+        history.find_latest_version(table)

@@ -11,7 +11,7 @@ import pytest
 from lance_namespace.errors import InvalidTableStateError, TableVersionNotFoundError, UnsupportedOperationError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.increments import between, latest, oldest, whole
+from lancehouse.lake.increments import latest_version, oldest_version, read_increments, whole_version
 
 Change = Callable[[Any], object]
 
@@ -31,7 +31,7 @@ def table(tmp_path: Path) -> TableRef:
 def added(table: TableRef, after: int, **how: bool) -> dict[int, list[int]]:
     """The ids that each version added."""
     found = {}
-    for increment in between(table, after, table.open().version, **how):
+    for increment in read_increments(table, after, table.open().version, **how):
         dataset = lance.dataset(str(table.location), version=increment.version)
         chosen = [dataset.get_fragment(fragment.id) for fragment in increment.fragments]
         ids = dataset.scanner(fragments=chosen).to_table()["id"].to_pylist() if chosen else []
@@ -82,12 +82,12 @@ def test_compaction_adds_nothing(table: TableRef, indexed: bool) -> None:
 def test_rows_deleted_since_are_those_of_their_version(table: TableRef) -> None:
     table.open().delete("id in (0, 4)")
     assert added(table, 0) == {1: [0, 1, 2, 3], 2: [4, 5], 3: []}
-    assert sum(fragment.rows for fragment in whole(table, 3).fragments) == 4
+    assert sum(fragment.rows for fragment in whole_version(table, 3).fragments) == 4
 
 
 def test_a_range_ends_where_it_is_told(table: TableRef) -> None:
-    assert [each.version for each in between(table, 1, 2)] == [2]
-    assert list(between(table, 2, 2)) == []
+    assert [each.version for each in read_increments(table, 1, 2)] == [2]
+    assert list(read_increments(table, 2, 2)) == []
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_what_cannot_be_told_is_an_error_unless_losses_are_none(table: TableRef,
 def test_a_version_that_is_gone(table: TableRef) -> None:
     table.open().insert(rows(6))
     table.open().cleanup_old_versions(timedelta(0))
-    assert (oldest(table), latest(table)) == (3, 3)
+    assert (oldest_version(table), latest_version(table)) == (3, 3)
     with pytest.raises(TableVersionNotFoundError, match=r"version 2 .* cleaned up"):
         added(table, 1)
     with pytest.raises(TableVersionNotFoundError, match=r"version 1 .* cleaned up"):
-        whole(table, 1)
+        whole_version(table, 1)
     assert added(table, 1, lossless=False) == {3: [6]}
 
 
@@ -128,4 +128,4 @@ def test_a_transaction_that_is_gone(table: TableRef, monkeypatch: pytest.MonkeyP
 
 def test_a_table_made_anew(table: TableRef) -> None:
     with pytest.raises(InvalidTableStateError, match="made anew"):
-        list(between(table, 2, 5))
+        list(read_increments(table, 2, 5))

@@ -20,9 +20,9 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
-from lancehouse.lake.builds import check_possible
+from lancehouse.lake.builds import check_buildable
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.indexing import Indexed, commit, discard, execute, known, merge, optimize, plan, train
+from lancehouse.lake.indexing import BuiltIndex, commit, discard, execute, find_index, merge, optimize, plan, train
 from tests.lake.folder import rows
 from tests.lake.maintenance import Worn, managing, worn_in, worn_path
 from tests.lake.test_removal import fill
@@ -91,7 +91,7 @@ def test_values(
     expected = plain.open().to_table(**query)
     results = built(plain.ref, column, kind, **params)
     made = commit(plain.ref, [merge(plain.ref, results)] if is_merged else results)
-    assert made == Indexed(plain.open().version, f"{column}_idx", 1 if is_merged else 3)
+    assert made == BuiltIndex(plain.open().version, f"{column}_idx", 1 if is_merged else 3)
     assert covered(indices(plain)[made.name]) == [0, 1, 2, 3]
     found = plain.open().scanner(**query)
     assert f"@{column}_idx" in found.explain_plan()
@@ -485,16 +485,16 @@ def test_optimizing_what_is_not_there(plain: Worn) -> None:
 def test_what_is_known_of_an_index(tmp_path: Path) -> None:
     table = TableRef(str(tmp_path / "t"))
     lance.write_dataset(pa.table({"id": [1, 2], "text": ["a", "b"]}), table.location)
-    assert known(table, "text_idx") is None
+    assert find_index(table, "text_idx") is None
     table.open().create_scalar_index("text", "INVERTED")
     lance.write_dataset(pa.table({"id": [3], "text": ["c"]}), table.location, mode="append")
-    found = known(table, "text_idx")
+    found = find_index(table, "text_idx")
     assert found is not None
     assert (found.columns, found.unindexed) == (("text",), 1)
-    assert found.is_like("text", "fts")
-    assert found.is_like("text", "inverted")
-    assert not found.is_like("text", "BTREE")
-    assert not found.is_like("id", "FTS")
+    assert found.is_same_kind("text", "fts")
+    assert found.is_same_kind("text", "inverted")
+    assert not found.is_same_kind("text", "BTREE")
+    assert not found.is_same_kind("id", "FTS")
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_an_index_of_a_table_that_is_not_there_yet(
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 8))])
     if says is None:
-        check_possible(TableRef("memory://"), schema, column, kind, "i", params)
+        check_buildable(TableRef("memory://"), schema, column, kind, "i", params)
         return
     with pytest.raises(LanceNamespaceError, match=says):
-        check_possible(TableRef("memory://"), schema, column, kind, "i", params)
+        check_buildable(TableRef("memory://"), schema, column, kind, "i", params)

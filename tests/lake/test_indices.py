@@ -27,7 +27,7 @@ from lance_namespace import (
     TableIndexNotFoundError,
 )
 
-from lancehouse.lake.indices import sub_vectors
+from lancehouse.lake.indices import default_sub_vectors
 from tests.lake.folder import FolderNamespace, rows, stream
 
 Both = tuple[LanceNamespace, list[str]]
@@ -89,8 +89,8 @@ def test_quantized(ours: FolderNamespace, table: list[str], kind: str) -> None:
 
 @pytest.mark.parametrize(("dimension", "parts"), [(128, 8), (1536, 96), (24, 3), (8, 1), (7, 1)])
 def test_sub_vectors(dimension: int, parts: int) -> None:
-    assert sub_vectors(pa.list_(pa.float32(), dimension)) == parts
-    assert sub_vectors(pa.list_(pa.list_(pa.float32(), dimension))) == parts
+    assert default_sub_vectors(pa.list_(pa.float32(), dimension)) == parts
+    assert default_sub_vectors(pa.list_(pa.list_(pa.float32(), dimension))) == parts
 
 
 def test_options_of_vectors(ours: FolderNamespace, table: list[str]) -> None:

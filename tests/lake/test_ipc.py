@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake.ipc import Checked, viewed_size
-from lancehouse.lake.streams import Stream, read_stream
+from lancehouse.lake.ipc import CheckedStream, viewed_size
+from lancehouse.lake.streams import RowStream, read_stream
 
 COUNT = 100
 COLUMNS: dict[str, pa.Array[Any]] = {
@@ -48,7 +48,7 @@ def stream(rows: pa.Table, compression: Any = None, **options: Any) -> bytes:
 
 def read(data: bytes) -> pa.Table:
     rows = read_stream(Received(data), ["t"])
-    assert isinstance(rows, Stream)
+    assert isinstance(rows, RowStream)
     return rows.to_reader().read_all()
 
 
@@ -60,7 +60,7 @@ def test_rows_come_through_as_they_were_sent(compression: str | None, legacy: bo
 
 def test_a_stream_may_be_read_in_any_pieces() -> None:
     data = stream(ROWS, "zstd")
-    checked = Checked(Received(data), "table t")
+    checked = CheckedStream(Received(data), "table t")
     parts = []
     while part := checked.read(7):
         parts.append(bytes(part))
@@ -73,7 +73,7 @@ def test_what_is_held_is_what_batches_become_with_their_dictionaries() -> None:
     sizes = {}
     for compression in (None, "zstd"):
         received = Received(stream(rows, compression))
-        list(pa.ipc.open_stream(Checked(received, "table t")))
+        list(pa.ipc.open_stream(CheckedStream(received, "table t")))
         dictionary, *batches = received.held
         assert len(batches) == 200
         sizes[compression] = dictionary, max(batches)
@@ -91,7 +91,7 @@ def test_a_dictionary_that_replaces_another_takes_its_place() -> None:
             texts = pa.array([f"{number} {index}" for index in range(100)])
             writer.write_batch(pa.record_batch([texts.dictionary_encode()], schema=schema))
     received = Received(sink.getvalue().to_pybytes())
-    list(pa.ipc.open_stream(Checked(received, "table t")))
+    list(pa.ipc.open_stream(CheckedStream(received, "table t")))
     assert max(received.held) < 2 * min(received.held)
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, PermissionDeniedError
 
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.history import schema
-from lancehouse.lake.manifests import STAGING, Manifest, Manifests, staged_file
-from lancehouse.lake.versions import folder_of, manifests
+from lancehouse.lake.history import read_schema
+from lancehouse.lake.manifests import STAGING, Manifest, ManifestStore, parse_staged_path
+from lancehouse.lake.versions import list_manifests, manifest_folder
 from tests.lake.folder import rows
 from tests.lake.store import Store
 
@@ -26,7 +26,7 @@ from tests.lake.store import Store
 
 
 def parsed(location: str, version: int, branch: str | None = None) -> Manifest:
-    file = manifests(TableRef(location, branch=branch))[version]
+    file = list_manifests(TableRef(location, branch=branch))[version]
     return Manifest.parse((Path(location) / file).read_bytes())
 
 
@@ -73,10 +73,10 @@ def test_what_a_manifest_says(location: str, commit: str) -> None:
     after = lance.dataset(location)
     found = parsed(location, after.version)
     made = after.read_transaction(after.version)
-    assert (found.version, found.operation, found.transaction) == (after.version, operation, made.uuid)
+    assert (found.version, found.operation, found.transaction_uuid) == (after.version, operation, made.uuid)
     assert found.transaction_file in {path.name for path in (Path(location) / "_transactions").iterdir()}
     assert (found.columns != parsed(location, 2).columns) is changes_columns
-    assert found.schema() == schema(TableRef(location))
+    assert found.schema() == read_schema(TableRef(location))
 
 
 def test_what_pylance_has_no_word_for(location: str) -> None:
@@ -96,7 +96,7 @@ def test_columns_that_come_back(location: str) -> None:
 def test_no_version_of_the_file_is_needed_to_read_its_schema(location: str, tmp_path: Path) -> None:
     """A staged manifest is no version yet: nobody can open it."""
     lance.dataset(location).add_columns({"twice": "id * 2"})
-    file = Path(location) / manifests(TableRef(location))[3]
+    file = Path(location) / list_manifests(TableRef(location))[3]
     found = Manifest.parse(file.read_bytes())
     file.rename(tmp_path / "elsewhere")
     assert lance.dataset(location).version == 2
@@ -191,7 +191,7 @@ def test_any_bytes_are_a_manifest_or_none(message: bytes, at: int, more: bytes) 
 
 
 def test_a_manifest_that_was_cut_off(location: str) -> None:
-    file = Path(location) / manifests(TableRef(location))[2]
+    file = Path(location) / list_manifests(TableRef(location))[2]
     data = file.read_bytes()
     with pytest.raises(InvalidInputError):
         Manifest.parse(data[:-1])
@@ -199,7 +199,7 @@ def test_a_manifest_that_was_cut_off(location: str) -> None:
 
 def test_the_smallest_manifest() -> None:
     found = Manifest.parse(framed(b""))
-    assert (found.version, found.operation, found.transaction) == (0, None, "")
+    assert (found.version, found.operation, found.transaction_uuid) == (0, None, "")
     assert Manifest.parse(framed(b"\x18\xac\x02")).version == 300
 
 
@@ -213,7 +213,7 @@ KEPT = f"{STAGING}/some-transaction/_versions/9.manifest"
 class Place:
     """A table's place, and its files without the help of what is tested."""
 
-    manifests: Manifests
+    manifests: ManifestStore
     folder: Path | None
     store: Store | None
 
@@ -238,7 +238,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (folder / "_versions").mkdir(parents=True)
     if request.param == "store":
         with Store() as store:
-            yield Place(Manifests("s3://bucket/a b/t", store.options), None, store)
+            yield Place(ManifestStore("s3://bucket/a b/t", store.options), None, store)
         return
     if request.param == "no links":
 
@@ -250,7 +250,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             raise PermissionError(errno.EPERM, "Operation not permitted")
 
         monkeypatch.setattr(Path, "hardlink_to", refuse)
-    yield Place(Manifests(folder.as_uri() if request.param == "uri" else str(folder)), folder, None)
+    yield Place(ManifestStore(folder.as_uri() if request.param == "uri" else str(folder)), folder, None)
 
 
 def test_reading(place: Place) -> None:
@@ -267,9 +267,9 @@ def test_reading(place: Place) -> None:
 def test_finishing(place: Place, staged: str) -> None:
     place.put(staged, b"data")
     place.put("_versions/8.manifest", b"older")
-    place.manifests.finish(staged, FINAL)
+    place.manifests.publish(staged, FINAL)
     assert place.all() == {FINAL: b"data", "_versions/8.manifest": b"older"}
-    place.manifests.finish(staged, FINAL)
+    place.manifests.publish(staged, FINAL)
     assert place.all() == {FINAL: b"data", "_versions/8.manifest": b"older"}
     if place.folder:
         assert not (place.folder / STAGING).exists()
@@ -279,7 +279,7 @@ def test_finishing_what_somebody_has_half_finished(place: Place) -> None:
     """It was linked or copied, and the writer died before it removed what was staged."""
     place.put(STAGED, b"data")
     place.put(FINAL, b"data")
-    place.manifests.finish(STAGED, FINAL)
+    place.manifests.publish(STAGED, FINAL)
     assert place.all() == {FINAL: b"data"}
 
 
@@ -288,13 +288,13 @@ def test_finishing_over_another_version(place: Place) -> None:
     place.put(STAGED, b"accepted")
     place.put(FINAL, b"stray")
     with pytest.raises(InvalidTableStateError, match="a writer went past the catalog"):
-        place.manifests.finish(STAGED, FINAL)
+        place.manifests.publish(STAGED, FINAL)
     assert place.all() == {STAGED: b"accepted", FINAL: b"stray"}
 
 
 def test_finishing_what_is_lost(place: Place) -> None:
     with pytest.raises(InvalidTableStateError, match=r"9\.manifest"):
-        place.manifests.finish(STAGED, FINAL)
+        place.manifests.publish(STAGED, FINAL)
     assert place.all() == {}
 
 
@@ -303,30 +303,30 @@ def test_many_finish_at_once(place: Place) -> None:
     for number in range(5):
         place.put(f"{STAGED}{number}", b"data")
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _, n=number: place.manifests.finish(f"{STAGED}{n}", f"{FINAL}{n}"), range(8)))
+            list(pool.map(lambda _, n=number: place.manifests.publish(f"{STAGED}{n}", f"{FINAL}{n}"), range(8)))
     assert place.all() == {f"{FINAL}{number}": b"data" for number in range(5)}
 
 
 def test_somebody_else_finishes_in_between(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Just after it was seen that the final one is missing, before the staged one is read or moved."""
     place.put(STAGED, b"data")
-    exists, rename = Manifests.exists, Path.rename
+    exists, rename = ManifestStore.exists, Path.rename
 
-    def overtaken(self: Manifests, file: str) -> bool:
+    def overtaken(self: ManifestStore, file: str) -> bool:
         found = exists(self, file)
         if file == FINAL and not found:
-            monkeypatch.setattr(Manifests, "exists", exists)
-            self.finish(STAGED, FINAL)
+            monkeypatch.setattr(ManifestStore, "exists", exists)
+            self.publish(STAGED, FINAL)
         return found
 
     def overtaken_too(self: Path, target: Path) -> Path:
         monkeypatch.setattr(Path, "rename", rename)
-        place.manifests.finish(STAGED, FINAL)
+        place.manifests.publish(STAGED, FINAL)
         return rename(self, target)
 
-    monkeypatch.setattr(Manifests, "exists", overtaken)
+    monkeypatch.setattr(ManifestStore, "exists", overtaken)
     monkeypatch.setattr(Path, "rename", overtaken_too)
-    place.manifests.finish(STAGED, FINAL)
+    place.manifests.publish(STAGED, FINAL)
     assert place.all() == {FINAL: b"data"}
 
 
@@ -351,11 +351,11 @@ def test_discarding(place: Place) -> None:
 def test_a_store_that_refuses() -> None:
     with Store() as store:
         store.refusal = (403, "AccessDenied")
-        refused = Manifests("s3://bucket/t", store.options)
+        refused = ManifestStore("s3://bucket/t", store.options)
         calls: list[Callable[[], Any]] = [
             lambda: refused.find(FINAL),
             lambda: refused.exists(FINAL),
-            lambda: refused.finish(STAGED, FINAL),
+            lambda: refused.publish(STAGED, FINAL),
             lambda: refused.move(STAGED, KEPT),
             lambda: refused.discard(STAGED),
         ]
@@ -391,7 +391,7 @@ LAST = 2**64 - 1
     ],
 )
 def test_the_path_of_a_staged_manifest(path: str, branch: str | None, version: int, found: tuple[str, ...]) -> None:
-    assert staged_file(path, branch, version) == found
+    assert parse_staged_path(path, branch, version) == found
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_the_path_of_a_staged_manifest(path: str, branch: str | None, version: i
 )
 def test_no_path_of_a_staged_manifest(path: str, branch: str | None, version: int) -> None:
     with pytest.raises(InvalidInputError, match=f"is no staged manifest of version {version}"):
-        staged_file(path, branch, version)
+        parse_staged_path(path, branch, version)
 
 
 def test_where_manifests_lie(location: str) -> None:
@@ -421,7 +421,7 @@ def test_where_manifests_lie(location: str) -> None:
     folder = local_folder(location)
     assert folder is not None
     for branch in (None, "main", "a/b"):
-        assert any((folder / folder_of(branch)).glob("*.manifest"))
+        assert any((folder / manifest_folder(branch)).glob("*.manifest"))
 
 
 @pytest.mark.parametrize(
@@ -432,12 +432,12 @@ def test_no_name_leads_out_of_the_table(tmp_path: Path, file: str) -> None:
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"theirs")
     (tmp_path / "own" / "_versions").mkdir(parents=True)
-    files = Manifests(str(tmp_path / "own"))
+    files = ManifestStore(str(tmp_path / "own"))
     for call in (
         lambda: files.find(file),
         lambda: files.exists(file),
-        lambda: files.finish(file, "_versions/2.manifest"),
-        lambda: files.finish("_versions/2.manifest", file),
+        lambda: files.publish(file, "_versions/2.manifest"),
+        lambda: files.publish("_versions/2.manifest", file),
         lambda: files.move(file, "_staging/x"),
         lambda: files.discard(file),
     ):

@@ -16,25 +16,25 @@ import pytest
 from lance.blob import blob_array, blob_field
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
-from lancehouse.lake.changes import commit_rewritten
+from lancehouse.lake.changes import commit_rewrite
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Layout, Piece, Place, write
+from lancehouse.lake.fragments import FileLayout, Piece, TableLocation, write_pieces
 from lancehouse.lake.merging import (
     SOURCE,
     TARGET,
-    Choice,
-    Chosen,
-    Matched,
-    Rules,
-    Source,
+    MatchResult,
+    MergeRules,
+    MergeSource,
+    RowSelector,
+    SelectedRows,
     check_keys,
-    duplicate,
-    key_at,
+    find_duplicate,
+    format_key,
     key_schema,
-    keyed,
-    merge_few,
+    merge_small_source,
+    read_keys,
 )
-from lancehouse.lake.scans import Part
+from lancehouse.lake.scans import FragmentRange
 from tests.lake.store import BUCKET, Store
 
 KEYS: dict[str, Any] = {
@@ -67,24 +67,24 @@ def table_of(where: Path | str, rows: pa.Table, options: dict[str, str] | None =
     return TableRef(dataset.uri, options or {})
 
 
-def source_of(table: TableRef, *rows: pa.Table, on: tuple[str, ...] = ("id",)) -> Source:
+def source_of(table: TableRef, *rows: pa.Table, on: tuple[str, ...] = ("id",)) -> MergeSource:
     """Rows that are written where a table is; each of these becomes a piece."""
     pieces = [piece for each in rows for piece in writer(table)(each.to_reader())]
-    return Source(tuple(pieces), on)
+    return MergeSource(tuple(pieces), on)
 
 
-def place_of(table: TableRef) -> Place:
+def place_of(table: TableRef) -> TableLocation:
     assert table.location is not None
-    return Place(table.location, table.storage_options)
+    return TableLocation(table.location, table.storage_options)
 
 
 def writer(table: TableRef) -> Any:
-    return lambda rows: write(table, place_of(table), rows, mode="append", layout=Layout())
+    return lambda rows: write_pieces(table, place_of(table), rows, mode="append", layout=FileLayout())
 
 
 def keys_of(table: TableRef, dataset: lance.LanceDataset, on: tuple[str, ...] = ("id",)) -> pa.Table:
-    parts = [Part(each.fragment_id) for each in dataset.get_fragments()]
-    return pa.Table.from_batches(keyed(table, dataset, parts, on), key_schema(dataset.schema, on))
+    parts = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
+    return pa.Table.from_batches(read_keys(table, dataset, parts, on), key_schema(dataset.schema, on))
 
 
 # Rules and keys
@@ -93,7 +93,7 @@ def keys_of(table: TableRef, dataset: lance.LanceDataset, on: tuple[str, ...] = 
 @pytest.mark.parametrize("words", [("Update", "insert"), ("update", "add"), (None, "insert"), ("ignore", "ignore")])
 def test_rules_that_mean_nothing(words: tuple[str, str]) -> None:
     with pytest.raises(InvalidInputError, match=r"when_matched|when_not_matched|does nothing"):
-        Rules(*words)
+        MergeRules(*words)
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -177,11 +177,11 @@ def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
     table = table_of(tmp_path / "t", rows)
     on = ("id", "day")
     once = source_of(table, rows, on=on).open(table, place_of(table), table.open())
-    assert duplicate(keys_of(table, once, on)) is None
+    assert find_duplicate(keys_of(table, once, on)) is None
     twice = source_of(table, rows, rows.slice(1, 1), on=on).open(table, place_of(table), table.open())
-    found = duplicate(keys_of(table, twice, on))
+    found = find_duplicate(keys_of(table, twice, on))
     assert found is not None
-    assert key_at(table, twice, on, found) == "id=2, day='a'"
+    assert format_key(table, twice, on, found) == "id=2, day='a'"
 
 
 # Matching
@@ -198,18 +198,18 @@ def words(*keys: int | None) -> pa.Table:
     return pa.table({"id": pa.array(keys, pa.int64()), "word": [f"new {key}" for key in keys]})
 
 
-def match(table: TableRef, source: Source, rules: Rules) -> tuple[Matched, Choice]:
+def match(table: TableRef, source: MergeSource, rules: MergeRules) -> tuple[MatchResult, RowSelector]:
     """Match in one go; and what chooses then."""
     dataset = table.open()
     opened = source.open(table, place_of(table), dataset)
-    parts = [Part(each.fragment_id) for each in dataset.get_fragments()]
-    found = merge_few(table, dataset, parts, keys_of(table, opened), source.on, rules)
-    choice = Choice(table, dataset, source, opened, rules, writer(table))
-    return Matched.from_json(found.to_json()), choice
+    parts = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
+    found = merge_small_source(table, dataset, parts, keys_of(table, opened), source.on, rules)
+    choice = RowSelector(table, dataset, source, opened, rules, writer(table))
+    return MatchResult.from_json(found.to_json()), choice
 
 
 def test_matches(table: TableRef) -> None:
-    found, _ = match(table, source_of(table, words(3, 20), words(8, None)), Rules())
+    found, _ = match(table, source_of(table, words(3, 20), words(8, None)), MergeRules())
     assert found.matches is not None
     pairs = {(row[TARGET], row[SOURCE]) for row in found.matches.to_pylist()}
     assert pairs == {(3, 0), ((1 << 32) + 2, 1 << 32), ((1 << 32) + 4, 1 << 32)}
@@ -217,7 +217,7 @@ def test_matches(table: TableRef) -> None:
 
 
 def test_rows_that_nothing_matches(table: TableRef) -> None:
-    found, _ = match(table, source_of(table, words(3, None)), Rules("ignore", "ignore", delete_by_source=True))
+    found, _ = match(table, source_of(table, words(3, None)), MergeRules("ignore", "ignore", delete_by_source=True))
     assert found.change.rows == 11
     assert found.matches is not None
     assert found.matches.num_rows == 0
@@ -226,23 +226,23 @@ def test_rows_that_nothing_matches(table: TableRef) -> None:
 @pytest.mark.parametrize(
     ("rules", "expected", "counts"),
     [
-        (Rules(), [3, 8, 8, 20], (1, 3)),
-        (Rules("update", "ignore"), [3, 8, 8], (0, 3)),
-        (Rules("ignore"), [20], (1, 0)),
-        (Rules("delete"), [20], (1, 0)),
+        (MergeRules(), [3, 8, 8, 20], (1, 3)),
+        (MergeRules("update", "ignore"), [3, 8, 8], (0, 3)),
+        (MergeRules("ignore"), [20], (1, 0)),
+        (MergeRules("delete"), [20], (1, 0)),
     ],
     ids=str,
 )
-def test_rows_are_chosen(table: TableRef, rules: Rules, expected: list[int], counts: tuple[int, int]) -> None:
+def test_rows_are_chosen(table: TableRef, rules: MergeRules, expected: list[int], counts: tuple[int, int]) -> None:
     source = source_of(table, words(20, 3, 8))
     found, choice = match(table, source, rules)
     assert found.matches is not None
     columns = found.matches.to_pydict()
-    chosen = choice.of(0, np.array(columns[SOURCE]), np.array(columns["_rowid"]))
-    assert Chosen.from_json(chosen.to_json()) == chosen
+    chosen = choice.select(0, np.array(columns[SOURCE]), np.array(columns["_rowid"]))
+    assert SelectedRows.from_json(chosen.to_json()) == chosen
     assert (chosen.inserted, chosen.updated) == counts
-    pieces = tuple(piece for piece in (chosen.kept, *chosen.new) if piece is not None)
-    new = Source(pieces, ("id",)).open(table, place_of(table), table.open()).to_table()
+    pieces = tuple(piece for piece in (chosen.reused, *chosen.new) if piece is not None)
+    new = MergeSource(pieces, ("id",)).open(table, place_of(table), table.open()).to_table()
     assert sorted(new.column("id").to_pylist()) == expected
     assert set(new.column("word").to_pylist()) == {f"new {key}" for key in expected}
 
@@ -256,15 +256,15 @@ def test_rows_that_are_all_wanted_stay_where_they_are(table: TableRef, keys: tup
     """Where row ids are stable, rows that are there already have to come first; a row that is there twice is copied."""
     source = source_of(table, words(*keys))
     before = {row["_rowid"]: row["id"] for row in table.open().to_table(with_row_id=True).to_pylist()}
-    found, choice = match(table, source, Rules())
+    found, choice = match(table, source, MergeRules())
     assert found.matches is not None
     columns = found.matches.to_pydict()
-    chosen = choice.of(0, np.array(columns[SOURCE], np.int64), np.array(columns["_rowid"], np.int64))
+    chosen = choice.select(0, np.array(columns[SOURCE], np.int64), np.array(columns["_rowid"], np.int64))
     stable = table.open().has_stable_row_ids
-    assert (chosen.kept is not None) == (is_kept or not stable)
-    new: tuple[Piece, ...] = tuple(piece for piece in (chosen.kept, *chosen.new) if piece is not None)
+    assert (chosen.reused is not None) == (is_kept or not stable)
+    new: tuple[Piece, ...] = tuple(piece for piece in (chosen.reused, *chosen.new) if piece is not None)
     merged = replace(found.change, new=new)
-    commit_rewritten(table, place_of(table), table.open(), merged, ["id", "word"], is_merge=True)
+    commit_rewrite(table, place_of(table), table.open(), merged, ["id", "word"], is_merge=True)
     after = {row["_rowid"]: row["id"] for row in table.open().to_table(with_row_id=True).to_pylist()}
     assert len(after) == table.open().count_rows() == 12 + len({20, 21} & set(keys))
     if stable:

@@ -58,7 +58,7 @@ class Vending(FolderNamespace):
 def test_credentials_are_renewed(store: Store, tmp_path: Path) -> None:
     namespace = Vending(tmp_path, store.options, "s3://bucket")
     namespace.create_table(CreateTableRequest(id=["t"]), stream(rows(3)))
-    dataset = TableRef.of(namespace, ["t"]).open()
+    dataset = TableRef.in_namespace(namespace, ["t"]).open()
     before = namespace.asked
     assert dataset.to_table().num_rows == 3
     assert namespace.asked > before
@@ -69,7 +69,7 @@ def test_credentials_that_are_not_renewed(store: Store, tmp_path: Path) -> None:
     namespace.create_table(CreateTableRequest(id=["t"]), stream(rows(3)))
     with (
         pytest.raises(PermissionDeniedError, match=r"^table t: no more credentials$"),
-        TableRef.of(namespace, ["t"]).opened() as dataset,
+        TableRef.in_namespace(namespace, ["t"]).dataset() as dataset,
     ):
         namespace.open = False
         dataset.delete("id = 1")

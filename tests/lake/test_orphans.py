@@ -18,9 +18,9 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, Ta
 
 from lancehouse.lake import orphans
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.orphans import Cleaned, cleanup, execute, plan, remove_orphans
-from lancehouse.lake.progress import Progress
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
+from lancehouse.lake.progress import JobProgress
+from lancehouse.lake.versions import list_manifests
 from tests.clients.managed import House, killed_before_the_manifest_is_final, staged
 from tests.lake.folder import rows
 from tests.lake.maintenance import Worn, managing, worn_in, worn_path
@@ -84,7 +84,7 @@ def test_cleaning_up(worn: Worn) -> None:
 
 
 def test_young_versions_stay(worn: Worn) -> None:
-    assert cleanup(worn.ref) == Cleaned(0, 0)
+    assert cleanup(worn.ref) == CleanupResult(0, 0)
     assert len(worn.open().version_refs()) == 6
 
 
@@ -275,7 +275,7 @@ def test_what_is_committed_meanwhile(worn: Worn, branch: str | None) -> None:
     worn.open().create_branch("side")
     written = write_fragments(rows(3, 100), worn.open(), mode="append")
     chunks = list(plan(worn.ref, NOW, no_writers=True))
-    assert sum(orphans.of(chunk).files for chunk in chunks) == 1
+    assert sum(orphans.parse_orphans(chunk).files for chunk in chunks) == 1
     if branch == "new":
         worn.open().create_branch("new")
     table = replace(worn.ref, branch=branch)
@@ -297,7 +297,7 @@ def test_indices_that_only_a_branch_has_left(plain: Worn) -> None:
     plain.open().create_branch("side")
     plain.open().drop_index("id_idx")
     cleanup(plain.ref, NOW)
-    [*old, _] = manifests(plain.ref).values()
+    [*old, _] = list_manifests(plain.ref).values()
     for file in old:  # pylance 14 keeps what a branch came from, but not every writer does
         (plain.folder / file).unlink()
     age(plain)
@@ -326,7 +326,7 @@ def add(main: lance.LanceDataset, branch: str | None = None) -> None:
 def noted(table: Worn, job: str, key: str = "a.parquet") -> str:
     """Have a job write a data file and take note of it; the file."""
     [written] = write_fragments(rows(3, 100), str(table.folder), mode="append")
-    Progress(str(table.folder), {}, job).put(key, [json.dumps(written.to_json())])
+    JobProgress(str(table.folder), {}, job).record(key, [json.dumps(written.to_json())])
     return f"data/{written.files[0].path}"
 
 
@@ -335,21 +335,21 @@ def test_jobs_that_can_go_on(plain: Worn) -> None:
     age(plain)
     second = noted(plain, "ingest", "b.parquet")
     assert remove_orphans(plain.ref).files == 0, "its last note is young, so all that it noted stays"
-    assert len(Progress(str(plain.folder), {}, "ingest").done()) == 2
+    assert len(JobProgress(str(plain.folder), {}, "ingest").read_records()) == 2
     age(plain)
     names = remove_orphans(plain.ref, dry_run=True).names
     assert [name.startswith("_lancehouse/jobs/ingest/") for name in names] == [True, True, False, False]
     assert set(remove_orphans(plain.ref).names) == {*names} >= {first, second}
-    assert Progress(str(plain.folder), {}, "ingest").done() == {}
+    assert JobProgress(str(plain.folder), {}, "ingest").read_records() == {}
     assert not {first, second} & everything(plain)
     assert remove_orphans(plain.ref).files == 0
 
 
 def test_a_file_of_two_jobs(plain: Worn) -> None:
     file = noted(plain, "dead")
-    [pieces] = Progress(str(plain.folder), {}, "dead").done().values()
+    [pieces] = JobProgress(str(plain.folder), {}, "dead").read_records().values()
     age(plain)
-    Progress(str(plain.folder), {}, "alive").put("a.parquet", pieces)
+    JobProgress(str(plain.folder), {}, "alive").record("a.parquet", pieces)
     assert [name.split("/")[2] for name in remove_orphans(plain.ref).names] == ["dead"]
     assert file in everything(plain)
 
@@ -374,7 +374,7 @@ def test_a_job_that_is_resumed_keeps_its_files(plain: Worn) -> None:
     age(plain)
     stray = write_fragments(rows(1), str(plain.folder), mode="append")
     age(plain)
-    Progress(str(plain.folder), {}, "ingest").put("b.parquet", [])
+    JobProgress(str(plain.folder), {}, "ingest").record("b.parquet", [])
     chunks = list(plan(plain.ref))
     assert [json.loads(chunk)["over"] for chunk in chunks] == [[]]
     assert [execute(plain.ref, chunk).names for chunk in chunks] == [(f"data/{stray[0].files[0].path}",)]

@@ -19,7 +19,7 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse.lake import parquet, windows
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.parquet import Version
+from lancehouse.lake.parquet import VersionExporter
 from tests.lake.icebergs import sample, scan, seen
 from tests.schema.storable import LEGACY_BLOB, STORABLE, label
 
@@ -44,8 +44,8 @@ class Nowhere:
 
 def export(
     folder: Path, dataset: Any, ids: set[int] | None = None, confinement: Confinement | None = None
-) -> tuple[Version, list[str]]:
-    version = Version.open(TableRef(dataset.uri, version=dataset.version, confinement=confinement))
+) -> tuple[VersionExporter, list[str]]:
+    version = VersionExporter.open(TableRef(dataset.uri, version=dataset.version, confinement=confinement))
     paths = []
     for fragment in version.fragments:
         path = folder / f"{fragment.id}.parquet"
@@ -98,10 +98,10 @@ def test_rows_are_those_of_lance_after_the_mapping(tmp_path: Path, field: pa.Fie
 
 def test_columns_are_found_by_id_whatever_their_name_was(tmp_path: Path) -> None:
     dataset = lance.write_dataset(pa.table({"id": [1, 2], "a": ["x", "y"], "b": [0, 0]}), tmp_path / "t")
-    before = Version.open(TableRef(dataset.uri, version=1))
+    before = VersionExporter.open(TableRef(dataset.uri, version=1))
     dataset.alter_columns({"path": "a", "name": "c"})
     dataset.drop_columns(["b"])
-    now = Version.open(TableRef(dataset.uri))
+    now = VersionExporter.open(TableRef(dataset.uri))
     assert [column["id"] for column in now.schema["fields"]] == [1, 2]
     path = tmp_path / "old.parquet"
     with path.open("wb") as sink:
@@ -111,12 +111,12 @@ def test_columns_are_found_by_id_whatever_their_name_was(tmp_path: Path) -> None
 
 def test_a_fragment_has_another_digest_when_its_rows_are_others(tmp_path: Path) -> None:
     dataset = lance.write_dataset(pa.table({"id": [1, 2]}), tmp_path / "t")
-    (first,) = Version.open(TableRef(dataset.uri)).fragments
+    (first,) = VersionExporter.open(TableRef(dataset.uri)).fragments
     lance.write_dataset(pa.table({"id": [3]}), tmp_path / "t", mode="append")
-    same, added = Version.open(TableRef(dataset.uri)).fragments
+    same, added = VersionExporter.open(TableRef(dataset.uri)).fragments
     dataset = lance.dataset(tmp_path / "t")
     dataset.delete("id = 1")
-    fewer, _ = Version.open(TableRef(dataset.uri)).fragments
+    fewer, _ = VersionExporter.open(TableRef(dataset.uri)).fragments
     assert same == first
     assert len({first.digest, added.digest, fewer.digest}) == 3
 
@@ -127,8 +127,8 @@ def test_a_fragment_has_another_digest_when_its_rows_are_others(tmp_path: Path) 
 def test_whether_a_fragment_holds_a_row(tmp_path: Path, condition: str, expected: list[bool]) -> None:
     dataset = lance.write_dataset(pa.table({"id": range(20)}), tmp_path / "t", max_rows_per_file=10)
     dataset.delete("id = 1")
-    version = Version.open(TableRef(dataset.uri))
-    assert [version.holds(fragment.id, condition) for fragment in version.fragments] == expected
+    version = VersionExporter.open(TableRef(dataset.uri))
+    assert [version.has_matching_row(fragment.id, condition) for fragment in version.fragments] == expected
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_rows_in_windows_are_those_of_one_scan(
         assert part_of(version, part)["id"].to_pylist() == own[part.start : part.stop]
 
 
-def part_of(version: Version, rows: range) -> pa.Table:
+def part_of(version: VersionExporter, rows: range) -> pa.Table:
     sink = BytesIO()
     assert version.write(version.fragments[0], {1, 2}, rows, sink) == len(rows)
     return pq.read_table(BytesIO(sink.getvalue()))
@@ -172,13 +172,13 @@ def test_blobs_are_read_a_few_at_a_time(
 ) -> None:
     monkeypatch.setattr(windows, "WINDOW_BYTES", 250)
     scans: list[range] = []
-    scan = windows.scan
+    scan = windows.scan_rows
 
     def counted(fragment: Any, names: list[str], rows: range, *more: Any) -> Iterator[pa.RecordBatch]:
         scans.append(rows)
         return scan(fragment, names, rows, *more)
 
-    monkeypatch.setattr(windows, "scan", counted)
+    monkeypatch.setattr(windows, "scan_rows", counted)
     values = [bytes([i]) * size for i, size in enumerate([100, 100, 100, 900, 0, 100])]
     blobs: Any = pa.array(values, pa.large_binary()) if shape == "legacy" else blob_array(values)
     field: Any = LEGACY_BLOB if shape == "legacy" else blob_field("b")
@@ -188,7 +188,7 @@ def test_blobs_are_read_a_few_at_a_time(
     dataset = lance.write_dataset(
         table, tmp_path / "t", data_storage_version="2.1" if shape == "legacy" else "2.2", max_rows_per_file=6
     )
-    monkeypatch.setattr(Version, "row_bytes", lambda *_: 1)
+    monkeypatch.setattr(VersionExporter, "row_bytes", lambda *_: 1)
     dataset.delete("id = 1")
     _, (path,) = export(tmp_path, dataset, confinement=confinement)
     read = pq.read_table(unquote(path.removeprefix("file://")))[field.name].to_pylist()
@@ -201,7 +201,7 @@ def test_a_file_ends_early_where_there_is_much_in_its_rows(tmp_path: Path, monke
     monkeypatch.setattr(parquet, "FILE_BYTES", 5000)
     monkeypatch.setattr(windows, "BATCH_ROWS", 10)
     dataset = lance.write_dataset(pa.table({"id": range(2000)}), tmp_path / "t")
-    version = Version.open(TableRef(dataset.uri))
+    version = VersionExporter.open(TableRef(dataset.uri))
     sink = BytesIO()
     written = version.write(version.fragments[0], {1}, range(100, 2000), sink)
     assert 5000 / 8 <= written < 1900

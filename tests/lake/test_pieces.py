@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lancehouse.lake import pieces
-from lancehouse.lake.pieces import Plain, batches
+from lancehouse.lake.pieces import PlainScan, read_batches
 
 
 @pytest.fixture(autouse=True)
@@ -54,18 +54,18 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 SCANS = {
-    "all": Plain(),
-    "limit": Plain(limit=400),
-    "limit of one": Plain(limit=1),
-    "offset": Plain(offset=299),
-    "offset and limit": Plain(limit=20, offset=295),
-    "offset beyond the end": Plain(offset=5000),
-    "filter": Plain("word = 'word 3'"),
-    "filter, limit and offset": Plain("word = 'word 3'", 25, 7),
-    "filter, offset beyond the end": Plain("word = 'word 3'", offset=5000),
-    "filter of nothing": Plain("word = 'missing'"),
-    "filter of most": Plain("id > 5"),
-    "filter of two columns": Plain("id > 305 AND word = 'word 1'"),
+    "all": PlainScan(),
+    "limit": PlainScan(limit=400),
+    "limit of one": PlainScan(limit=1),
+    "offset": PlainScan(offset=299),
+    "offset and limit": PlainScan(limit=20, offset=295),
+    "offset beyond the end": PlainScan(offset=5000),
+    "filter": PlainScan("word = 'word 3'"),
+    "filter, limit and offset": PlainScan("word = 'word 3'", 25, 7),
+    "filter, offset beyond the end": PlainScan("word = 'word 3'", offset=5000),
+    "filter of nothing": PlainScan("word = 'missing'"),
+    "filter of most": PlainScan("id > 5"),
+    "filter of two columns": PlainScan("id > 305 AND word = 'word 1'"),
 }
 COLUMNS: dict[str, dict[str, Any]] = {
     "all": {"columns": None},
@@ -77,16 +77,16 @@ COLUMNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("arguments", COLUMNS.values(), ids=COLUMNS)
 @pytest.mark.parametrize("scan", SCANS.values(), ids=SCANS)
-def test_pieces_are_the_whole(dataset: lance.LanceDataset, scan: Plain, arguments: dict[str, Any]) -> None:
+def test_pieces_are_the_whole(dataset: lance.LanceDataset, scan: PlainScan, arguments: dict[str, Any]) -> None:
     whole = dataset.scanner(filter=scan.filter, limit=scan.limit, offset=scan.offset or None, **arguments)
-    found = list(batches(dataset, scan, arguments))
+    found = list(read_batches(dataset, scan, arguments))
     assert pa.Table.from_batches(found, whole.projected_schema).to_pylist() == whole.to_table().to_pylist()
 
 
 def test_an_empty_table(tmp_path: Path) -> None:
     dataset = lance.write_dataset(rows(0, 3).slice(0, 0), tmp_path / "t.lance")
-    assert list(batches(dataset, Plain(), {"columns": None})) == []
-    assert list(batches(dataset, Plain("id > 1"), {"columns": None})) == []
+    assert list(read_batches(dataset, PlainScan(), {"columns": None})) == []
+    assert list(read_batches(dataset, PlainScan("id > 1"), {"columns": None})) == []
 
 
 def test_pieces_are_as_large_as_rows_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_pieces_are_as_large_as_rows_allow(tmp_path: Path, monkeypatch: pytest.M
         return scanner(**arguments)
 
     monkeypatch.setattr(dataset, "scanner", watched)
-    found = list(batches(dataset, Plain(), {"columns": None}))
+    found = list(read_batches(dataset, PlainScan(), {"columns": None}))
     assert sum(batch.num_rows for batch in found) == sum(seen) == 2000
     assert max(seen[1:]) == min(seen[1:-1]) == 1024 // 112  # of an id, an offset and a text
     assert max(batch.nbytes for batch in found) < 2048

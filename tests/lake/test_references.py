@@ -24,7 +24,7 @@ from lance_namespace import (
     UpdateTableTagRequest,
 )
 
-from lancehouse.paging import token_after
+from lancehouse.paging import encode_token
 from tests.lake.folder import FolderNamespace
 
 Both = tuple[LanceNamespace, list[str]]
@@ -104,7 +104,7 @@ def test_pages(ours: FolderNamespace, table: list[str]) -> None:
             break
     assert seen == ["a", "b", "c", "d", "e"]
     ours.delete_table_tag(DeleteTableTagRequest(id=table, tag="b"))
-    after = ListTableTagsRequest(id=table, page_token=token_after("b"))
+    after = ListTableTagsRequest(id=table, page_token=encode_token("b"))
     assert list(ours.list_table_tags(after).tags) == ["c", "d", "e"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from lance_namespace.errors import PermissionDeniedError
 
 from lancehouse.lake.dataset import exists
-from lancehouse.lake.removal import drop, is_ours
+from lancehouse.lake.removal import is_table_file, remove_dataset
 from tests.lake.folder import rows
 from tests.lake.store import Store
 
@@ -48,16 +48,16 @@ def test_drop(tmp_path: Path, form: str) -> None:
         (place / file).write_text("x")
     (tmp_path / "sibling").write_text("stays")
     location = form.format(place)
-    drop(location, metadata=True)
+    remove_dataset(location, metadata=True)
     assert not place.exists()
     assert (tmp_path / "sibling").exists()
-    drop(location, metadata=True)
+    remove_dataset(location, metadata=True)
 
 
 def test_drop_of_a_table_whose_first_rows_were_never_committed(tmp_path: Path) -> None:
     (tmp_path / "t" / "data").mkdir(parents=True)
     (tmp_path / "t" / ".lance-reserved").touch()
-    drop(str(tmp_path / "t"))
+    remove_dataset(str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 
 
@@ -68,14 +68,14 @@ def test_drop_leaves_what_is_not_ours(tmp_path: Path) -> None:
         (place / file).parent.mkdir(exist_ok=True)
         (place / file).write_text("x")
     (place / "empty").mkdir()
-    drop(str(place), metadata=True)
+    remove_dataset(str(place), metadata=True)
     assert {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()} == set(THEIRS)
     assert (place / "empty").is_dir()
     assert not exists(str(place))
 
 
 def test_drop_of_an_empty_folder_leaves_it(tmp_path: Path) -> None:
-    drop(str(tmp_path))
+    remove_dataset(str(tmp_path))
     assert tmp_path.is_dir()
 
 
@@ -85,17 +85,17 @@ def test_drop_in_a_store(store: Store) -> None:
     lance.write_dataset(rows(3), "s3://bucket/a/t2", storage_options=store.options)
     store.objects |= {f"a/t/{file}": b"x" for file in (*THEIRS, *ICEBERG)}
     neighbours = {key for key in store.objects if key.startswith("a/t2/")}
-    drop("s3://bucket/a/t", store.options, metadata=True)
+    remove_dataset("s3://bucket/a/t", store.options, metadata=True)
     assert set(store.objects) == neighbours | {f"a/t/{file}" for file in THEIRS}
-    drop("s3://bucket/a/t", store.options, metadata=True)
-    drop("s3://bucket/none", store.options)
+    remove_dataset("s3://bucket/a/t", store.options, metadata=True)
+    remove_dataset("s3://bucket/none", store.options)
 
 
 def test_drop_that_is_refused(store: Store) -> None:
     lance.write_dataset(rows(3), "s3://bucket/t", storage_options=store.options)
     store.refusal = (403, "AccessDenied")
     with pytest.raises(PermissionDeniedError):
-        drop("s3://bucket/t", store.options)
+        remove_dataset("s3://bucket/t", store.options)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +112,18 @@ def test_drop_that_is_refused(store: Store) -> None:
     ],
 )
 def test_files_of_others(file: str) -> None:
-    assert not is_ours(file, ["main", "a/b"], metadata=True)
+    assert not is_table_file(file, ["main", "a/b"], metadata=True)
 
 
 @pytest.mark.parametrize("branches", [["a", "a/b"], ["a/b", "a"]])
 def test_a_branch_below_another(branches: list[str]) -> None:
-    assert is_ours("tree/a/b/data/1.lance", branches)
-    assert is_ours("tree/a/data/1.lance", branches)
+    assert is_table_file("tree/a/b/data/1.lance", branches)
+    assert is_table_file("tree/a/data/1.lance", branches)
 
 
 def test_metadata_is_removed_only_where_the_catalog_wrote_it() -> None:
-    assert [is_ours(file) for file in ICEBERG] == [False] * len(ICEBERG)
-    assert [is_ours(file, metadata=True) for file in ICEBERG] == [True] * len(ICEBERG)
+    assert [is_table_file(file) for file in ICEBERG] == [False] * len(ICEBERG)
+    assert [is_table_file(file, metadata=True) for file in ICEBERG] == [True] * len(ICEBERG)
 
 
 def test_datasets_below_the_dropped_one_stay(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_datasets_below_the_dropped_one_stay(tmp_path: Path) -> None:
     below = [place / "data" / "other.lance", place / "tree" / "second"]
     for path in (place, *below):
         fill(str(path))
-    drop(str(place))
+    remove_dataset(str(place))
     assert not exists(str(place))
     assert [lance.dataset(str(path)).count_rows() for path in below] == [1, 1]
 
@@ -140,5 +140,5 @@ def test_a_second_try_finds_the_branches(tmp_path: Path) -> None:
     place = tmp_path / "t"
     fill(str(place))
     shutil.rmtree(place / "_versions")
-    drop(str(place))
+    remove_dataset(str(place))
     assert not place.exists()

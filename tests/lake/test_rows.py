@@ -48,7 +48,7 @@ from lance_namespace_urllib3_client.models.query_table_request_vector import Que
 
 from lancehouse.lake import fragments
 from lancehouse.lake.dataset import exists
-from lancehouse.lake.rows import duration, explain_existing
+from lancehouse.lake.rows import explain_existing, parse_duration
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import Store
 
@@ -389,13 +389,13 @@ def test_merge_what_cannot_be(
     ("text", "seconds"), [("30s", 30), ("5m", 300), ("100ms", 0.1), ("1.5s", 1.5), ("1m30s", 90), ("2h", 7200)]
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert duration(text) == timedelta(seconds=seconds)
+    assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "30", "s", "1 day", "-1s", "1s later"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InvalidInputError):
-        duration(text)
+        parse_duration(text)
 
 
 # update, delete, count

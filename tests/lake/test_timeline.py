@@ -25,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_versions_with_what_made_them(place: Path) -> None:
-    made = timeline.read(TableRef(str(place)), [4, 3, 2, 1])
+    made = timeline.read_versions(TableRef(str(place)), [4, 3, 2, 1])
     assert [(each.version, each.operation, each.rows) for each in made] == [
         (4, "CreateIndex", 18),
         (3, "Delete", 18),
@@ -38,27 +38,27 @@ def test_versions_with_what_made_them(place: Path) -> None:
 
 
 def test_one_that_is_gone_is_left_out(place: Path) -> None:
-    assert [each.version for each in timeline.read(TableRef(str(place)), [9, 2])] == [2]
+    assert [each.version for each in timeline.read_versions(TableRef(str(place)), [9, 2])] == [2]
 
 
 def test_tags_and_branches(place: Path) -> None:
-    refs = timeline.refs(TableRef(str(place)))
+    refs = timeline.read_refs(TableRef(str(place)))
     assert (dict(refs.tags), dict(refs.branches)) == ({"two": (None, 2)}, {"side": (None, 2)})
 
 
 def test_layout(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = layout.read(TableRef(str(place)))
+    told = layout.read_layout(TableRef(str(place)))
     assert [(each.id, each.rows, each.deleted, each.files) for each in told.fragments] == [(0, 9, 1, 1), (1, 9, 1, 1)]
     assert (told.count, told.rows, told.deleted) == (2, 18, 2)
     assert [name for name, _ in told.columns] == ["id", "text"]
     assert all(size > 0 for _, size in told.columns)
-    monkeypatch.setattr(layout, "SHOWN", 1)
-    monkeypatch.setattr(layout, "MEASURED", 1)
-    cut = layout.read(TableRef(str(place)))
+    monkeypatch.setattr(layout, "MAX_LISTED", 1)
+    monkeypatch.setattr(layout, "MAX_MEASURED", 1)
+    cut = layout.read_layout(TableRef(str(place)))
     assert (len(cut.fragments), cut.count, cut.columns) == (1, 2, [])
 
 
 def test_summary(place: Path) -> None:
-    told = layout.summary(TableRef(str(place)))
+    told = layout.read_summary(TableRef(str(place)))
     assert (told.version, told.rows, told.fragments, told.deleted, told.indices) == (4, 18, 2, 2, 1)
-    assert layout.summary(TableRef(str(place), version=1)).rows == 10
+    assert layout.read_summary(TableRef(str(place), version=1)).rows == 10

@@ -33,8 +33,8 @@ from lance_namespace import (
     UpdateTableSchemaMetadataRequest,
 )
 
-from lancehouse.lake.versions import millis
-from lancehouse.paging import token_after
+from lancehouse.lake.versions import to_millis
+from lancehouse.paging import encode_token
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import Store
 
@@ -83,8 +83,10 @@ def test_pages(ours_with_history: FolderNamespace, table: list[str]) -> None:
     first = ours_with_history.list_table_versions(ListTableVersionsRequest(id=table, limit=2))
     assert first.page_token is not None
     assert listed(ours_with_history, table, limit=2, page_token=first.page_token) == [3, 4]
-    assert listed(ours_with_history, table, descending=True, page_token=token_after(3)) == [2, 1]
-    last = ours_with_history.list_table_versions(ListTableVersionsRequest(id=table, limit=2, page_token=token_after(4)))
+    assert listed(ours_with_history, table, descending=True, page_token=encode_token(3)) == [2, 1]
+    last = ours_with_history.list_table_versions(
+        ListTableVersionsRequest(id=table, limit=2, page_token=encode_token(4))
+    )
     assert ([each.version for each in last.versions], last.page_token) == ([5], None)
     with pytest.raises(InvalidInputError):
         listed(ours_with_history, table, page_token="zz")
@@ -257,4 +259,4 @@ def test_a_time_is_in_the_millisecond_that_history_tells() -> None:
     for ms in range(2_150_000_000_000, 2_150_000_001_000):
         told = datetime.fromtimestamp(ms / 1000, UTC)
         local = told.astimezone().replace(tzinfo=None)
-        assert {ms} == {millis(told), millis(local), millis(told + timedelta(microseconds=999))}
+        assert {ms} == {to_millis(told), to_millis(local), to_millis(told + timedelta(microseconds=999))}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lancehouse.lake import watch as watching
-from lancehouse.lake.watch import SETTLED_NS, Watch, watch
+from lancehouse.lake.watch import SETTLED_NS, FolderWatch, start_watch
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
@@ -22,10 +22,10 @@ def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
     return lance.write_dataset(ROWS, at, mode="append")
 
 
-def settled(location: str, **more: bool) -> Watch:
+def settled(location: str, **more: bool) -> FolderWatch:
     """Wait until the dataset can be watched."""
     deadline = time.monotonic() + 10
-    while (found := watch(location, **more)) is None:
+    while (found := start_watch(location, **more)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found
@@ -115,8 +115,8 @@ def test_sees_what_was_not_there(tmp_path: Path, before: Change, first: Change) 
 def test_what_changed_just_now_is_not_trusted(location: str) -> None:
     settled(location)
     append(location)
-    assert watch(location) is None
-    assert watch(f"file://{location.replace(' ', '%20')}") is None
+    assert start_watch(location) is None
+    assert start_watch(f"file://{location.replace(' ', '%20')}") is None
     assert settled(location).is_unchanged()
     changed = (Path(location) / "_versions").stat().st_ctime_ns
     assert time.time_ns() - changed > SETTLED_NS
@@ -128,7 +128,7 @@ def test_two_changes_in_one_tick(tmp_path: Path) -> None:
     versions.mkdir()
     for n in range(2_000):
         (versions / "x").write_text("")
-        watched = watch(str(tmp_path))
+        watched = start_watch(str(tmp_path))
         (versions / "x").rename(versions / f"{n}.manifest")
         assert watched is None or not watched.is_unchanged()
 
@@ -164,15 +164,15 @@ def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: s
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTINFO.strip())
     monkeypatch.setattr(watching, "MOUNTS", mounts)
-    assert watching._kind(Path(folder)) == kind
+    assert watching._file_system_type(Path(folder)) == kind
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/t", "gs://bucket/t", "az://container/t"])
 def test_object_stores_cannot_be_watched(location: str) -> None:
-    assert watch(location) is None
+    assert start_watch(location) is None
 
 
 def test_network_disks_cannot_be_watched(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settled(location)
     monkeypatch.setitem(watching._DEVICES, Path(location).stat().st_dev, False)
-    assert watch(location) is None
+    assert start_watch(location) is None

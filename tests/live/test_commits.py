@@ -31,9 +31,9 @@ from pyiceberg.catalog.rest import RestCatalog
 
 import lancehouse
 from lancehouse.clients.iceberg import IcebergNamespace
-from lancehouse.clients.management import IN_STEP_EVERY
+from lancehouse.clients.management import SYNC_EVERY
 from lancehouse.lake.dataset import local_folder
-from lancehouse.lake.manifests import Manifests
+from lancehouse.lake.manifests import ManifestStore
 from tests.live import writers
 from tests.live.catalogs import ICEBERG, Catalog, opened
 from tests.live.histories import (
@@ -495,11 +495,11 @@ def test_a_conflict_that_nobody_caused(table: Table, proxy: FaultProxy, way: int
     assert run(writers.visit, table.work(2)) == [0]
 
 
-def full(after: int = 0) -> Callable[[Manifests, str, str], None]:
+def full(after: int = 0) -> Callable[[ManifestStore, str, str], None]:
     """Puts manifests in their place until the store is full."""
-    finish, left = Manifests.finish, after
+    finish, left = ManifestStore.publish, after
 
-    def failing(self: Manifests, staged: str, final: str) -> None:
+    def failing(self: ManifestStore, staged: str, final: str) -> None:
         nonlocal left
         if not self.exists(final):
             if left == 0:
@@ -514,7 +514,7 @@ def full(after: int = 0) -> Callable[[Manifests, str, str], None]:
 def test_storage_fails_after_the_catalogs_yes_to_one(table: Table, monkeypatch: pytest.MonkeyPatch, way: int) -> None:
     writer = Writer(table.work(1))
     with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "finish", full())
+        patch.setattr(ManifestStore, "publish", full())
         assert writer.append(way) == ACKNOWLEDGED  # committed: the next reader puts the manifest in its place
     history = table.history()
     assert violations(history) == []
@@ -680,9 +680,9 @@ def test_killed_in_a_transaction_of_several_versions(three: list[Table]) -> None
     doubled = replace(work_on([first, first, second], 1), dies_at=UNFINISHED)
     assert run(writers.transact, doubled) == [BY_POINT]
     writer = Writer(first.work(2))
-    for _ in range(IN_STEP_EVERY):
+    for _ in range(SYNC_EVERY):
         assert writer.append() == ACKNOWLEDGED
-    assert first.manifests() == set(range(1, IN_STEP_EVERY + 4))
+    assert first.manifests() == set(range(1, SYNC_EVERY + 4))
     assert set(first.snapshots()) == first.manifests()
     assert first.staged() == set()
     assert (first.open().checkout_version(2).count_rows(), second.open().count_rows()) == (4, 4)
@@ -752,7 +752,7 @@ def test_storage_fails_after_the_catalogs_yes(three: list[Table], monkeypatch: p
     """The transaction is made, whatever becomes of the manifests; the next reader puts them in their place."""
     notes, namespace = work_on(three, 1).client()
     with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "finish", full(after=good))
+        patch.setattr(ManifestStore, "publish", full(after=good))
         add_to_all(namespace, notes, [table.id for table in three], (KEYS_OF_ONE, 1, 1))
     assert {len(history.versions) for history in check_whole(three).values()} == {2}
 

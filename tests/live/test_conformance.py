@@ -22,9 +22,9 @@ from click.testing import CliRunner
 from lancehouse.cli.conformance import LARGE, SMALL
 from lancehouse.cli.main import main
 from lancehouse.conformance.checks import AREAS
-from lancehouse.conformance.results import Outcome, Report
+from lancehouse.conformance.results import CheckOutcome, ConformanceReport
 from lancehouse.conformance.runner import run
-from lancehouse.conformance.target import Target, parse_property
+from lancehouse.conformance.target import ConformanceTarget, parse_property
 from lancehouse.identifiers import parse_levels
 from tests.live.catalogs import ICEBERG, POLARIS, UNITY, Catalog, Shared, opened
 
@@ -52,8 +52,8 @@ NOT_CHECKED: dict[str, set[str]] = {
 LIVE = {"LANCEHOUSE_TEST_ICEBERG": ICEBERG, "LANCEHOUSE_TEST_POLARIS": POLARIS, "LANCEHOUSE_TEST_UNITY": UNITY}
 
 
-def checks(report: Report, outcome: Outcome) -> dict[str, str]:
-    return {result.check: result.seen for result in report.of(outcome)}
+def checks(report: ConformanceReport, outcome: CheckOutcome) -> dict[str, str]:
+    return {result.check: result.seen for result in report.with_outcome(outcome)}
 
 
 def test_every_client(catalog: Catalog, shared: Shared, tmp_path: Path, soak: bool) -> None:
@@ -63,12 +63,12 @@ def test_every_client(catalog: Catalog, shared: Shared, tmp_path: Path, soak: bo
     if catalog.name == "iceberg-lancehouse":  # and so does this one
         tables = str(shared.served.location / "tables")
     entries = LARGE if soak else SMALL
-    report = run(Target(catalog.impl, catalog.properties, catalog.parent, root=tables, entries=entries))
-    assert checks(report, Outcome.FAILS) == {}
+    report = run(ConformanceTarget(catalog.impl, catalog.properties, catalog.parent, root=tables, entries=entries))
+    assert checks(report, CheckOutcome.FAILS) == {}
     assert (report.ok, report.trouble) == (True, [])
     assert {result.area for result in report.results} == set(AREAS)
-    assert set(checks(report, Outcome.UNSUPPORTED)) == UNSUPPORTED[catalog.name]
-    assert set(checks(report, Outcome.SKIPPED)) == NOT_CHECKED[catalog.name]
+    assert set(checks(report, CheckOutcome.UNSUPPORTED)) == UNSUPPORTED[catalog.name]
+    assert set(checks(report, CheckOutcome.SKIPPED)) == NOT_CHECKED[catalog.name]
     for folder in (tmp_path, shared.served.location / "tables"):
         assert [file for file in folder.rglob("*") if file.is_file()] == []
 
@@ -78,10 +78,10 @@ def test_live_server(variable: str, soak: bool) -> None:
     if not os.environ.get(variable):
         pytest.skip(f"no live server: set {variable} to its properties, such as endpoint=…,parent=…")
     properties, parent, location = given(os.environ[variable])
-    report = run(Target(LIVE[variable], properties, parent, root=location, entries=LARGE if soak else SMALL))
-    assert checks(report, Outcome.FAILS) == {}
+    report = run(ConformanceTarget(LIVE[variable], properties, parent, root=location, entries=LARGE if soak else SMALL))
+    assert checks(report, CheckOutcome.FAILS) == {}
     assert (report.ok, report.trouble) == (True, [])
-    assert set(checks(report, Outcome.UNSUPPORTED)) <= RENAMES
+    assert set(checks(report, CheckOutcome.UNSUPPORTED)) <= RENAMES
 
 
 def given(text: str) -> tuple[dict[str, str], tuple[str, ...], str | None]:

@@ -26,9 +26,9 @@ from lance_namespace_urllib3_client.models.identity import Identity
 
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Principals
-from lancehouse.conformance.results import Outcome
+from lancehouse.conformance.results import CheckOutcome
 from lancehouse.conformance.runner import run
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.store.database import Database
 from tests.live.gateways import (
     ALL,
@@ -77,9 +77,11 @@ def test_the_suite_holds_through_the_gateway(
     gateway: Served, tmp_path: Path, backend: str, parent: tuple[str, ...], unsupported: set[str]
 ) -> None:
     root = gateway.location / "tables" if backend == "main" else tmp_path
-    report = run(Target("rest", {"uri": f"{gateway.uri}/lance/{backend}"}, parent, root=str(root), entries=12))
-    assert {result.check for result in report.of(Outcome.FAILS)} == OF_THE_CLIENT
-    assert {result.check for result in report.of(Outcome.UNSUPPORTED)} == NOT_IN_THE_CLIENT | unsupported
+    report = run(
+        ConformanceTarget("rest", {"uri": f"{gateway.uri}/lance/{backend}"}, parent, root=str(root), entries=12)
+    )
+    assert {result.check for result in report.with_outcome(CheckOutcome.FAILS)} == OF_THE_CLIENT
+    assert {result.check for result in report.with_outcome(CheckOutcome.UNSUPPORTED)} == NOT_IN_THE_CLIENT | unsupported
     assert report.trouble == []
 
 
@@ -87,13 +89,13 @@ def test_the_suite_holds_through_the_gateway(
 def test_a_folder_has_no_faults_that_it_has_not_by_itself(gateway: Served, tmp_path: Path) -> None:
     """Lance's `dir` has many; what our code does in its place heals some."""
 
-    def faults(target: Target) -> set[str]:
+    def faults(target: ConformanceTarget) -> set[str]:
         report = run(target)
         assert report.trouble == []
-        return {result.check for result in report.of(Outcome.FAILS)}
+        return {result.check for result in report.with_outcome(CheckOutcome.FAILS)}
 
-    alone = faults(Target("dir", {"root": str(tmp_path)}, root=str(tmp_path), entries=12))
-    behind = faults(Target("rest", {"uri": f"{gateway.uri}/lance/folder"}, root=str(tmp_path), entries=12))
+    alone = faults(ConformanceTarget("dir", {"root": str(tmp_path)}, root=str(tmp_path), entries=12))
+    behind = faults(ConformanceTarget("rest", {"uri": f"{gateway.uri}/lance/folder"}, root=str(tmp_path), entries=12))
     assert behind < alone | OF_THE_CLIENT
 
 

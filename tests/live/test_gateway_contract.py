@@ -13,7 +13,7 @@ import schemathesis
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-from lancehouse.gateway.operations import OPERATIONS, Answer
+from lancehouse.gateway.operations import OPERATIONS, ResponseEncoding
 from tests.live.contracts import MODES, SPECS, keep_to_it, needs_specs, operations_of, read_document
 from tests.live.gateways import post, send, stream
 from tests.servers.lancehouse import Served
@@ -24,7 +24,7 @@ DOCUMENT = "lance-rest-namespace-0.11.1.yaml"
 ARROW = "application/vnd.apache.arrow.stream"
 ALSO = {406: "UnsupportedOperationErrorResponse", 409: "ConflictErrorResponse", 429: "ServiceUnavailableErrorResponse"}
 """Answers that the specification's table of errors allows everywhere, and its document forgets in places."""
-BARE = {each.name for each in OPERATIONS if each.answer is Answer.NOTHING}
+BARE = {each.name for each in OPERATIONS if each.response is ResponseEncoding.NOTHING}
 
 ROWS = pa.table(
     {

@@ -18,7 +18,7 @@ from lance_namespace import DeclareTableRequest, DescribeTableRequest, DropTable
 from pyiceberg.catalog.rest import RestCatalog
 
 import lancehouse
-from lancehouse.lake.manifests import Manifests
+from lancehouse.lake.manifests import ManifestStore
 from tests.live.catalogs import ICEBERG
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
@@ -136,7 +136,7 @@ def test_a_manifest_that_its_writer_left_staged(
     ours.declare_table(DeclareTableRequest(id=docs, properties={"managed_by": "impl"}))
     lance.write_dataset(ROWS, namespace_client=ours, table_id=docs, mode="append")
     with monkeypatch.context() as dying:
-        dying.setattr(Manifests, "finish", lambda *_: pytest.fail("the writer died"))
+        dying.setattr(ManifestStore, "publish", lambda *_: pytest.fail("the writer died"))
         with pytest.raises(BaseException, match=r"died|unknown"):
             lance.write_dataset(ROWS, namespace_client=ours, table_id=docs, mode="append")
     another = pickle.loads(pickle.dumps(ours))

@@ -32,10 +32,10 @@ from lance_namespace.errors import LanceNamespaceError
 
 import lancehouse
 from lancehouse.clients.iceberg import IcebergNamespace
-from lancehouse.clients.snapshots import Staged
+from lancehouse.clients.snapshots import StagedVersion
 from lancehouse.clients.transport import Reply, Transport
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.manifests import Manifests
+from lancehouse.lake.manifests import ManifestStore
 from tests.live.histories import (
     ACKNOWLEDGED,
     APPEND,
@@ -117,23 +117,23 @@ class NotingNamespace(IcebergNamespace):
         """How often it passes the point where it dies."""
         self._commits = False
 
-    def offer(self, versions: Sequence[Staged]) -> None:
+    def request_commit(self, versions: Sequence[StagedVersion]) -> None:
         """As ever, but for the notes and the danger."""
         for each in versions:
-            self._notes.offer(self.current, each.manifest.transaction, each.staged)
+            self._notes.offer(self.current, each.manifest.transaction_uuid, each.staged_path)
             self.offered = each.manifest.version
         self._commits = True
         self.passes(STAGED)
         try:
-            super().offer(versions)
+            super().request_commit(versions)
         except LanceNamespaceError:
             self._commits = False
             raise
 
-    def complete(self, versions: Sequence[Staged]) -> None:
+    def publish_manifests(self, versions: Sequence[StagedVersion]) -> None:
         """As ever; then the danger is over."""
         try:
-            super().complete(versions)
+            super().publish_manifests(versions)
         finally:
             self._commits = False
 
@@ -148,7 +148,7 @@ class NotingNamespace(IcebergNamespace):
 
 def make_mortal(namespace: NotingNamespace) -> None:
     """Put the points into this process that lie deeper than what a client can override."""
-    send, finish, link = Transport.send, Manifests.finish, Path.hardlink_to
+    send, finish, link = Transport.send, ManifestStore.publish, Path.hardlink_to
 
     def mortal_send(self: Transport, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         reply = send(self, method, url, headers, body)
@@ -156,7 +156,7 @@ def make_mortal(namespace: NotingNamespace) -> None:
             namespace.passes(ACCEPTED)
         return reply
 
-    def mortal_finish(self: Manifests, staged: str, final: str) -> None:
+    def mortal_finish(self: ManifestStore, staged: str, final: str) -> None:
         namespace.passes(UNFINISHED)
         finish(self, staged, final)
 
@@ -166,7 +166,7 @@ def make_mortal(namespace: NotingNamespace) -> None:
 
     for owner, name, mortal in (
         (Transport, "send", mortal_send),
-        (Manifests, "finish", mortal_finish),
+        (ManifestStore, "finish", mortal_finish),
         (Path, "hardlink_to", mortal_link),
     ):
         setattr(owner, name, mortal)

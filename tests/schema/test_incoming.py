@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
-from lancehouse.schema.incoming import from_rows
-from lancehouse.schema.outgoing import to_rows
+from lancehouse.schema.incoming import from_spark_rows
+from lancehouse.schema.outgoing import to_spark_rows
 from tests.schema.rows import batch_of, seen
 from tests.schema.storable import BFLOAT16, BLOB, LEGACY_BLOB, label, schemas
 
@@ -37,7 +37,11 @@ def array_of(element: Any) -> dict[str, Any]:
 def written(type_: Any, values: Any, target: pa.DataType | pa.Field[Any]) -> Any:
     """Values of a Spark type as a column of the table."""
     field = target if isinstance(target, pa.Field) else pa.field("c", target)
-    return from_rows(struct(column(type_)), pa.schema([field])).batch(pa.record_batch([values], names=["c"])).column(0)
+    return (
+        from_spark_rows(struct(column(type_)), pa.schema([field]))
+        .convert_batch(pa.record_batch([values], names=["c"]))
+        .column(0)
+    )
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -45,8 +49,8 @@ def written(type_: Any, values: Any, target: pa.DataType | pa.Field[Any]) -> Any
 def test_there_and_back(schema: pa.Schema, seed: int, skipped: int) -> None:
     assume(len(schema) > 0 and "blob" not in str(schema))
     batch = batch_of(schema, 6, seed).slice(skipped)
-    outgoing = to_rows(schema)
-    back = from_rows(outgoing.struct, schema).batch(outgoing.batch(batch))
+    outgoing = to_spark_rows(schema)
+    back = from_spark_rows(outgoing.struct, schema).convert_batch(outgoing.convert_batch(batch))
     back.validate(full=True)
     assert back.schema.equals(schema, check_metadata=True)
     for position, field in enumerate(schema):
@@ -164,12 +168,12 @@ INNER: pa.DataType = pa.struct([pa.field("a", pa.int8(), nullable=False), pa.fie
 
 def test_columns_are_matched_by_name_and_missing_ones_are_null() -> None:
     table = pa.schema({"id": pa.int64(), "json": pa.json_(), "s": INNER, "v": pa.list_(BFLOAT16, 2)})
-    incoming = from_rows(struct(column(struct(column("long", "a")), "s"), column("long", "id")), table)
+    incoming = from_spark_rows(struct(column(struct(column("long", "a")), "s"), column("long", "id")), table)
     rows = pa.record_batch([pa.array([{"a": 1}, None]), pa.array([1, 2])], names=["s", "id"])
-    made = incoming.batch(rows)
+    made = incoming.convert_batch(rows)
     made.validate(full=True)
     assert made.to_pydict() == {"id": [1, 2], "json": [None] * 2, "s": [{"a": 1, "b": None}, None], "v": [None] * 2}
-    assert incoming.batch(rows.slice(2)).num_rows == 0
+    assert incoming.convert_batch(rows.slice(2)).num_rows == 0
     assert addresses(made.column("id")) == addresses(rows.column("id"))
 
 
@@ -218,7 +222,7 @@ UNFIT: list[tuple[Any, pa.DataType]] = [
 @pytest.mark.parametrize(("type_", "target"), UNFIT, ids=label)
 def test_types_that_do_not_convert(type_: Any, target: pa.DataType) -> None:
     with pytest.raises(TableSchemaValidationError, match=r"column c is .* and cannot become .*: cast it to "):
-        from_rows(struct(column(type_)), pa.schema([("c", target)]))
+        from_spark_rows(struct(column(type_)), pa.schema([("c", target)]))
 
 
 def test_all_that_does_not_fit_is_named_at_once() -> None:
@@ -229,7 +233,7 @@ def test_all_that_does_not_fit_is_named_at_once() -> None:
         column("long", "ID"), column("long", "name"), column(inner, "s"), column("long", "y"), column("long", "y")
     )
     with pytest.raises(TableSchemaValidationError) as caught:
-        from_rows(rows, table)
+        from_spark_rows(rows, table)
     assert str(caught.value).endswith(
         "the rows do not fit the table: column ID is not in the table, which has id; column y is not in the table; "
         "column y is there twice; column id is missing and may not be null; "
@@ -239,6 +243,6 @@ def test_all_that_does_not_fit_is_named_at_once() -> None:
 
 
 def test_it_travels() -> None:
-    incoming = from_rows(struct(column("long")), pa.schema([("c", pa.uint8())]))
+    incoming = from_spark_rows(struct(column("long")), pa.schema([("c", pa.uint8())]))
     rows = pa.record_batch([pa.array([1])], names=["c"])
-    assert pickle.loads(pickle.dumps(incoming)).batch(rows).equals(incoming.batch(rows))
+    assert pickle.loads(pickle.dumps(incoming)).batch(rows).equals(incoming.convert_batch(rows))

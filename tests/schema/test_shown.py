@@ -11,7 +11,16 @@ import pyarrow as pa
 import pytest
 from lance.blob import blob_field
 
-from lancehouse.schema.shown import WHOLE, Cell, Limits, cell, field_json, image_type, kind_of, type_text
+from lancehouse.schema.shown import (
+    WHOLE,
+    Cell,
+    DisplayLimits,
+    field_to_json,
+    format_cell,
+    format_type,
+    image_type,
+    value_kind,
+)
 
 NAN, LONG = float("nan"), "é" * 1000
 
@@ -58,46 +67,48 @@ def one(value: Any, dtype: pa.DataType) -> Any:
     ids=lambda value: str(value)[:40] if isinstance(value, pa.DataType) else "",
 )
 def test_values(value: Any, dtype: pa.DataType, shown: Cell) -> None:
-    found = cell(one(value, dtype))
+    found = format_cell(one(value, dtype))
     assert found == shown
     assert orjson.loads(orjson.dumps(found)) == found, "JSON says the same"
 
 
 def test_extensions() -> None:
     number = uuid.UUID(int=7)
-    assert cell(pa.ExtensionArray.from_storage(pa.uuid(), pa.array([number.bytes], pa.binary(16)))[0]) == str(number)
-    assert cell(pa.ExtensionArray.from_storage(pa.uuid(), pa.array([None], pa.binary(16)))[0]) is None
+    assert format_cell(pa.ExtensionArray.from_storage(pa.uuid(), pa.array([number.bytes], pa.binary(16)))[0]) == str(
+        number
+    )
+    assert format_cell(pa.ExtensionArray.from_storage(pa.uuid(), pa.array([None], pa.binary(16)))[0]) is None
 
 
 def test_what_is_long_or_deep_is_cut() -> None:
     vector = one([0.25] * 500, pa.list_(pa.float32(), 500))
-    assert cell(vector) == {"kind": "vector", "size": 500, "text": "[" + "0.25, " * 8 + "…]"}
-    whole = cell(vector, WHOLE)
+    assert format_cell(vector) == {"kind": "vector", "size": 500, "text": "[" + "0.25, " * 8 + "…]"}
+    whole = format_cell(vector, WHOLE)
     assert isinstance(whole, dict)
     assert json.loads(whole["text"]) == [0.25] * 500
     deep: pa.DataType = pa.int8()
     value: Any = 1
     for _ in range(9):
         deep, value = pa.list_(deep), [value]
-    shown = cell(one(value, deep))
+    shown = format_cell(one(value, deep))
     assert isinstance(shown, dict)
     assert shown["text"] == "[[[[…]]]]"
     wide = one([["x" * 50] * 50] * 50, pa.list_(pa.list_(pa.string())))
-    brief = cell(wide, Limits(text=100))
+    brief = format_cell(wide, DisplayLimits(text=100))
     assert isinstance(brief, dict)
     assert len(brief["text"]) == 101
-    assert isinstance(cell(one("x" * 500_000, pa.string()), WHOLE), dict)
+    assert isinstance(format_cell(one("x" * 500_000, pa.string()), WHOLE), dict)
 
 
 def test_columns() -> None:
     point = pa.struct([pa.field("x", pa.float64(), nullable=False)])
-    told = field_json(pa.field("p", pa.list_(point), metadata={"k": "v"}))
+    told = field_to_json(pa.field("p", pa.list_(point), metadata={"k": "v"}))
     assert (told["type"], told["kind"], told["metadata"]) == ("list<struct<x>>", "list", {"k": "v"})
     assert [(each["name"], each["type"]) for each in told["fields"]] == [("item", "struct<x>")]
     assert told["fields"][0]["fields"][0]["nullable"] is False
-    vector = field_json(pa.field("v", pa.list_(pa.float32(), 128)))
+    vector = field_to_json(pa.field("v", pa.list_(pa.float32(), 128)))
     assert (vector["type"], vector["kind"], vector["size"]) == ("float32[128]", "vector", 128)
-    blob = field_json(blob_field("b"))
+    blob = field_to_json(blob_field("b"))
     assert (blob["type"], blob["kind"], blob["fields"]) == ("blob", "blob", [])
 
 
@@ -120,12 +131,12 @@ def test_columns() -> None:
     ids=str,
 )
 def test_kinds_and_types(dtype: pa.DataType, kind: str, text: str) -> None:
-    assert kind_of(pa.field("c", dtype)) == kind
-    assert type_text(dtype) == text
+    assert value_kind(pa.field("c", dtype)) == kind
+    assert format_type(dtype) == text
 
 
 def test_a_blob_of_the_older_format() -> None:
-    assert kind_of(pa.field("c", pa.large_binary(), metadata={"lance-encoding:blob": "true"})) == "blob"
+    assert value_kind(pa.field("c", pa.large_binary(), metadata={"lance-encoding:blob": "true"})) == "blob"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from lancehouse.schema.iceberg import from_iceberg, to_iceberg
-from lancehouse.schema.values import FIELD_ID, converter
+from lancehouse.schema.values import FIELD_ID, iceberg_converter
 from tests.lake.icebergs import sample, seen
 from tests.schema.storable import schemas
 
@@ -33,10 +33,10 @@ def test_any_schema_goes_through_parquet(schema: pa.Schema, seed: int, skipped: 
     assume(len(schema) > 0 and "blob" not in str(schema))
     batch = pa.record_batch([sample(field, 6, seed) for field in schema], schema=schema).slice(skipped)
     iceberg = to_iceberg(schema)
-    convert = converter(schema, iceberg)
+    convert = iceberg_converter(schema, iceberg)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, convert.schema, store_schema=False) as writer:
-        writer.write_batch(convert.batch(batch))
+        writer.write_batch(convert.convert_batch(batch))
     read = pq.read_table(sink)
     for position, field in enumerate(schema):
         expected = repr(seen(batch.column(position)))
@@ -58,7 +58,7 @@ def test_every_field_has_its_id() -> None:
     )
     iceberg = to_iceberg(schema)
     sink = io.BytesIO()
-    convert = converter(schema, iceberg)
+    convert = iceberg_converter(schema, iceberg)
     pq.write_table(convert.schema.empty_table(), sink, store_schema=False)
     first, second = pq.read_schema(sink)
     assert ids(first) == list(range(1, 8))

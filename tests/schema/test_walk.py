@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.schema import walk
-from lancehouse.schema.walk import Folded, Node, arrow_field, field_ids, fold
+from lancehouse.schema.walk import FoldedField, Node, arrow_field, field_ids, fold
 from tests.schema.storable import BLOB, CHANGED, LEGACY_BLOB, REFUSED, STORABLE, label, schemas
 
 
@@ -42,7 +42,7 @@ class Everything:
         assert node.type.value_type == values
         return node.type
 
-    def list(self, node: Node, element: Folded[pa.DataType]) -> pa.DataType:
+    def list(self, node: Node, element: FoldedField[pa.DataType]) -> pa.DataType:
         match dtype := node.type:
             case pa.FixedSizeListType():
                 return pa.list_(field_of(element), dtype.list_size)
@@ -50,14 +50,14 @@ class Everything:
                 return pa.large_list(field_of(element))
         return pa.list_(field_of(element))
 
-    def map(self, node: Node, key: Folded[pa.DataType], value: Folded[pa.DataType]) -> pa.DataType:
+    def map(self, node: Node, key: FoldedField[pa.DataType], value: FoldedField[pa.DataType]) -> pa.DataType:
         return walk.map_type(field_of(key), field_of(value))
 
-    def struct(self, node: Node, fields: Sequence[Folded[pa.DataType]]) -> pa.DataType:
+    def struct(self, node: Node, fields: Sequence[FoldedField[pa.DataType]]) -> pa.DataType:
         return pa.struct([field_of(field) for field in fields])
 
 
-def field_of(folded: Folded[pa.DataType]) -> pa.Field[Any]:
+def field_of(folded: FoldedField[pa.DataType]) -> pa.Field[Any]:
     node = folded.node
     made = arrow_field(node.path, folded.type, nullable=node.nullable, metadata=node.metadata)
     return made.with_name(node.name)

@@ -17,7 +17,7 @@ from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Credential, Principals
 from lancehouse.server.attempts import FREE
-from lancehouse.server.limits import Limits
+from lancehouse.server.limits import ServerLimits
 from tests.live.gateways import Heard, ask
 from tests.security.watch import attacked
 from tests.server.serving import serving
@@ -123,7 +123,7 @@ def test_a_secret_that_was_rotated_is_not_recognized(tmp_path: Path) -> None:
     principals.authenticate_secret(ada.client_id, ada.client_secret)
     assert principals.recognize_secret(ada.client_id, ada.client_secret)
     assert principals.recognize_secret(ada.client_id, "other") is None
-    Principals(database).rotate("ada")
+    Principals(database).rotate_secret("ada")
     assert principals.recognize_secret(ada.client_id, ada.client_secret) is None
     Principals(database).delete("ada")
     assert principals.recognize_secret(ada.client_id, ada.client_secret) is None
@@ -146,8 +146,8 @@ def test_a_flood_of_wrong_secrets(world: World, soak: bool) -> None:
 
 def test_secrets_that_are_checked_leave_threads_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(hashes, "matches", lambda *_: not release.wait(60))
-    limits = Limits(threads=4)
+    monkeypatch.setattr(hashes, "is_secret_valid", lambda *_: not release.wait(60))
+    limits = ServerLimits(threads=4)
     with serving(tmp_path, limits=limits, auth=True) as client, ThreadPoolExecutor(12) as pool:
         checked = [pool.submit(client.send, "POST", TOKENS, None, FORM, form(f"c{n}", "x")) for n in range(12)]
         try:

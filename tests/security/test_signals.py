@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lancehouse.server.workers import LONGEST_TICK_S, SILENT_S, Silence
+from lancehouse.server.workers import LONGEST_TICK_S, SILENT_S, SilenceTracker
 from tests.cli.test_serve import Running, gone, serve, wait_until
 
 BODY = b'{"namespace": ["n"]}'
@@ -89,16 +89,16 @@ def test_a_request_that_does_not_finish_in_time_is_cut(tmp_path: Path, connectio
 
 
 def test_what_counts_as_silence() -> None:
-    silence = Silence()
+    silence = SilenceTracker()
     for _ in range(int(SILENT_S / 0.5)):
-        assert silence.count([1, 2], {1}, 0.5) == []
-    assert silence.count([1, 2], {1}, 0.5) == [2]
-    assert silence.count([1, 2], {1, 2}, 0.5) == []
+        assert silence.record_round([1, 2], {1}, 0.5) == []
+    assert silence.record_round([1, 2], {1}, 0.5) == [2]
+    assert silence.record_round([1, 2], {1, 2}, 0.5) == []
     # The parent itself was stopped for an hour, or the machine slept.
-    assert silence.count([1, 2], set(), 3600) == []
-    assert silence.count([3], set(), 0.1) == []
+    assert silence.record_round([1, 2], set(), 3600) == []
+    assert silence.record_round([3], set(), 0.1) == []
     for _ in range(int(SILENT_S / LONGEST_TICK_S)):
-        hanging = silence.count([3], set(), 3600)
+        hanging = silence.record_round([3], set(), 3600)
     assert hanging == [3]
 
 

@@ -20,10 +20,10 @@ from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server.app import App
 from lancehouse.server.auth import Authenticator
-from lancehouse.server.door import Door
-from lancehouse.server.limits import Limits
+from lancehouse.server.door import StartupApp
+from lancehouse.server.limits import ServerLimits
 from lancehouse.server.observability import Log
-from lancehouse.server.protocol import protocol
+from lancehouse.server.protocol import create_protocol
 from lancehouse.server.routes import Route
 from lancehouse.server.run import Server, listen
 from lancehouse.server.settings import ServerSettings
@@ -93,27 +93,27 @@ class Client:
 def serving(
     folder: Path,
     *,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     more: Sequence[Route] = (),
     auth: bool = False,
     names: Sequence[str] = ("main", "other"),
     level: str = "info",
 ) -> Iterator[Client]:
     """A server on SQLite, with a warehouse for each name."""
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     database = opening.open_database(f"sqlite:///{folder / 'catalog.db'}")
     wanted = [Warehouse(0, name, str(folder / "warehouses" / name)) for name in names]
-    catalog = Catalog(database, opening.record(database, wanted, wanted[0]))
+    catalog = Catalog(database, opening.record_warehouses(database, wanted, wanted[0]))
     file = folder / "log"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     log = Log(level, descriptor)
-    app = App(catalog, Authenticator(Principals(database), required=auth), limits=limits, log=log, more=more)
+    app = App(catalog, Authenticator(Principals(database), required=auth), limits=limits, log=log, extra_routes=more)
     listener = listen(ServerSettings(port=0))
     port = listener.getsockname()[1]
     ready = threading.Event()
-    door = Door(lambda: app, lambda: None)
+    door = StartupApp(lambda: app, lambda: None)
     config = uvicorn.Config(
-        door, http=protocol(limits, door.at_once), ws="none", loop="uvloop", lifespan="on", log_config=None
+        door, http=create_protocol(limits, door.answer_inline), ws="none", loop="uvloop", lifespan="on", log_config=None
     )
     server = Server(config, ready.set)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -19,7 +19,7 @@ from lancehouse.server import responses
 from lancehouse.server.app import App
 from lancehouse.server.auth import Authenticator
 from lancehouse.server.calls import Call
-from lancehouse.server.limits import Limits
+from lancehouse.server.limits import ServerLimits
 from lancehouse.server.observability import Log
 from lancehouse.server.responses import Response
 from lancehouse.server.routes import Route
@@ -63,7 +63,7 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    limits = Limits(body=1000, read_s=0.5, head_s=0.5, handle_s=0.3, requests=8, threads=4)
+    limits = ServerLimits(body=1000, read_s=0.5, head_s=0.5, handle_s=0.3, requests=8, threads=4)
     with serving(tmp_path_factory.mktemp("awkward"), limits=limits, more=ROUTES) as client:
         yield client
         HELD.set()
@@ -233,7 +233,7 @@ def test_a_connection_lives_on_after_an_error(awkward: Client) -> None:
 
 
 def test_connections_are_limited(tmp_path: Path) -> None:
-    with serving(tmp_path, limits=Limits(connections=2)) as client:
+    with serving(tmp_path, limits=ServerLimits(connections=2)) as client:
         with socket.create_connection(("127.0.0.1", client.port)), socket.create_connection(("127.0.0.1", client.port)):
             time.sleep(0.1)
             said = raw(client.port, b"")

@@ -6,7 +6,15 @@ import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.server import attempts
-from lancehouse.server.attempts import FORGOTTEN_S, FREE, LONGEST_S, Attempts, SlowDownError, Waiting, network
+from lancehouse.server.attempts import (
+    FORGOTTEN_S,
+    FREE,
+    LONGEST_S,
+    LoginAttempts,
+    LoginQueue,
+    SlowDownError,
+    peer_network,
+)
 
 
 class Clock:
@@ -18,7 +26,7 @@ class Clock:
         return self.now
 
 
-def fail(counted: Attempts, clock: Clock, times: int, client: str = "ada", peer: str = "192.0.2.1") -> list[int]:
+def fail(counted: LoginAttempts, clock: Clock, times: int, client: str = "ada", peer: str = "192.0.2.1") -> list[int]:
     """Send wrong secrets, each as soon as it is looked at; how long each had to wait."""
     waits = []
     for _ in range(times):
@@ -36,9 +44,9 @@ def fail(counted: Attempts, clock: Clock, times: int, client: str = "ada", peer:
 
 def test_the_pause_doubles_up_to_a_limit() -> None:
     clock = Clock()
-    assert fail(Attempts(clock), clock, 12) == [0] * FREE + [1, 2, 4, 8, 16, 32, 60]
+    assert fail(LoginAttempts(clock), clock, 12) == [0] * FREE + [1, 2, 4, 8, 16, 32, 60]
     assert LONGEST_S == 60
-    counted = Attempts(clock)
+    counted = LoginAttempts(clock)
     fail(counted, clock, 2000)
     with pytest.raises(SlowDownError, match="wait 60 s"):
         counted.check("ada", "192.0.2.1")
@@ -46,9 +54,9 @@ def test_the_pause_doubles_up_to_a_limit() -> None:
 
 def test_the_right_secret_and_time_let_failures_be_forgotten() -> None:
     clock = Clock()
-    counted = Attempts(clock)
+    counted = LoginAttempts(clock)
     fail(counted, clock, FREE + 3)
-    counted.forget("ada", "192.0.2.1")
+    counted.reset("ada", "192.0.2.1")
     assert fail(counted, clock, FREE) == [0] * FREE
     clock.now += FORGOTTEN_S
     assert fail(counted, clock, FREE) == [0] * FREE
@@ -67,7 +75,7 @@ def test_the_right_secret_and_time_let_failures_be_forgotten() -> None:
 )
 def test_who_is_slowed_down(client: str, peer: str, is_same: bool) -> None:
     clock = Clock()
-    counted = Attempts(clock)
+    counted = LoginAttempts(clock)
     fail(counted, clock, FREE)
     with ExitStack() as stack:
         if is_same:
@@ -76,16 +84,16 @@ def test_who_is_slowed_down(client: str, peer: str, is_same: bool) -> None:
 
 
 def test_a_host_with_many_addresses_is_one_peer() -> None:
-    assert network("2001:db8:1:2::1") == network("2001:db8:1:2:ffff::9") == "2001:0db8:0001:0002"
-    assert network("2001:db8:1:3::1") != network("2001:db8:1:2::1")
-    assert network("fe80::1%eth0") == network("fe80::2%eth1")
-    assert network("") == ""
-    assert network("/run/socket") == "/run/socket"
+    assert peer_network("2001:db8:1:2::1") == peer_network("2001:db8:1:2:ffff::9") == "2001:0db8:0001:0002"
+    assert peer_network("2001:db8:1:3::1") != peer_network("2001:db8:1:2::1")
+    assert peer_network("fe80::1%eth0") == peer_network("fe80::2%eth1")
+    assert peer_network("") == ""
+    assert peer_network("/run/socket") == "/run/socket"
 
 
 def test_invented_names_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "COUNTED", 50)
-    counted = Attempts(Clock())
+    counted = LoginAttempts(Clock())
     for number in range(500):
         counted.count_failure("x" * 1000 + str(number), f"192.0.2.{number % 250}")
     assert len(counted._failures) == 50
@@ -93,7 +101,7 @@ def test_invented_names_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_peer_leaves_room_for_others_to_wait() -> None:
-    waiting = Waiting()
+    waiting = LoginQueue()
     with ExitStack() as stack:
         for _ in range(attempts.WAITING_OF_A_PEER):
             stack.enter_context(waiting.enter("192.0.2.1"))

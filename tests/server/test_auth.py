@@ -54,7 +54,7 @@ class World:
         """A token of ours with other claims; None takes one away."""
         claims = {**pieces(self.issued())[1], **changes}
         present = {name: value for name, value in claims.items() if value is not None}
-        return jwt.encode(present, key or bytes.fromhex(self.principals.signing_key()), algorithm)
+        return jwt.encode(present, key or bytes.fromhex(self.principals.get_signing_key()), algorithm)
 
 
 @pytest.fixture
@@ -91,16 +91,16 @@ Headers = Callable[[World], dict[str, str]]
 )
 def test_a_good_token_tells_who_sends_it(world: World, headers: Headers) -> None:
     sent = headers(world)
-    assert world.auth.cached(sent) is None
+    assert world.auth.cached_identity(sent) is None
     assert world.auth.identify(sent) == Identity("ada", (READ,))
-    assert world.auth.cached(sent) == Identity("ada", (READ,))
+    assert world.auth.cached_identity(sent) == Identity("ada", (READ,))
 
 
 def test_what_is_remembered_is_what_was_looked_at(world: World) -> None:
     """Spaces that only Python strips, beside a key."""
     odd = {"authorization": "\xa0"}
     assert world.auth.identify({**odd, "x-api-key": world.static}) == Identity("ada", (READ,))
-    assert world.auth.cached(odd) is None
+    assert world.auth.cached_identity(odd) is None
     with pytest.raises(UnauthenticatedError):
         world.auth.identify(odd)
 
@@ -152,7 +152,7 @@ def test_a_bad_token_is_refused_without_repeating_it(world: World, case: str) ->
             len(part) > 10 and part in str(caught.value) for value in headers.values() for part in value.split()
         )
         assert caught.value.__cause__ is None
-        assert world.auth.cached(headers) is None
+        assert world.auth.cached_identity(headers) is None
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_was_taken_away_is_gone_soon(
     other.close()
     time.sleep(SOON_S)
     for kind, headers in sent.items():
-        assert world.auth.cached(headers) is None
+        assert world.auth.cached_identity(headers) is None
         if kind in kinds:
             with pytest.raises(UnauthenticatedError):
                 world.auth.identify(headers)
@@ -197,7 +197,7 @@ def test_a_token_is_not_remembered_beyond_its_end(world: World) -> None:
     headers = bearer(world.signed({"exp": int(time.time()) + 2}))
     assert auth.identify(headers).name == "ada"
     time.sleep(2.1)
-    assert auth.cached(headers) is None
+    assert auth.cached_identity(headers) is None
     with pytest.raises(UnauthenticatedError, match="expired"):
         auth.identify(headers)
 
@@ -211,7 +211,7 @@ def test_all_servers_on_a_database_take_each_others_tokens(world: World) -> None
         "client_secret": world.ada.client_secret,
     }
     for here, there in ((world.auth, other), (other, world.auth)):
-        assert there.identify(bearer(here.token(form, {})[1]["access_token"])).name == "ada"
+        assert there.identify(bearer(here.answer_token_request(form, {})[1]["access_token"])).name == "ada"
     database.close()
 
 
@@ -221,7 +221,7 @@ def test_what_is_remembered_is_bounded(world: World, monkeypatch: pytest.MonkeyP
     sent = [bearer(world.issued()) for _ in range(5)]
     for headers in sent:
         auth.identify(headers)
-    assert [auth.cached(headers) is not None for headers in sent] == [False, False, True, True, True]
+    assert [auth.cached_identity(headers) is not None for headers in sent] == [False, False, True, True, True]
 
 
 def test_anybody_may_call_until_there_is_a_principal(world: World) -> None:
@@ -229,7 +229,7 @@ def test_anybody_may_call_until_there_is_a_principal(world: World) -> None:
     auth = Authenticator(world.principals, required=False, fresh_s=SOON_S)
     for headers in ({}, bearer("None"), bearer("nonsense")):
         assert auth.identify(headers) == ANYBODY
-        assert auth.cached(headers) == ANYBODY
+        assert auth.cached_identity(headers) == ANYBODY
     world.principals.create("bob")
     time.sleep(SOON_S)
     with pytest.raises(UnauthenticatedError):
@@ -254,7 +254,7 @@ def test_an_outside_issuer_vouches_for_principals_of_its_own(world: World, openi
     world.principals.create("eve", [READ], external=True)
     auth = Authenticator(world.principals, [openid.settings()], required=True)
     eve = bearer(openid.token("one", {"sub": "eve"}))
-    assert auth.identify(eve) == auth.cached(eve) == Identity("eve", (READ,))
+    assert auth.identify(eve) == auth.cached_identity(eve) == Identity("eve", (READ,))
     assert auth.identify(bearer(world.issued())).name == "ada"
 
 
@@ -296,12 +296,12 @@ class Guarded(Loopback):
     def answer(self, request: Request) -> Answer:
         headers = {name.lower(): value for name, value in request.headers.items()}
         if request.path == "/v1/oauth/tokens":
-            status, document = self.auth.token(request.form, headers)
+            status, document = self.auth.answer_token_request(request.form, headers)
             return Answer.json(document, status)
         try:
             identity = self.auth.identify(headers)
             if request.method == "POST":
-                identity.require(Role.WRITER, "w")
+                identity.require_role(Role.WRITER, "w")
         except UnauthenticatedError as error:
             return failure(401, "NotAuthorizedException", error)
         except PermissionDeniedError as error:

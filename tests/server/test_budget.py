@@ -7,19 +7,19 @@ from concurrent.futures import Future
 import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
-from lancehouse.server.budget import Budget
-from lancehouse.server.errors import TooLargeError
+from lancehouse.server.budget import MemoryBudget
+from lancehouse.server.errors import PayloadTooLargeError
 from lancehouse.server.responses import Response
 
 
 def test_requests_share_it() -> None:
-    budget = Budget(100)
+    budget = MemoryBudget(100)
     with budget.reserve() as first, budget.reserve() as second:
         first.grow(60)
         second.grow(40)
         with pytest.raises(ServiceUnavailableError, match="try again"):
             second.grow(1)
-        with pytest.raises(TooLargeError, match="more than 100 bytes"):
+        with pytest.raises(PayloadTooLargeError, match="more than 100 bytes"):
             second.grow(61)
         first.shrink(10)
         second.grow(10)
@@ -28,7 +28,7 @@ def test_requests_share_it() -> None:
 
 
 def test_who_can_do_without_leaves_half_to_others() -> None:
-    budget = Budget(100)
+    budget = MemoryBudget(100)
     with budget.reserve() as memory:
         assert memory.try_grow(50)
         assert not memory.try_grow(1)
@@ -36,7 +36,7 @@ def test_who_can_do_without_leaves_half_to_others() -> None:
 
 
 def test_a_request_that_is_over_holds_nothing_more() -> None:
-    budget = Budget(100)
+    budget = MemoryBudget(100)
     with budget.reserve() as memory:
         memory.grow(10)
     assert not memory.try_grow(1)
@@ -48,7 +48,7 @@ def test_a_request_that_is_over_holds_nothing_more() -> None:
 
 @pytest.mark.parametrize("ending", ["answered", "failed", "cancelled"])
 def test_work_that_goes_on_keeps_its_memory(ending: str) -> None:
-    budget, work = Budget(100), Future[Response]()
+    budget, work = MemoryBudget(100), Future[Response]()
     with budget.reserve() as memory:
         memory.grow(10)
         memory.release_after(work)
@@ -66,7 +66,7 @@ def test_an_answer_of_many_rows_keeps_it_until_they_are_sent() -> None:
     def rows() -> Iterator[bytes]:
         yield b"row"
 
-    budget, work = Budget(100), Future[Response]()
+    budget, work = MemoryBudget(100), Future[Response]()
     with budget.reserve() as memory:
         memory.grow(10)
         memory.release_after(work)

@@ -7,13 +7,13 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.server.calls import DEFAULT_PAGE, LARGEST_PAGE, Call, parsed, parsed_query
+from lancehouse.server.calls import DEFAULT_PAGE, LARGEST_PAGE, Call, parse_json_object, parse_query
 from lancehouse.server.routes import Match
 from lancehouse.wire import iceberg_requests as shapes
 
 
 def call(query: bytes = b"", body: bytes = b"") -> Call:
-    return Call(cast(Catalog, None), Caller(ANYBODY), Match(""), parsed_query(query), {}, body)
+    return Call(cast(Catalog, None), Caller(ANYBODY), Match(""), parse_query(query), {}, body)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def call(query: bytes = b"", body: bytes = b"") -> Call:
     ],
 )
 def test_page(query: bytes, expected: tuple[str | None, int | None]) -> None:
-    assert call(query).page() == expected
+    assert call(query).page_request() == expected
 
 
 @pytest.mark.parametrize("size", [b"0", b"-1", b"x", b"1.5", b"", b"%D9%A1", b"99999999999999999999"])
 def test_a_wrong_page_size(size: bytes) -> None:
     with pytest.raises(InvalidInputError, match="pageSize"):
-        call(b"pageSize=" + size).page()
+        call(b"pageSize=" + size).page_request()
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_a_wrong_page_size(size: bytes) -> None:
     ],
 )
 def test_parent_may_be_encoded_twice(query: bytes, expected: list[tuple[str, ...]]) -> None:
-    assert call(query).parents() == expected
+    assert call(query).parent_candidates() == expected
 
 
 @pytest.mark.parametrize("query", [b"parent=a%1F", b"parent=%zz", b"parent=%ff", b"parent=%00", b"%zz=1"])
 def test_a_wrong_query(query: bytes) -> None:
     with pytest.raises(InvalidInputError):
-        call(query).parents()
+        call(query).parent_candidates()
 
 
 @pytest.mark.parametrize(("value", "expected"), [(b"true", True), (b"TRUE", True), (b"False", False)])
@@ -86,11 +86,11 @@ def test_a_wrong_flag(value: bytes) -> None:
 )
 def test_a_body_that_is_no_object(body: bytes, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        parsed(body)
+        parse_json_object(body)
 
 
 def test_a_backslash_before_u0000_is_text() -> None:
-    assert parsed(b'{"a":"\\\\u0000"}') == {"a": "\\u0000"}
+    assert parse_json_object(b'{"a":"\\\\u0000"}') == {"a": "\\u0000"}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_backslash_before_u0000_is_text() -> None:
 )
 def test_a_wrong_type_is_named(model: Any, body: bytes, field: str) -> None:
     with pytest.raises(InvalidInputError, match=f"Cannot parse {model.__name__}: .*{field}"):
-        call(body=body).json(model)
+        call(body=body).parse_body(model)
 
 
 def test_null_counts_as_left_out_and_unknown_keys_stay() -> None:
     body = b'{"namespace":["a"],"properties":null,"new":{"x":1}}'
-    assert call(body=body).json(shapes.CreateNamespaceRequest)["new"] == {"x": 1}
+    assert call(body=body).parse_body(shapes.CreateNamespaceRequest)["new"] == {"x": 1}

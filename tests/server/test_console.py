@@ -160,11 +160,11 @@ def test_the_document_shows_what_there_is() -> None:
     assert max(pictures.values()) < 150_000
     limits = (
         console_rows.MOST_ROWS,
-        pages.COLUMNS,
+        pages.MAX_DEFAULT_COLUMNS,
         BRIEF.text,
         f"{WHOLE.text:,}",
         f"{plane.SAMPLE:,}",
-        f"{layout.SHOWN:,}",
+        f"{layout.MAX_LISTED:,}",
     )
     assert [limit for limit in limits if str(limit) not in page.partition("## Limits")[2]] == []
 
@@ -172,13 +172,13 @@ def test_the_document_shows_what_there_is() -> None:
 # Who may ask
 
 
-@pytest.mark.parametrize("question", [*console.OF_CATALOG, *console.OF_DATA])
+@pytest.mark.parametrize("question", [*console.CATALOG_HANDLERS, *console.DATA_HANDLERS])
 def test_every_question_asks_who_you_are(house: Open, question: str) -> None:
     answer = Console(house, None).ask(question, *DOCS)
     assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="lancehouse"')
 
 
-@pytest.mark.parametrize("question", [*console.OF_DATA, "changes", "namespace"])
+@pytest.mark.parametrize("question", [*console.DATA_HANDLERS, "changes", "namespace"])
 def test_what_no_grant_allows_is_refused(guest: Console, question: str) -> None:
     answer = guest.ask(question, *DOCS, column="embedding", row=1)
     assert answer.status == 403, answer.body

@@ -12,11 +12,11 @@ from lancehouse.server.errors import (
     DeadlineError,
     MethodError,
     NoRouteError,
-    TooLargeError,
+    PayloadTooLargeError,
     TooSlowError,
-    envelope,
-    failure,
-    refusal,
+    error_envelope,
+    error_response,
+    failure_response,
     to_wire,
 )
 
@@ -52,7 +52,7 @@ from lancehouse.server.errors import (
         (catalog.UnprocessableError("x"), 422, "UnprocessableEntityException"),
         (NoRouteError("x"), 404, "NotFoundException"),
         (MethodError("PUT", "GET"), 405, "MethodNotAllowedException"),
-        (TooLargeError("x"), 413, "PayloadTooLargeException"),
+        (PayloadTooLargeError("x"), 413, "PayloadTooLargeException"),
         (TooSlowError("x"), 408, "RequestTimeoutException"),
         (DeadlineError("x"), 503, "ServiceUnavailableException"),
         (ChangeDeadlineError("x"), 504, "GatewayTimeoutException"),
@@ -72,19 +72,21 @@ def test_errors_on_the_wire(error: BaseException, status: int, type_: str) -> No
         (lance.ServiceUnavailableError("x"), (b"retry-after", b"1")),
         (lance.ThrottlingError("x"), (b"retry-after", b"1")),
         (MethodError("PUT", "GET, HEAD"), (b"allow", b"GET, HEAD")),
-        (TooLargeError("x"), (b"connection", b"close")),
+        (PayloadTooLargeError("x"), (b"connection", b"close")),
     ],
 )
 def test_headers_that_go_with_an_error(error: lance.LanceNamespaceError, header: tuple[bytes, bytes]) -> None:
-    assert refusal(error).headers == [header]
+    assert error_response(error).headers == [header]
 
 
 def test_a_message_that_is_no_text_is_sent_all_the_same() -> None:
-    assert orjson.loads(envelope(400, "T", "a\ud800b")) == {"error": {"message": "a\\ud800b", "type": "T", "code": 400}}
+    assert orjson.loads(error_envelope(400, "T", "a\ud800b")) == {
+        "error": {"message": "a\\ud800b", "type": "T", "code": 400}
+    }
 
 
 @pytest.mark.parametrize(("commits", "type_"), [(False, "InternalServerError"), (True, "CommitStateUnknownException")])
 def test_a_failure_names_the_request_only(commits: bool, type_: str) -> None:
-    error = orjson.loads(failure("r-1", commits=commits).body)["error"]
+    error = orjson.loads(failure_response("r-1", commits=commits).body)["error"]
     assert error["type"] == type_
     assert "r-1" in error["message"]

@@ -10,7 +10,7 @@ import sys
 import lance_namespace
 from lancehouse.server import memory
 memory.share_heaps()
-memory.forget_client()
+memory.unload_rest_client()
 assert not [name for name in sys.modules if name.startswith("lance_namespace_urllib3_client.api.")]
 from lance_namespace import DescribeTableRequest, connect
 assert DescribeTableRequest.from_dict({"id": ["t"]}).id == ["t"]
@@ -25,7 +25,7 @@ except AttributeError as error:
 LEAN = """
 import sys
 from lancehouse.server import memory
-with memory.lean({implementations!r}):
+with memory.without_unused_libraries({implementations!r}):
     import lance
 print("pandas" in sys.modules)
 import pandas

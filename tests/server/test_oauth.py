@@ -11,7 +11,7 @@ import pytest
 
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Credential, Principals
-from lancehouse.server.oauth import ACCESS_TOKEN, TOKEN_EXCHANGE, Endpoint
+from lancehouse.server.oauth import ACCESS_TOKEN, TOKEN_EXCHANGE, TokenEndpoint
 from lancehouse.server.tokens import Tokens
 from lancehouse.store import migrate
 from lancehouse.store.database import Database
@@ -31,7 +31,7 @@ class World:
         self.bob = self.created("bob")
         self.static = self.principals.create_token("ada", "ci")
         self.tokens = Tokens(self.principals)
-        self.endpoint = Endpoint(self.principals, self.tokens)
+        self.endpoint = TokenEndpoint(self.principals, self.tokens)
 
     def created(self, name: str) -> Credential:
         credential = self.principals.create(name, [Grant(Role.READER)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lancehouse.server.observability import Handler, Log, RequestIds
+from lancehouse.server.observability import JsonLogHandler, Log, RequestIds
 
 
 def lines(file: Path) -> list[dict[str, object]]:
@@ -24,7 +24,7 @@ def test_every_line_of_every_thread_arrives(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for index in range(500):
-            log.line(logging.INFO, {"thread": number, "index": index})
+            log.write_line(logging.INFO, {"thread": number, "index": index})
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -43,7 +43,7 @@ def test_every_line_of_every_thread_arrives(tmp_path: Path) -> None:
 def test_levels(tmp_path: Path, level: str, expected: list[str]) -> None:
     log = opened(tmp_path / "log", level)
     for number in (logging.DEBUG, logging.INFO, logging.ERROR):
-        log.line(number, {"a": "ü\n"})
+        log.write_line(number, {"a": "ü\n"})
     log.close()
     assert [line["level"] for line in lines(tmp_path / "log")] == expected
 
@@ -51,7 +51,7 @@ def test_levels(tmp_path: Path, level: str, expected: list[str]) -> None:
 def test_what_modules_log_has_the_same_form(tmp_path: Path) -> None:
     log = opened(tmp_path / "log")
     logger = logging.Logger("some.module")
-    logger.addHandler(Handler(log))
+    logger.addHandler(JsonLogHandler(log))
     try:
         raise ValueError("why")
     except ValueError:
@@ -66,7 +66,7 @@ def test_a_log_that_nobody_reads_stops_nobody(tmp_path: Path) -> None:
     read, write = os.pipe()
     log = Log("info", write)
     for _ in range(20_000):  # far more than a pipe holds
-        log.line(logging.INFO, {"text": "x" * 100})
+        log.write_line(logging.INFO, {"text": "x" * 100})
     os.close(read)  # the writer's thread gets an error instead of waiting for ever
     log.close()
     os.close(write)

@@ -5,9 +5,9 @@ import gzip
 import orjson
 import pytest
 
-from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.loading import LoadResult
 from lancehouse.server import responses
-from lancehouse.server.responses import GZIP_LEAST, Gzip, Response
+from lancehouse.server.responses import GZIP_LEAST, GzipCache, Response
 
 LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
 
@@ -15,9 +15,9 @@ LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
 @pytest.mark.parametrize(
     ("loaded", "expected"),
     [
-        (Loaded(b'{"m":1}', "e"), {"metadata": {"m": 1}, "config": {}}),
+        (LoadResult(b'{"m":1}', "e"), {"metadata": {"m": 1}, "config": {}}),
         (
-            Loaded(b'{"m":1}', "e", "file:///é", {"k": "v"}, [{"prefix": "s3://b", "config": {"a": "b"}}]),
+            LoadResult(b'{"m":1}', "e", "file:///é", {"k": "v"}, [{"prefix": "s3://b", "config": {"a": "b"}}]),
             {
                 "metadata-location": "file:///é",
                 "metadata": {"m": 1},
@@ -27,14 +27,14 @@ LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
         ),
     ],
 )
-def test_loaded_table(loaded: Loaded, expected: object) -> None:
-    response = responses.loaded_table(loaded, "refs")
+def test_loaded_table(loaded: LoadResult, expected: object) -> None:
+    response = responses.table_response(loaded, "refs")
     assert orjson.loads(response.body) == expected
     assert response.headers == [(b"etag", b'"e-refs"')]
 
 
 def test_a_commit_says_where() -> None:
-    response = responses.committed_table(Loaded(b'{"m":1}', "e", "/t/é", {"k": "v"}))
+    response = responses.commit_response(LoadResult(b'{"m":1}', "e", "/t/é", {"k": "v"}))
     assert orjson.loads(response.body) == {"metadata-location": "/t/é", "metadata": {"m": 1}}
     assert response.headers == [(b"etag", b'"e-all"')]
 
@@ -53,7 +53,7 @@ def test_a_commit_says_where() -> None:
     ],
 )
 def test_if_none_match(given: str | None, known: bool) -> None:
-    assert responses.is_known(given, b'"a"') is known
+    assert responses.is_not_modified(given, b'"a"') is known
 
 
 @pytest.mark.parametrize(
@@ -74,21 +74,21 @@ def test_accept_encoding(accepted: str, yes: bool) -> None:
 def test_only_large_answers_are_compressed() -> None:
     small, large = Response(200, b"{}"), Response(200, LARGE)
     for response in (small, large):
-        Gzip().apply(response, "gzip")
+        GzipCache().apply(response, "gzip")
     assert small.body == b"{}"
     assert gzip.decompress(large.body) == LARGE
 
 
 def test_kept_bytes_are_bounded() -> None:
-    packer = Gzip(kept=5000)
+    packer = GzipCache(cache_bytes=5000)
     for number in range(100):
         packer.apply(Response(200, LARGE, variant=b"%d" % number), "gzip")
     assert 0 < packer._size <= 5000
-    assert packer._size == sum(map(len, packer._kept.values()))
+    assert packer._size == sum(map(len, packer._cache.values()))
 
 
 def test_a_kept_answer_is_the_one_of_its_variant() -> None:
-    packer = Gzip()
+    packer = GzipCache()
     other = LARGE.replace(b"y", b"z")
     for body in (LARGE, other, LARGE, other):
         response = Response(200, body, variant=body[:10])

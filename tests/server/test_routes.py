@@ -5,7 +5,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.server import iceberg, routes
 from lancehouse.server.errors import MethodError, NoRouteError
-from lancehouse.server.routes import Match, Routes, match
+from lancehouse.server.routes import Match, RouteTable, match_path
 from lancehouse.server.settings import RESERVED
 
 NS = "/v1/{prefix}/namespaces/{namespace}"
@@ -39,8 +39,8 @@ PLAN = NS + "/tables/{table}/plan/{plan-id}"
     ],
 )
 def test_a_path_is_taken_apart_as_it_was_sent(path: str, expected: Match) -> None:
-    assert match(path.encode()) == expected
-    assert match(path.encode()) == expected  # remembered
+    assert match_path(path.encode()) == expected
+    assert match_path(path.encode()) == expected  # remembered
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_a_path_is_taken_apart_as_it_was_sent(path: str, expected: Match) -> Non
 )
 def test_a_path_that_leads_nowhere(path: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        match(path.encode())
+        match_path(path.encode())
 
 
 def test_a_long_path_is_not_remembered() -> None:
-    before = routes._remembered.cache_info().currsize
-    assert match(b"/iceberg/v1/w/namespaces/" + b"a" * 2000).levels == ("a" * 2000,)
-    assert routes._remembered.cache_info().currsize == before
+    before = routes._match_cached.cache_info().currsize
+    assert match_path(b"/iceberg/v1/w/namespaces/" + b"a" * 2000).levels == ("a" * 2000,)
+    assert routes._match_cached.cache_info().currsize == before
 
 
 def test_a_method_that_is_not_offered_says_which_are() -> None:
     with pytest.raises(MethodError, match="GET, POST is") as caught:
-        Routes(iceberg.ROUTES).find(match(b"/iceberg/v1/w/namespaces"), "PUT")
+        RouteTable(iceberg.ROUTES).find(match_path(b"/iceberg/v1/w/namespaces"), "PUT")
     assert caught.value.allowed == "GET, POST"
 
 
@@ -94,5 +94,5 @@ def test_what_stands_in_place_of_a_prefix_is_no_warehouse() -> None:
     ],
 )
 def test_a_space_in_names_of_lance(path: bytes, name: str, index: str) -> None:
-    found = match(path)
+    found = match_path(path)
     assert (found.prefix, found.name, found.index) == ("main", name, index)

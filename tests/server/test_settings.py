@@ -111,8 +111,8 @@ def test_a_wrong_root(given: str) -> None:
 )
 def test_defaults_are_shown_as_people_write_them(name: str, shown: str) -> None:
     setting = next(each for each in SERVER_SETTINGS if each.name == name)
-    assert setting.shown == shown
-    assert not shown or setting.read(shown) == setting.default
+    assert setting.default_text == shown
+    assert not shown or setting.parse(shown) == setting.default
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
-from lancehouse.lake.streams import Stream, read_stream
+from lancehouse.lake.streams import RowStream, read_stream
 from lancehouse.server import uploads
-from lancehouse.server.bodies import GoneError
-from lancehouse.server.budget import Budget, Reservation
-from lancehouse.server.errors import TooLargeError, TooSlowError
-from lancehouse.server.uploads import Body, Upload
+from lancehouse.server.bodies import ClientDisconnectedError
+from lancehouse.server.budget import MemoryBudget, Reservation
+from lancehouse.server.errors import PayloadTooLargeError, TooSlowError
+from lancehouse.server.uploads import Upload, UploadReader
 
 T = TypeVar("T")
 GONE = {"type": "http.disconnect"}
@@ -24,7 +24,7 @@ LENGTH = {"content-length": "1"}
 
 
 def memory(total: int = 2**30) -> Reservation:
-    return Reservation(Budget(total))
+    return Reservation(MemoryBudget(total))
 
 
 def parts(*data: bytes) -> list[dict[str, Any]]:
@@ -53,14 +53,14 @@ def taken(
         try:
             return await work(upload)
         finally:
-            upload.end()
+            upload.stop()
 
     return asyncio.run(run())
 
 
 async def read(upload: Upload) -> bytes:
-    await upload.begin()
-    return await asyncio.to_thread(upload.file().read)
+    await upload.wait_for_start()
+    return await asyncio.to_thread(upload.open_reader().read)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_who_drips_takes_no_place_for_long() -> None:
 
         upload = Upload(receive, LENGTH, 0.2, memory())
         with pytest.raises(TooSlowError, match=r"did not begin to come within 0\.2 s"):
-            await asyncio.wait_for(upload.begin(), 10)
-        upload.end()
+            await asyncio.wait_for(upload.wait_for_start(), 10)
+        upload.stop()
 
     asyncio.run(run())
 
@@ -104,7 +104,7 @@ def test_no_body() -> None:
 def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = gzip.compress(b"\0" * 15_000_000)
     largest = 0
-    unpacked = Upload._unpacked
+    unpacked = Upload._decompress
 
     def watched(self: Upload, part: bytes) -> bytes:
         nonlocal largest
@@ -112,22 +112,22 @@ def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.Mo
         largest = max(largest, len(made))
         return made
 
-    monkeypatch.setattr(Upload, "_unpacked", watched)
+    monkeypatch.setattr(Upload, "_decompress", watched)
     assert len(taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})) == 15_000_000
     assert largest <= uploads.BUFFER
 
 
 def test_little_gzip_that_is_far_too_much_is_refused() -> None:
     packed = gzip.compress(b"\0" * 50_000_000)
-    with pytest.raises(TooLargeError, match="100 times"):
+    with pytest.raises(PayloadTooLargeError, match="100 times"):
         taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})
 
 
 def test_what_a_body_holds_is_reserved_and_given_back() -> None:
-    budget = Budget(64 * 2**20)
+    budget = MemoryBudget(64 * 2**20)
     data = b"x" * (3 * 2**20)
     reservation = Reservation(budget)
-    body = Body(io.BytesIO(data), reservation)  # type: ignore[arg-type]
+    body = UploadReader(io.BytesIO(data), reservation)  # type: ignore[arg-type]
     body.read(2**20)
     assert budget.used == 2**20
     body.hold(5 * 2**20)
@@ -135,7 +135,7 @@ def test_what_a_body_holds_is_reserved_and_given_back() -> None:
     body.read(2**20)
     body.hold(2**20)
     assert budget.used == 2 * 2**20
-    with pytest.raises(TooLargeError):
+    with pytest.raises(PayloadTooLargeError):
         body.hold(64 * 2**20)
     other = Reservation(budget)
     other.grow(60 * 2**20)
@@ -157,16 +157,16 @@ def test_no_more_is_held_than_is_allowed() -> None:
             return {"type": "http.request", "body": b"x" * 100_000, "more_body": True}
 
         upload = Upload(receive, LENGTH, 5, memory())
-        await upload.begin()
+        await upload.wait_for_start()
         for _ in range(100):
             await asyncio.sleep(0)
         held = sent
         assert uploads.MOST <= held <= uploads.MOST + 200_000
-        await asyncio.to_thread(upload.file().read, 500_000)
+        await asyncio.to_thread(upload.open_reader().read, 500_000)
         for _ in range(100):
             await asyncio.sleep(0)
         assert sent > held
-        upload.end()
+        upload.stop()
 
     asyncio.run(run())
 
@@ -191,21 +191,21 @@ def test_what_is_wrong_is_said(
 
 
 def test_who_hangs_up_early_takes_no_thread() -> None:
-    with pytest.raises(GoneError):
-        taken([*parts(b"a", b"")[:1], GONE], Upload.begin)
+    with pytest.raises(ClientDisconnectedError):
+        taken([*parts(b"a", b"")[:1], GONE], Upload.wait_for_start)
 
 
 def test_who_hangs_up_later_is_noticed_by_the_thread() -> None:
     with pytest.raises(InvalidInputError, match="hung up"):
-        taken([*parts(b"x" * 70_000, b"")[:1], GONE], lambda upload: asyncio.to_thread(upload.file().read))
+        taken([*parts(b"x" * 70_000, b"")[:1], GONE], lambda upload: asyncio.to_thread(upload.open_reader().read))
 
 
 def test_a_reader_hears_why_nobody_takes_it_in_any_more() -> None:
     async def given_up(upload: Upload) -> bytes:
-        await upload.begin()
-        reading = asyncio.create_task(asyncio.to_thread(upload.file().read))
+        await upload.wait_for_start()
+        reading = asyncio.create_task(asyncio.to_thread(upload.open_reader().read))
         await asyncio.sleep(0.01)
-        upload.end(ServiceUnavailableError("it took too long"))
+        upload.stop(ServiceUnavailableError("it took too long"))
         return await reading
 
     with pytest.raises(ServiceUnavailableError, match="it took too long"):
@@ -218,7 +218,7 @@ def test_a_reader_hears_why_nobody_takes_it_in_any_more() -> None:
 def test_a_large_piece_is_put_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "SPOOLED", 1000)
     data = bytes(range(256)) * 100
-    body = Body(io.BytesIO(data), memory())  # type: ignore[arg-type]
+    body = UploadReader(io.BytesIO(data), memory())  # type: ignore[arg-type]
     assert body.read(500) == data[:500]
     large = body.read(20_000)
     assert isinstance(large, memoryview)
@@ -249,8 +249,8 @@ def test_one_batch_of_all_rows_is_read_in_parts(values: Any, monkeypatch: pytest
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    stream = read_stream(Body(io.BytesIO(sink.getvalue().to_pybytes()), memory()), ["t"])  # type: ignore[arg-type]
-    assert isinstance(stream, Stream)
+    stream = read_stream(UploadReader(io.BytesIO(sink.getvalue().to_pybytes()), memory()), ["t"])  # type: ignore[arg-type]
+    assert isinstance(stream, RowStream)
     batches = list(stream.to_reader())
     assert len(batches) > 1
     assert pa.Table.from_batches(batches).equals(rows)
@@ -265,5 +265,5 @@ def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "TemporaryFile", lambda **_: Full())
     monkeypatch.setattr(uploads, "SPOOLED", 1000)
     with pytest.raises(ServiceUnavailableError, match=r"no room for 2000 bytes of rows \(No space left on device\)"):
-        Body(io.BytesIO(b"x" * 2000), memory()).read(2000)  # type: ignore[arg-type]
+        UploadReader(io.BytesIO(b"x" * 2000), memory()).read(2000)  # type: ignore[arg-type]
     assert tempfile.gettempdir()

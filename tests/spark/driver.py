@@ -35,7 +35,7 @@ def session(master: str, settings: dict[str, str]) -> SparkSession:
 def main() -> None:
     """Until the input ends. What goes wrong ends the process."""
     # Several tasks though there are few rows.
-    scans.SMALL, units.LEAST_BYTES = 1, 64
+    scans.MIN_TASK_ROWS, units.LEAST_BYTES = 1, 64
     indexing.plan.__kwdefaults__ = {**(indexing.plan.__kwdefaults__ or {}), "rows_per_task": 100}
     spark = session(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:

@@ -86,12 +86,12 @@ def _is_first(sign: Path) -> bool:
 def install() -> None:
     """Have the calls in which tasks write come to such points."""
     from lancehouse.lake import compaction, indexing
-    from lancehouse.lake.progress import Progress
+    from lancehouse.lake.progress import JobProgress
 
-    put = Progress.put
+    put = JobProgress.record
 
     @wraps(put)
-    def noted(self: Progress, key: str, value: Any) -> None:
+    def noted(self: JobProgress, key: str, value: Any) -> None:
         table = Path(self.location).name
         stops = table != "match" or _deletes(value)
         if stops:
@@ -100,7 +100,7 @@ def install() -> None:
         if stops:
             reach(table, "after")
 
-    Progress.put = noted  # type: ignore[method-assign]
+    JobProgress.record = noted  # type: ignore[method-assign]
     compaction.execute = _stopping(compaction.execute)
     indexing.execute = _stopping(indexing.execute)
 

@@ -13,7 +13,7 @@ import pytest
 from lance_namespace import CreateNamespaceRequest, DescribeTableRequest
 
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.spark.address import Address, Catalog
+from lancehouse.spark.address import Connection, TableAddress
 from tests.clients.managed import files_in
 from tests.servers.lancehouse import Served
 
@@ -24,11 +24,11 @@ KINDS = ("path", "dir", "managed")
 class Home:
     """Where one table is."""
 
-    address: Address
+    address: TableAddress
 
     def write(self, rows: pa.Table, **how: Any) -> None:
         """Create the table, or append to it."""
-        table = self.address.ref()
+        table = self.address.to_ref()
         how = {"mode": "append" if table.exists() else "create", **how}
         if table.location is not None:
             lance.write_dataset(rows, table.location, **how)
@@ -37,7 +37,7 @@ class Home:
 
     def open(self) -> lance.LanceDataset:
         """The latest version."""
-        return self.address.ref().open()
+        return self.address.to_ref().open()
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         """All rows, in an order of their own."""
@@ -50,7 +50,7 @@ class Home:
 
     def folder(self) -> Path:
         """Where it lies."""
-        table = self.address.ref()
+        table = self.address.to_ref()
         location = table.location or _location(table)
         found = local_folder(location)
         assert found is not None
@@ -68,11 +68,11 @@ def home_of(request: pytest.FixtureRequest, kind: str) -> Home:
     """A place for a table that is not there yet."""
     folder: Path = request.getfixturevalue("tmp_path")
     if kind == "path":
-        return Home(Address(path=str(folder / "a table")))
+        return Home(TableAddress(path=str(folder / "a table")))
     if kind == "dir":
-        return Home(Catalog.of("dir", {"root": str(folder)}).table(["t"]))
+        return Home(Connection.from_properties("dir", {"root": str(folder)}).table_address(["t"]))
     served: Served = request.getfixturevalue("served")
-    catalog = Catalog.of("iceberg", {"endpoint": served.iceberg, "managed_by": "impl"})
+    catalog = Connection.from_properties("iceberg", {"endpoint": served.iceberg, "managed_by": "impl"})
     levels = [served.warehouse, f"db_{uuid4().hex[:8]}"]
     catalog.namespace().create_namespace(CreateNamespaceRequest(id=levels))
-    return Home(catalog.table([*levels, "t"]))
+    return Home(catalog.table_address([*levels, "t"]))

@@ -17,8 +17,8 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake import scans
 from lancehouse.spark import LanceCatalog, aggregates
-from lancehouse.spark.aggregates import question
-from lancehouse.spark.errors import translated
+from lancehouse.spark.aggregates import parse_aggregation
+from lancehouse.spark.errors import translate_task_errors
 
 NAN = math.nan
 NINES = 10**38 - 1
@@ -28,7 +28,7 @@ PRICE = Decimal("12345678901234567890.12")
 @pytest.fixture
 def catalog(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LanceCatalog:
     """Few rows go to several tasks."""
-    monkeypatch.setattr(scans, "SMALL", 1)
+    monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
     return LanceCatalog(spark, "dir", {"root": str(tmp_path)})
 
 
@@ -45,7 +45,7 @@ def write(folder: Path, columns: Mapping[str, pa.Array[Any]], rows_per_file: int
 @pytest.fixture(params=[1, 1000], ids=["several tasks", "one task"])
 def rows_per_file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     if request.param > 1:
-        monkeypatch.setattr(scans, "SMALL", 1 << 16)
+        monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1 << 16)
     return int(request.param)
 
 
@@ -96,7 +96,7 @@ def test_sums_that_do_not_fit(catalog: LanceCatalog, tmp_path: Path, rows_per_fi
     write(tmp_path, {name: pa.array(values, dtype) for name, (dtype, values, _) in TOO_LARGE.items()}, rows_per_file)
     for name, (_, _, kind) in TOO_LARGE.items():
         says = f"^the sum of column {name} does not fit {re.escape(kind)}$"
-        with pytest.raises(InvalidInputError, match=says), translated():
+        with pytest.raises(InvalidInputError, match=says), translate_task_errors():
             catalog.aggregate("t", group_by, sum=name).collect()
     [row] = catalog.aggregate("t", group_by, mean=["large", "small"]).collect()
     assert (row.large_mean, row.small_mean) == (2.0**62, -(2.0**62))
@@ -106,7 +106,7 @@ def test_a_sum_that_does_not_fit_without_ansi(spark: Any, tmp_path: Path) -> Non
     lax = spark.newSession()
     lax.conf.set("spark.sql.ansi.enabled", "false")
     write(tmp_path, {"a": pa.array(decimals(NINES) * 2, pa.decimal128(38, 0))})
-    with pytest.raises(InvalidInputError, match="does not fit"), translated():
+    with pytest.raises(InvalidInputError, match="does not fit"), translate_task_errors():
         LanceCatalog(lax, "dir", {"root": str(tmp_path)}).aggregate("t", sum="a").collect()
 
 
@@ -121,9 +121,9 @@ def test_sums_of_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [1, 2, 2**63 - 1, 2**63 - 1, 3, 4, 2**62, 0, 2**62, 0]
     rows = pa.table({"a": pa.array(values, pa.int64()), "g": pa.array([0, 1] * 5, pa.int8())})
     batches = rows.to_batches(max_chunksize=2)
-    [whole] = question((), {"sum": "a"}, None).answer(rows.schema, batches).to_pylist()
+    [whole] = parse_aggregation((), {"sum": "a"}, None).compute(rows.schema, batches).to_pylist()
     assert joined(whole) == sum(values)
-    groups = question("g", {"sum": "a"}, None).answer(rows.schema, batches).to_pylist()
+    groups = parse_aggregation("g", {"sum": "a"}, None).compute(rows.schema, batches).to_pylist()
     assert {each["g"]: joined(each) for each in groups} == {0: sum(values[::2]), 1: sum(values[1::2])}
 
 
@@ -181,7 +181,9 @@ def test_nan_in_some_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aggregates, "CHUNK", 2)
     floats = pa.array([1.0, NAN, 2.0, 3.0, -4.0, NAN, NAN, 5.0], pa.float32())
     rows = pa.table({"a": floats, "g": pa.array([0, 1, 0, 1, 2, 3, 2, 3], pa.int8())})
-    found = question("g", {"min": "a", "max": "a"}, None).answer(rows.schema, rows.to_batches(max_chunksize=2))
+    found = parse_aggregation("g", {"min": "a", "max": "a"}, None).compute(
+        rows.schema, rows.to_batches(max_chunksize=2)
+    )
     assert found.schema.field("max of a").type == pa.float32()
     greatest = dict(zip(found["g"].to_pylist(), map(str, found["max of a"].to_pylist()), strict=True))
     least = dict(zip(found["g"].to_pylist(), map(str, found["min of a"].to_pylist()), strict=True))

@@ -30,7 +30,7 @@ from pyspark.sql import functions
 from bench.recall import Case
 from lancehouse.lake import commits, fingerprints, scans
 from lancehouse.spark import LanceCatalog, jobs, maintenance, writing
-from lancehouse.spark.tasks import results
+from lancehouse.spark.tasks import collect_results
 from tests.spark.conftest import failing
 
 ROWS = 1000
@@ -44,7 +44,7 @@ def catalog(spark: Any, tmp_path: Path) -> LanceCatalog:
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lance.LanceDataset:
     """Several fragments, some rows deleted, read by several tasks though there are few rows."""
-    monkeypatch.setattr(scans, "SMALL", 1)
+    monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
     numbers = np.random.default_rng(7).normal(size=ROWS * 4).astype("f4")
     rows = pa.table(
         {
@@ -308,7 +308,7 @@ def test_who_is_no_session_or_no_catalog(spark: Any, tmp_path: Path) -> None:
 
 def test_properties_stay_secret(spark: Any, tmp_path: Path) -> None:
     catalog = LanceCatalog(spark, "dir", {"root": str(tmp_path), "storage.secret": "hunter2"})
-    assert "hunter2" not in repr(catalog) + repr(vars(catalog)) + repr(catalog._catalog.table("t"))
+    assert "hunter2" not in repr(catalog) + repr(vars(catalog)) + repr(catalog._connection.table_address("t"))
 
 
 # Writing
@@ -439,7 +439,7 @@ def test_who_fails_takes_nothing_of_others_along(catalog: LanceCatalog, tmp_path
     (tmp_path / "x.csv").write_text("id\n1\n")
 
     def while_the_other_fails(*arguments: Any) -> int:
-        writing.take_back(catalog._catalog.table("new").ref())
+        writing.undo_declaration(catalog._connection.table_address("new").to_ref())
         failed.append("the other")
         return create(*arguments)
 
@@ -599,7 +599,7 @@ def test_indices(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
 
 
 def test_an_index_that_fails_leaves_no_model(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
-    only_training = patch.object(maintenance, "results", _only_training(results))
+    only_training = patch.object(maintenance, "collect_results", _only_training(collect_results))
     with only_training, pytest.raises(InvalidInputError, match="no more"):
         catalog.create_index("t", "emb", "IVF_FLAT", num_partitions=2, rows_per_task=1)
     assert not list(Path(table.uri).rglob("_staging/**/*.*"))

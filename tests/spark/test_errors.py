@@ -11,8 +11,8 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.clients.transport import UnreachableError
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.spark.errors import translated
-from lancehouse.spark.tasks import results
+from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.tasks import collect_results
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ def test_a_lance_error_of_a_task(spark: Any, raised: LanceNamespaceError) -> Non
         except KeyError as error:
             raise raised from error
 
-    with pytest.raises(type(raised), match=f"^{re.escape(str(raised))}$"), translated():
-        results(spark, [0], work)
+    with pytest.raises(type(raised), match=f"^{re.escape(str(raised))}$"), translate_task_errors():
+        collect_results(spark, [0], work)
 
 
 def test_another_error_of_a_task(spark: Any) -> None:
     def work(_: int) -> Iterable[str]:
         raise ValueError("too much")
 
-    with pytest.raises(errors.InternalError, match=r"^Spark could not do it: .*too much$"), translated():
-        results(spark, [0], work)
+    with pytest.raises(errors.InternalError, match=r"^Spark could not do it: .*too much$"), translate_task_errors():
+        collect_results(spark, [0], work)
 
 
 def test_a_module_that_executors_do_not_have(spark: Any, tmp_path: Any, monkeypatch: Any) -> None:
@@ -50,8 +50,8 @@ def test_a_module_that_executors_do_not_have(spark: Any, tmp_path: Any, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     work = importlib.import_module("only_here").work
     said = r"no module only_here, .*spark.addArtifacts\('only_here.py', pyfile=True\), .*--py-files"
-    with pytest.raises(errors.InvalidInputError, match=said), translated():
-        results(spark, [0], work)
+    with pytest.raises(errors.InvalidInputError, match=said), translate_task_errors():
+        collect_results(spark, [0], work)
     spark.addArtifacts(str(tmp_path / "only_here.py"), pyfile=True)  # as it says
-    with translated():
-        assert results(spark, [0], work) == ["done"]
+    with translate_task_errors():
+        assert collect_results(spark, [0], work) == ["done"]

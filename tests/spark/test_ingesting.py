@@ -18,7 +18,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import commits
-from lancehouse.lake.progress import Progress
+from lancehouse.lake.progress import JobProgress
 from lancehouse.spark import LanceCatalog, ingesting
 from lancehouse.spark.sources import units
 
@@ -88,10 +88,10 @@ def test_after_a_failure_it_goes_on_where_it_was(catalog: LanceCatalog, folder: 
 def test_who_died_after_the_commit_adds_nothing_twice(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
     catalog.ingest(folder / "0.parquet", "t")
 
-    def dies(_: Progress) -> None:
+    def dies(_: JobProgress) -> None:
         raise KeyboardInterrupt
 
-    with patch.object(Progress, "clear", dies), pytest.raises(KeyboardInterrupt):
+    with patch.object(JobProgress, "clear", dies), pytest.raises(KeyboardInterrupt):
         catalog.ingest(folder / "1.parquet", "t")
     assert catalog.ingest(folder / "1.parquet", "t") == 2
     assert ids(tmp_path) == list(range(200))
@@ -99,10 +99,10 @@ def test_who_died_after_the_commit_adds_nothing_twice(catalog: LanceCatalog, fol
 
 
 def test_who_died_after_the_commit_and_has_other_files_now(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
-    def dies(_: Progress) -> None:
+    def dies(_: JobProgress) -> None:
         raise KeyboardInterrupt
 
-    with patch.object(Progress, "clear", dies), pytest.raises(KeyboardInterrupt):
+    with patch.object(JobProgress, "clear", dies), pytest.raises(KeyboardInterrupt):
         catalog.ingest(folder, "t")
     (folder / "3.parquet").unlink()
     assert catalog.ingest(folder, "t") == 2
@@ -112,14 +112,14 @@ def test_who_died_after_the_commit_and_has_other_files_now(catalog: LanceCatalog
 def test_a_commit_that_is_refused_leaves_nothing(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
     catalog.ingest(folder / "0.parquet", "t")
     place = tmp_path / "tables" / "t.lance"
-    put = Progress.put
+    put = JobProgress.record
 
-    def and_then_somebody_appends(self: Progress, key: str, value: Any) -> None:
+    def and_then_somebody_appends(self: JobProgress, key: str, value: Any) -> None:
         put(self, key, value)
         lance.write_dataset(lance.dataset(place).to_table(limit=1), place, mode="append")
 
     before = set((place / "data").iterdir())
-    with patch.object(Progress, "put", and_then_somebody_appends), pytest.raises(LanceNamespaceError) as refused:
+    with patch.object(JobProgress, "record", and_then_somebody_appends), pytest.raises(LanceNamespaceError) as refused:
         catalog.ingest(folder / "1.parquet", "t", mode="overwrite")
     assert refused.value.code.value == 14
     assert len(set((place / "data").iterdir()) - before) == 1
@@ -169,7 +169,7 @@ def test_what_is_cleaned_away_before_the_commit_is_not_committed(
     catalog.ingest(folder / "0.parquet", "t")
     interrupted(catalog, folder / "1.parquet", "t")
     place = tmp_path / "tables" / "t.lance"
-    written = ingesting._written
+    written = ingesting._write_units
 
     def and_then_cleaned(*arguments: Any) -> Any:
         done = written(*arguments)
@@ -179,7 +179,7 @@ def test_what_is_cleaned_away_before_the_commit_is_not_committed(
         return done
 
     with (
-        patch.object(ingesting, "_written", and_then_cleaned),
+        patch.object(ingesting, "_write_units", and_then_cleaned),
         pytest.raises(LanceNamespaceError, match="run it again") as refused,
     ):
         catalog.ingest(folder / "1.parquet", "t")
@@ -245,7 +245,7 @@ def test_only_the_columns_that_are_asked_for(catalog: LanceCatalog, folder: Path
 def test_another_run_with_the_same_files_is_another_run(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
     """Also after one that died between its commit and its end."""
     file = folder / "0.parquet"
-    with patch.object(Progress, "clear", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(JobProgress, "clear", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         catalog.ingest(file, "t", run="monday")
     assert catalog.ingest(file, "t", run="tuesday") == 2
     assert len(ids(tmp_path)) == 200
@@ -253,7 +253,7 @@ def test_another_run_with_the_same_files_is_another_run(catalog: LanceCatalog, f
 
 def test_a_table_that_was_made_anew_meanwhile(catalog: LanceCatalog, folder: Path, tmp_path: Path) -> None:
     catalog.ingest(folder / "0.parquet", "t")
-    place, written = tmp_path / "tables" / "t.lance", ingesting._written
+    place, written = tmp_path / "tables" / "t.lance", ingesting._write_units
 
     def and_then_made_anew(*arguments: Any) -> Any:
         done = written(*arguments)
@@ -263,7 +263,7 @@ def test_a_table_that_was_made_anew_meanwhile(catalog: LanceCatalog, folder: Pat
         return done
 
     with (
-        patch.object(ingesting, "_written", and_then_made_anew),
+        patch.object(ingesting, "_write_units", and_then_made_anew),
         pytest.raises(LanceNamespaceError, match="made anew") as refused,
     ):
         catalog.ingest(folder / "1.parquet", "t")

@@ -22,8 +22,8 @@ from lance_namespace.errors import InternalError, TableNotFoundError
 from lancehouse import IcebergNamespace
 from lancehouse.lake import orphans
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.fragments import Layout, place
-from lancehouse.spark.address import Address
+from lancehouse.lake.fragments import FileLayout, locate_table
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.jobs import Job
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster, Driver
@@ -105,7 +105,7 @@ class House:
         return extra
 
     def _files(self, kind: str) -> set[str]:
-        folder = local_folder(place(self.ref(kind)).location)
+        folder = local_folder(locate_table(self.ref(kind)).location)
         assert folder is not None
         found = (path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
         return {_part(str(path.relative_to(folder))) for path in found}
@@ -257,13 +257,13 @@ def test_tasks_that_run_twice(cluster: Cluster, house: House, faults: Faults) ->
 def test_a_task_that_outlives_its_job(tmp_path: Path) -> None:
     """Nobody else would remove what it has written."""
     lance.write_dataset(_table(BEFORE), tmp_path / "t")
-    job, before = Job(Address(path=str(tmp_path / "t"))), set(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="too much"), job.cleaned([]):
-        job.write(_table(ADDED).to_reader(), "append", Layout())
+    job, before = Job(TableAddress(path=str(tmp_path / "t"))), set(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="too much"), job.clean_up_after([]):
+        job.write(_table(ADDED).to_reader(), "append", FileLayout())
         raise ValueError("too much")
     assert set(tmp_path.rglob("*")) == before
     with pytest.raises(InternalError, match="was over"):
-        job.write(_table(ADDED).to_reader(), "append", Layout())
+        job.write(_table(ADDED).to_reader(), "append", FileLayout())
     assert set(tmp_path.rglob("*")) == before
 
 

@@ -27,25 +27,25 @@ from lance_namespace.errors import (
 from pyspark.sql import DataFrame
 
 from lancehouse.lake import scans
-from lancehouse.lake.changes import commit_rewritten
-from lancehouse.lake.merging import Rules
+from lancehouse.lake.changes import commit_rewrite
+from lancehouse.lake.merging import MergeRules
 from lancehouse.spark import matching, merging
-from lancehouse.spark.address import Address
-from lancehouse.spark.changes import Changed
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.changes import ChangeResult
 from lancehouse.spark.matching import FEW_ROWS
 from lancehouse.spark.merging import merge
-from lancehouse.spark.writing import Write
+from lancehouse.spark.writing import WriteOptions
 from tests.spark.homes import KINDS, Home, home_of
 
 Row = tuple[int | None, str | None, str]
 """Two columns that may be keys, and a value."""
 
-NOTHING = Write()
+NOTHING = WriteOptions()
 STRUCT = "id long, part string, value string"
 FIELDS: list[Any] = [("id", pa.int64()), ("part", pa.string()), ("value", pa.string())]
 SCHEMA = pa.schema(FIELDS)
 RULES = [
-    Rules(matched, not_matched, delete_by_source=by_source)
+    MergeRules(matched, not_matched, delete_by_source=by_source)
     for matched in ("update", "ignore", "delete")
     for not_matched in ("insert", "ignore")
     for by_source in (False, True)
@@ -56,7 +56,7 @@ RULES = [
 @pytest.fixture(autouse=True)
 def _several_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """For few rows too."""
-    monkeypatch.setattr(scans, "SMALL", 1)
+    monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
 
 
 @pytest.fixture(params=KINDS)
@@ -76,7 +76,7 @@ def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(matching, "FEW_ROWS", -1)
 
 
-def model(target: list[Row], source: list[Row], keys: int, rules: Rules) -> tuple[list[Row], tuple[int, int, int]]:
+def model(target: list[Row], source: list[Row], keys: int, rules: MergeRules) -> tuple[list[Row], tuple[int, int, int]]:
     """The rows afterwards, and how many were inserted, updated and deleted."""
 
     def key(row: Row) -> tuple[object, ...] | None:
@@ -107,7 +107,7 @@ def frame(spark: Any, rows: list[Row]) -> DataFrame:
     return found
 
 
-def counts(done: Changed) -> tuple[int, int, int]:
+def counts(done: ChangeResult) -> tuple[int, int, int]:
     return done.inserted, done.updated, done.deleted
 
 
@@ -126,7 +126,7 @@ SOURCE: list[Row] = [
 
 
 @pytest.mark.parametrize(("rules", "few"), [*zip(RULES, cycle([FEW_ROWS, -1]))], ids=str)
-def test_every_rule(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: Rules, few: int) -> None:
+def test_every_rule(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: MergeRules, few: int) -> None:
     monkeypatch.setattr(matching, "FEW_ROWS", few)
     plain.write(table(TARGET), max_rows_per_file=4)
     plain.open().delete("value IN ('old 7', 'old 8')")
@@ -139,8 +139,8 @@ def test_every_rule(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, ru
     check_files(plain)
 
 
-@pytest.mark.parametrize("rules", [Rules(), Rules("update", "ignore", delete_by_source=True)], ids=str)
-def test_every_home(spark: Any, home: Home, rules: Rules) -> None:
+@pytest.mark.parametrize("rules", [MergeRules(), MergeRules("update", "ignore", delete_by_source=True)], ids=str)
+def test_every_home(spark: Any, home: Home, rules: MergeRules) -> None:
     home.write(table(TARGET), max_rows_per_file=4)
     done = merge(frame(spark, SOURCE), home.address, ["id", "part"], rules, NOTHING)
     expected, numbers = model(TARGET, SOURCE, 2, rules)
@@ -177,7 +177,7 @@ def merges(draw: st.DrawFn) -> dict[str, Any]:
         "target": [(1, "a", "old 0"), (1, "a", "old 1"), (2, "a", "old 2"), (None, "a", "old 3")],
         "source": [(1, "a", "new 0"), (3, "a", "new 1"), (2, "a", "new 2"), (None, "a", "new 3")],
         "keys": 1,
-        "rules": Rules(),
+        "rules": MergeRules(),
         "gone": {2},
         "rows_in_file": 2,
         "stable": True,
@@ -189,7 +189,7 @@ def test_generated_merges(spark: Any, case: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if case["many"]:
             patch.setattr(matching, "FEW_ROWS", -1)
-        home = Home(Address(path=folder + "/t"))
+        home = Home(TableAddress(path=folder + "/t"))
         home.write(table(case["target"]), max_rows_per_file=case["rows_in_file"], enable_stable_row_ids=case["stable"])
         gone = {f"old {number}" for number in case["gone"]}
         home.open().delete(f"value IN ({', '.join(map(repr, sorted(gone)))})" if gone else "false")
@@ -234,8 +234,8 @@ def test_other_types_of_keys(spark: Any, plain: Home) -> None:
     times = pa.array([1_000_000_001, 1_000_000_002], pa.timestamp("ns"))
     plain.write(pa.table({"at": times, "value": ["old 1", "old 2"]}))
     source = spark.sql("SELECT timestamp_ntz'1970-01-01 00:00:01' AS at, 'new' AS value")
-    assert counts(merge(source, plain.address, ["at"], Rules(), NOTHING)) == (1, 0, 0)
-    assert counts(merge(source, plain.address, ["at"], Rules(), NOTHING)) == (0, 1, 0)
+    assert counts(merge(source, plain.address, ["at"], MergeRules(), NOTHING)) == (1, 0, 0)
+    assert counts(merge(source, plain.address, ["at"], MergeRules(), NOTHING)) == (0, 1, 0)
     assert plain.open().count_rows() == 3
 
 
@@ -243,7 +243,7 @@ def test_indices_find_what_was_merged(spark: Any, plain: Home) -> None:
     plain.write(table(TARGET), max_rows_per_file=4)
     plain.open().create_scalar_index("id", "BTREE")
     plain.open().create_scalar_index("value", "BITMAP")
-    merge(frame(spark, SOURCE), plain.address, ["id"], Rules(), NOTHING)
+    merge(frame(spark, SOURCE), plain.address, ["id"], MergeRules(), NOTHING)
 
     def find(where: str) -> list[str]:
         assert "ScalarIndex" in plain.open().scanner(filter=where).explain_plan()
@@ -266,7 +266,7 @@ def test_the_frame_is_evaluated_once(spark: Any, plain: Home, tmp_path: Path) ->
             yield batch
 
     source = frame(spark, SOURCE).mapInArrow(touched, STRUCT)
-    for rules in (Rules(), Rules("ignore"), Rules("update", "ignore"), Rules("delete", "ignore")):
+    for rules in (MergeRules(), MergeRules("ignore"), MergeRules("update", "ignore"), MergeRules("delete", "ignore")):
         log.write_text("")
         merge(source, plain.address, ["id"], rules, NOTHING)
         assert sum(map(int, log.read_text().split())) == len(SOURCE)
@@ -278,18 +278,18 @@ def test_the_frame_is_evaluated_once(spark: Any, plain: Home, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("select", "on", "rules", "error"),
     [
-        (["*"], [], Rules(), InvalidInputError),
-        (["*"], "nope", Rules(), TableColumnNotFoundError),
-        (["part", "value"], "id", Rules(), TableColumnNotFoundError),
-        (["id", "part"], "id", Rules(), TableSchemaValidationError),
-        (["*", "1 AS more"], "id", Rules(), TableSchemaValidationError),
-        (["array(id) AS id", "part", "value"], "id", Rules(), TableSchemaValidationError),
-        (["array(id) AS id"], "id", Rules("delete", "ignore"), TableSchemaValidationError),
+        (["*"], [], MergeRules(), InvalidInputError),
+        (["*"], "nope", MergeRules(), TableColumnNotFoundError),
+        (["part", "value"], "id", MergeRules(), TableColumnNotFoundError),
+        (["id", "part"], "id", MergeRules(), TableSchemaValidationError),
+        (["*", "1 AS more"], "id", MergeRules(), TableSchemaValidationError),
+        (["array(id) AS id", "part", "value"], "id", MergeRules(), TableSchemaValidationError),
+        (["array(id) AS id"], "id", MergeRules("delete", "ignore"), TableSchemaValidationError),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_refused_before_work_starts(
-    spark: Any, plain: Home, select: list[str], on: str | list[str], rules: Rules, error: type[LanceNamespaceError]
+    spark: Any, plain: Home, select: list[str], on: str | list[str], rules: MergeRules, error: type[LanceNamespaceError]
 ) -> None:
     def evaluated(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise ValueError("too late")
@@ -309,7 +309,7 @@ def test_a_key_that_is_there_twice(spark: Any, home: Home) -> None:
     before = home.files()
     twice: list[Row] = [*SOURCE, (7, "b", "new 7b")]
     with pytest.raises(InvalidInputError, match="same key, id=7;"):
-        merge(frame(spark, twice), home.address, ["id"], Rules(), NOTHING)
+        merge(frame(spark, twice), home.address, ["id"], MergeRules(), NOTHING)
     assert home.files() == before
 
 
@@ -323,7 +323,7 @@ def test_the_last_row_of_each_key(spark: Any, plain: Home) -> None:
     rows += [(900, "a", "null", None, 0), (900, "a", "one", 1, 0)]
     rows += [(None, "a", "no key", 1, 0), (None, "a", "no key", 1, 0)]
     source = spark.createDataFrame(rows, TWICE).drop("n")
-    found = merge(source, plain.address, ["id"], Rules(), NOTHING, latest_by=["at"])
+    found = merge(source, plain.address, ["id"], MergeRules(), NOTHING, latest_by=["at"])
     assert (found.inserted, found.updated) == (3, 1)
     merged = [row for row in plain.rows() if row[0] in (7, 900)]
     assert sorted((row[0], row[2]) for row in merged) == [(7, "second"), (900, "one")]
@@ -334,11 +334,11 @@ def test_rows_that_nothing_tells_apart(spark: Any, plain: Home) -> None:
     before = plain.files()
     frame = spark.createDataFrame([(7, "a", "x", 1, 1), (7, "a", "y", 1, 2), (7, "a", "z", 0, 3)], TWICE)
     with pytest.raises(InvalidInputError, match="same key, id=7; both are the last by at: name a further column"):
-        merge(frame.drop("n"), plain.address, ["id"], Rules(), NOTHING, latest_by=["at"])
+        merge(frame.drop("n"), plain.address, ["id"], MergeRules(), NOTHING, latest_by=["at"])
     with pytest.raises(InvalidInputError, match="same key, id=7; drop one of them, or name in latest_by"):
-        merge(frame.drop("n", "at"), plain.address, ["id"], Rules(), NOTHING)
+        merge(frame.drop("n", "at"), plain.address, ["id"], MergeRules(), NOTHING)
     assert plain.files() == before
-    merge(frame, plain.address, ["id"], Rules(), NOTHING, latest_by=["at", "n"])
+    merge(frame, plain.address, ["id"], MergeRules(), NOTHING, latest_by=["at", "n"])
     assert [row[2] for row in plain.rows() if row[0] == 7] == ["y"]
 
 
@@ -354,7 +354,7 @@ def test_what_is_no_order(spark: Any, plain: Home, latest_by: str, error: type[E
     plain.write(table(TARGET))
     frame = spark.range(3).selectExpr("id", "'v' AS value", "map(1, 2) AS m")
     with pytest.raises(error, match=says):
-        merge(frame, plain.address, ["id"], Rules(), NOTHING, latest_by=[latest_by])
+        merge(frame, plain.address, ["id"], MergeRules(), NOTHING, latest_by=[latest_by])
 
 
 def test_a_value_that_does_not_fit_leaves_nothing(spark: Any, home: Home) -> None:
@@ -362,7 +362,7 @@ def test_a_value_that_does_not_fit_leaves_nothing(spark: Any, home: Home) -> Non
     before = home.files()
     source = spark.range(1, 9, 1, 4).selectExpr("cast(id * 4096 AS int) AS id", "'new' AS value")
     with pytest.raises(InvalidInputError, match="column id"):
-        merge(source, home.address, ["id"], Rules(), NOTHING)
+        merge(source, home.address, ["id"], MergeRules(), NOTHING)
     assert home.files() == before
 
 
@@ -377,37 +377,39 @@ def test_a_function_that_fails_leaves_nothing(spark: Any, plain: Home) -> None:
     before = plain.files()
     source = spark.range(1, 9, 1, 4).mapInArrow(fails, "id long")
     with pytest.raises(InternalError, match="not eight"):
-        merge(source, plain.address, ["id"], Rules(), NOTHING)
+        merge(source, plain.address, ["id"], MergeRules(), NOTHING)
     assert plain.files() == before
 
 
 def test_a_table_that_is_not_there(spark: Any, request: pytest.FixtureRequest) -> None:
     with pytest.raises(TableNotFoundError):
-        merge(frame(spark, SOURCE), home_of(request, "dir").address, ["id"], Rules(), NOTHING)
+        merge(frame(spark, SOURCE), home_of(request, "dir").address, ["id"], MergeRules(), NOTHING)
 
 
 @pytest.mark.parametrize("kind", ["dir", "managed"])
 def test_a_table_that_is_only_declared(spark: Any, request: pytest.FixtureRequest, kind: str) -> None:
     home = home_of(request, kind)
-    table = home.address.ref()
+    table = home.address.to_ref()
     assert table.namespace is not None
     table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
     with pytest.raises(TableNotFoundError):
-        merge(frame(spark, SOURCE), home.address, ["id"], Rules("update", "ignore"), NOTHING)
+        merge(frame(spark, SOURCE), home.address, ["id"], MergeRules("update", "ignore"), NOTHING)
     before = home.files()
     with pytest.raises(InvalidInputError, match="same key, part='a'"):
-        merge(frame(spark, SOURCE), home.address, ["part"], Rules(), NOTHING)
+        merge(frame(spark, SOURCE), home.address, ["part"], MergeRules(), NOTHING)
     assert home.files() == before
-    assert merge(frame(spark, SOURCE), home.address, ["id"], Rules(), NOTHING) == Changed(1, inserted=len(SOURCE))
+    assert merge(frame(spark, SOURCE), home.address, ["id"], MergeRules(), NOTHING) == ChangeResult(
+        1, inserted=len(SOURCE)
+    )
     assert home.rows() == sorted(SOURCE, key=repr)
     check_files(home)
 
 
 def test_the_same_run_merges_once(spark: Any, plain: Home) -> None:
     plain.write(table(TARGET))
-    how = Write(run="r1")
-    first = merge(frame(spark, SOURCE), plain.address, ["id"], Rules(), how)
-    assert merge(frame(spark, SOURCE), plain.address, ["id"], Rules(), how) == Changed(first.version)
+    how = WriteOptions(run="r1")
+    first = merge(frame(spark, SOURCE), plain.address, ["id"], MergeRules(), how)
+    assert merge(frame(spark, SOURCE), plain.address, ["id"], MergeRules(), how) == ChangeResult(first.version)
     assert plain.rows("value").count(("new null",)) == 1
 
 
@@ -421,15 +423,15 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], object]) ->
     def interrupted(*arguments: Any, **more: Any) -> int:
         if left:
             left.pop(0)()
-        return commit_rewritten(*arguments, **more)
+        return commit_rewrite(*arguments, **more)
 
-    monkeypatch.setattr(merging, "commit_rewritten", interrupted)
+    monkeypatch.setattr(merging, "commit_rewrite", interrupted)
 
 
 @pytest.mark.usefixtures("_ways")
-@pytest.mark.parametrize("rules", [Rules(), Rules("update", "ignore"), Rules("delete")], ids=str)
+@pytest.mark.parametrize("rules", [MergeRules(), MergeRules("update", "ignore"), MergeRules("delete")], ids=str)
 def test_what_others_change_first_is_seen(
-    spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: Rules
+    spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: MergeRules
 ) -> None:
     """A row that matched is gone, and one that did not is there: by two others, the second of whom merges."""
     plain.write(table(TARGET), max_rows_per_file=4)
@@ -437,7 +439,7 @@ def test_what_others_change_first_is_seen(
     interrupt(
         monkeypatch,
         lambda: plain.open().delete("id IN (3, 5)"),
-        lambda: merge(frame(spark, new), plain.address, ["id"], Rules(), NOTHING),
+        lambda: merge(frame(spark, new), plain.address, ["id"], MergeRules(), NOTHING),
     )
     done = merge(frame(spark, SOURCE), plain.address, ["id"], rules, NOTHING)
     seen = [row for row in TARGET if row[0] not in (3, 5)] + new
@@ -451,9 +453,9 @@ def test_what_others_change_first_is_seen(
 def test_a_key_that_others_insert_first_is_there_once(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     plain.write(table(TARGET), max_rows_per_file=4)
     new: list[Row] = [(20, "a", "theirs")]
-    interrupt(monkeypatch, lambda: merge(frame(spark, new), plain.address, ["id"], Rules("ignore"), NOTHING))
-    done = merge(frame(spark, SOURCE), plain.address, ["id"], Rules("ignore"), NOTHING)
-    expected, numbers = model([*TARGET, *new], SOURCE, 1, Rules("ignore"))
+    interrupt(monkeypatch, lambda: merge(frame(spark, new), plain.address, ["id"], MergeRules("ignore"), NOTHING))
+    done = merge(frame(spark, SOURCE), plain.address, ["id"], MergeRules("ignore"), NOTHING)
+    expected, numbers = model([*TARGET, *new], SOURCE, 1, MergeRules("ignore"))
     assert plain.rows() == expected
     assert counts(done) == numbers
     check_files(plain)
@@ -464,16 +466,16 @@ def test_merges_of_pylance_are_seen(spark: Any, home: Home, monkeypatch: pytest.
     home.write(table(TARGET), max_rows_per_file=4)
     theirs: list[Row] = [(20, "a", "theirs")]
     interrupt(monkeypatch, lambda: home.open().merge_insert("id").when_not_matched_insert_all().execute(table(theirs)))
-    merge(frame(spark, SOURCE), home.address, ["id"], Rules("ignore"), NOTHING)
-    assert home.rows() == model([*TARGET, *theirs], SOURCE, 1, Rules("ignore"))[0]
+    merge(frame(spark, SOURCE), home.address, ["id"], MergeRules("ignore"), NOTHING)
+    assert home.rows() == model([*TARGET, *theirs], SOURCE, 1, MergeRules("ignore"))[0]
 
 
 def test_an_append_lands_beside(spark: Any, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.write(table(TARGET), max_rows_per_file=4)
     theirs: list[Row] = [(20, "a", "theirs")]
     interrupt(monkeypatch, lambda: home.write(table(theirs)))
-    merge(frame(spark, SOURCE), home.address, ["id"], Rules(), NOTHING)
-    assert home.rows() == sorted([*model(TARGET, SOURCE, 1, Rules())[0], *theirs], key=repr)
+    merge(frame(spark, SOURCE), home.address, ["id"], MergeRules(), NOTHING)
+    assert home.rows() == sorted([*model(TARGET, SOURCE, 1, MergeRules())[0], *theirs], key=repr)
 
 
 def test_other_columns_are_in_the_way(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +483,7 @@ def test_other_columns_are_in_the_way(spark: Any, plain: Home, monkeypatch: pyte
     other = pa.table({"value": ["x"], "id": pa.array([3], pa.int64()), "part": ["a"]})
     interrupt(monkeypatch, lambda: lance.write_dataset(other, plain.folder(), mode="overwrite"))
     with pytest.raises(ConcurrentModificationError, match="columns have changed"):
-        merge(frame(spark, SOURCE), plain.address, ["id"], Rules(), NOTHING)
+        merge(frame(spark, SOURCE), plain.address, ["id"], MergeRules(), NOTHING)
     assert plain.rows("value") == [("x",)]
     check_files(plain)
 
@@ -491,9 +493,9 @@ def test_no_row_is_lost_or_doubled(spark: Any, home: Home, rows: list[Row]) -> N
     """Three merges of the same keys, each with one of its own, and appends beside them."""
     home.write(table(rows), max_rows_per_file=4)
 
-    def upsert(number: int) -> Changed:
+    def upsert(number: int) -> ChangeResult:
         mine: list[Row] = [*((key, "a", f"merge {number}") for key in (3, 7, 20)), (100 + number, "a", "mine")]
-        return merge(frame(spark, mine), home.address, ["id"], Rules(), NOTHING)
+        return merge(frame(spark, mine), home.address, ["id"], MergeRules(), NOTHING)
 
     def append(number: int) -> None:
         home.write(table([(1000 + number, "a", "beside")]))

@@ -47,7 +47,7 @@ def test_an_interrupt_waits_until_spark_has_started(started: Callable[[Callable[
         reached.append("Java is up")
 
     session = started(meanwhile)
-    with pytest.raises(KeyboardInterrupt), quiet.quiet():
+    with pytest.raises(KeyboardInterrupt), quiet.quiet_session():
         reached.append("work")
     assert reached == ["Java is up"]
     assert session.is_stopped
@@ -58,7 +58,7 @@ def test_what_spark_does_about_interrupts_stays(started: Callable[[Callable[[], 
     before = signal.getsignal(signal.SIGINT)
     started(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     try:
-        with quiet.quiet():
+        with quiet.quiet_session():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -68,7 +68,7 @@ def test_other_threads_start_it_too(started: Callable[[Callable[[], object]], St
     session = started(lambda: None)
 
     def work() -> None:
-        with quiet.quiet():
+        with quiet.quiet_session():
             pass
 
     with ThreadPoolExecutor(1) as pool:

@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from lancehouse.lake import commits, fragments
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Layout, Place
-from lancehouse.schema.incoming import from_rows
-from lancehouse.schema.outgoing import to_rows
+from lancehouse.lake.fragments import FileLayout, TableLocation
+from lancehouse.schema.incoming import from_spark_rows
+from lancehouse.schema.outgoing import to_spark_rows
 from lancehouse.schema.spark import to_spark
 from tests.schema.rows import batch_of, seen
 from tests.schema.storable import DICTIONARIES, LEAVES, LEGACY_BLOB, NESTED, STORABLE, schemas
@@ -29,26 +29,26 @@ UNREADABLE = ("fixed_size_list<item: string>[4]", "fixed_size_list<item: struct"
 
 def in_spark(spark: Any, schema: pa.Schema, batches: list[pa.RecordBatch]) -> Any:
     """A DataFrame of batches of a table."""
-    outgoing = to_rows(schema)
+    outgoing = to_spark_rows(schema)
 
     def rows(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # A worker that leaves rows behind is not used again, and the next one must import all anew.
         for _ in given:
             for batch in batches:
-                yield from outgoing.batches(batch)
+                yield from outgoing.convert_batches(batch)
 
     return spark.range(1, numPartitions=1).mapInArrow(rows, StructType.fromJson(outgoing.struct))
 
 
 def written(frame: Any, schema: pa.Schema) -> pa.Table:
     """The rows of a DataFrame as its tasks would write them to a table."""
-    incoming = from_rows(frame.schema.jsonValue(), schema)
+    incoming = from_spark_rows(frame.schema.jsonValue(), schema)
 
     def files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, incoming.schema) as writer:
             for batch in batches:
-                writer.write_batch(incoming.batch(batch))
+                writer.write_batch(incoming.convert_batch(batch))
         yield pa.record_batch([[sink.getvalue().to_pybytes()]], names=["file"])
 
     return pa.concat_tables(
@@ -74,16 +74,16 @@ def test_every_type_from_a_table_to_a_table(spark: Any, tmp_path: Path) -> None:
     stored = lance.write_dataset(pa.table(batch_of(schema, 20, 6)), tmp_path / "a", data_storage_version="2.2")
     batches = list(stored.scanner(blob_handling="all_binary", batch_size=7).to_batches())
     frame = in_spark(spark, stored.schema, batches)
-    incoming, target = from_rows(frame.schema.jsonValue(), stored.schema), str(tmp_path / "b")
+    incoming, target = from_spark_rows(frame.schema.jsonValue(), stored.schema), str(tmp_path / "b")
 
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        made = pa.RecordBatchReader.from_batches(incoming.schema, map(incoming.batch, rows))
-        layout = Layout(data_storage_version="2.2")
-        pieces = fragments.write(TableRef(target), Place(target), made, mode="overwrite", layout=layout)
+        made = pa.RecordBatchReader.from_batches(incoming.schema, map(incoming.convert_batch, rows))
+        layout = FileLayout(data_storage_version="2.2")
+        pieces = fragments.write_pieces(TableRef(target), TableLocation(target), made, mode="overwrite", layout=layout)
         yield pa.record_batch([pieces], names=["piece"])
 
     pieces = [row.piece for row in frame.mapInArrow(write, "piece string").collect()]
-    assert commits.create(TableRef(target), Place(target), stored.schema, pieces) == 1
+    assert commits.create(TableRef(target), TableLocation(target), stored.schema, pieces) == 1
     copy = lance.dataset(target)
     read = copy.scanner(blob_handling="all_binary").to_table()
     assert copy.schema.equals(stored.schema, check_metadata=True)
@@ -139,7 +139,7 @@ def test_a_data_source_takes_them(spark: Any) -> None:
         [pa.field("c", dtype) for dtype in (*LEAVES, *DICTIONARIES, *NESTED) if "lance" not in str(dtype)]
     )
     batch = batch_of(schema, 5, 1)
-    outgoing = to_rows(schema)
+    outgoing = to_spark_rows(schema)
 
     class Source(DataSource):  # type: ignore[misc]
         @classmethod
@@ -154,7 +154,7 @@ def test_a_data_source_takes_them(spark: Any) -> None:
 
     class Reader(DataSourceReader):  # type: ignore[misc]
         def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-            yield outgoing.batch(batch)
+            yield outgoing.convert_batch(batch)
 
     spark.dataSource.register(Source)
     back = written(spark.read.format("rows_of_a_test").load(), schema)

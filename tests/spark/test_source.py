@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake import commits, scans
 from lancehouse.spark import reading
-from lancehouse.spark.address import Address
-from lancehouse.spark.options import Options, Use
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.options import SourceOptions, TableUse
 from lancehouse.spark.source import LanceSource
 from tests.servers.lancehouse import Served
 from tests.spark.conftest import failing
@@ -88,7 +88,7 @@ def sent(value: Any) -> Any:
 
 def files(place: Place) -> set[Path]:
     """Everything below a table but what tells of its versions."""
-    root = Path(str(Options(place, *Use).address().ref().open().uri))
+    root = Path(str(SourceOptions(place, *TableUse).address().to_ref().open().uri))
     below = {path.relative_to(root) for path in root.rglob("*") if path.is_file()}
     return {path for path in below if path.parts[0] not in ("_versions", "_transactions")}
 
@@ -214,7 +214,7 @@ def test_a_job_that_fails_leaves_nothing(spark: Any, tmp_path: Path, kind: str) 
     )
     with pytest.raises(Exception, match="too much"):
         failing(spark, tmp_path).write.format("lance").options(**place).mode("append").save()
-    assert not Address(path=str(tmp_path / "t.lance")).ref().exists()
+    assert not TableAddress(path=str(tmp_path / "t.lance")).to_ref().exists()
     assert not list(tmp_path.glob("t.lance/**/*.*"))
     if kind == "dir":
         with pytest.raises(TableNotFoundError):
@@ -248,7 +248,7 @@ def test_a_plan_does_not_show_secrets(spark: Any, here: Place) -> None:
 
 
 def test_columns_filter_limit_and_tasks(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scans, "SMALL", 1)
+    monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
     assert ids(here, filter="id % 2 = 0", columns="id", tasks=4) == [0, 2, 4, 6, 8]
     assert len(ids(here, limit=7)) == 7
     assert len(ids(here, limit=2, filter="id > 3")) == 2
@@ -273,8 +273,8 @@ def began(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Make tasks belong to a query that began at a time, in seconds since 1970."""
 
     def begin(at: float) -> None:
-        reading._as_of.cache_clear()
-        monkeypatch.setattr(reading, "query_began_ms", lambda: int(at * 1000))
+        reading._resolve_at.cache_clear()
+        monkeypatch.setattr(reading, "query_start_ms", lambda: int(at * 1000))
 
     return begin
 
@@ -462,39 +462,46 @@ def test_rows_that_do_not_fit_are_refused_before_a_task(here: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "use", "sentence"),
     [
-        ({"path": "p", "impl": "dir"}, Use.READ, "not by path and impl"),
-        ({"impl": "dir"}, Use.READ, "not by impl"),
-        ({"path": "p", "colums": "a"}, Use.READ, "did you mean columns"),
-        ({"path": "p", "region": "x"}, Use.READ, r"'region' is no option beside a path; .* storage\.<key>"),
-        ({"path": "p", "properties": "{}"}, Use.READ, "'properties' is no option beside a path"),
-        ({"path": "p", "limit": "1"}, Use.READ_STREAM, "limit is no option of readStream"),
-        ({"path": "p", "startingVersion": "1"}, Use.READ, r"startingVersion is no option of spark\.read"),
-        ({"path": "p", "version": "one"}, Use.READ, "version, 'one', is not what it has to be"),
-        ({"path": "p", "version": "1", "tag": "x"}, Use.READ, "give one of them"),
-        ({"path": "p", "asOf": "noon"}, Use.READ, "asOf, 'noon'"),
-        ({"path": "p", "columns": '["a", 1]'}, Use.READ, "columns, "),
-        ({"path": "p", "limit": "-1"}, Use.READ, "limit, '-1'"),
-        ({"path": "p", "withRowId": "maybe"}, Use.READ, "true or false"),
-        ({"path": "p", "vectorColumns": "emb"}, Use.WRITE, "emb:128"),
-        ({"path": "p", "maxRowsPerFile": "0"}, Use.WRITE, "above 0"),
-        ({"path": "p", "startingVersion": "first"}, Use.READ_STREAM, "earliest, latest"),
-        ({"impl": "nobody", "table": "t"}, Use.READ, "cannot connect to 'nobody'"),
+        ({"path": "p", "impl": "dir"}, TableUse.READ, "not by path and impl"),
+        ({"impl": "dir"}, TableUse.READ, "not by impl"),
+        ({"path": "p", "colums": "a"}, TableUse.READ, "did you mean columns"),
+        ({"path": "p", "region": "x"}, TableUse.READ, r"'region' is no option beside a path; .* storage\.<key>"),
+        ({"path": "p", "properties": "{}"}, TableUse.READ, "'properties' is no option beside a path"),
+        ({"path": "p", "limit": "1"}, TableUse.READ_STREAM, "limit is no option of readStream"),
+        ({"path": "p", "startingVersion": "1"}, TableUse.READ, r"startingVersion is no option of spark\.read"),
+        ({"path": "p", "version": "one"}, TableUse.READ, "version, 'one', is not what it has to be"),
+        ({"path": "p", "version": "1", "tag": "x"}, TableUse.READ, "give one of them"),
+        ({"path": "p", "asOf": "noon"}, TableUse.READ, "asOf, 'noon'"),
+        ({"path": "p", "columns": '["a", 1]'}, TableUse.READ, "columns, "),
+        ({"path": "p", "limit": "-1"}, TableUse.READ, "limit, '-1'"),
+        ({"path": "p", "withRowId": "maybe"}, TableUse.READ, "true or false"),
+        ({"path": "p", "vectorColumns": "emb"}, TableUse.WRITE, "emb:128"),
+        ({"path": "p", "maxRowsPerFile": "0"}, TableUse.WRITE, "above 0"),
+        ({"path": "p", "startingVersion": "first"}, TableUse.READ_STREAM, "earliest, latest"),
+        ({"impl": "nobody", "table": "t"}, TableUse.READ, "cannot connect to 'nobody'"),
     ],
 )
-def test_wrong_options(options: Place, use: Use, sentence: str) -> None:
+def test_wrong_options(options: Place, use: TableUse, sentence: str) -> None:
     with pytest.raises(InvalidInputError, match=sentence):
-        _everything(Options(options, use))
+        _everything(SourceOptions(options, use))
 
 
-def _everything(options: Options) -> None:
-    for meaning in (options.address, options.scan, options.moment, options.write, options.follow, options.tasks):
+def _everything(options: SourceOptions) -> None:
+    for meaning in (
+        options.address,
+        options.scan,
+        options.version_selector,
+        options.write_options,
+        options.follow_options,
+        options.tasks,
+    ):
         meaning()
 
 
 def test_what_spark_adds_to_options_of_a_table_of_its_own() -> None:
     made = {"path": "/t", "option.path": "/t", "owner": "me", "provider": "lance", "location": "file:/t"}
     with pytest.raises(UnsupportedOperationError, match="passes no options on"):
-        Options(made, *Use)
+        SourceOptions(made, *TableUse)
     with pytest.raises(InvalidInputError, match=r"none of them is given\. Spark's CREATE TABLE"):
         LanceSource({}).reader(IDS)
     with pytest.raises(InvalidInputError, match=r"none of them is given\. Spark's CREATE TABLE"):
@@ -502,23 +509,25 @@ def test_what_spark_adds_to_options_of_a_table_of_its_own() -> None:
 
 
 def test_options_without_regard_to_case(tmp_path: Path) -> None:
-    options = Options(
+    options = SourceOptions(
         {"PATH": "p", "Columns": '["a", "b.c"]', "ASOF": "2026-01-01T00:00:00+00:00", "storage.Region": "here"},
-        Use.READ,
+        TableUse.READ,
     )
-    assert options.address() == Address(path="p", storage_options=(("region", "here"),))
+    assert options.address() == TableAddress(path="p", storage_options=(("region", "here"),))
     assert options.scan().columns == ("a", "b.c")
-    moment = options.moment().as_of
+    moment = options.version_selector().as_of
     assert isinstance(moment, datetime)
     assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
 
 
 def test_properties_of_the_client(tmp_path: Path) -> None:
     given = {"property.table": "x", "storage.region": "r", "secret.key": "s", "properties": '{"camelCase": "y"}'}
-    address = Options({"impl": "dir", "root": str(tmp_path), "table": "a.`b.c`", **given}, Use.READ).address()
+    address = SourceOptions(
+        {"impl": "dir", "root": str(tmp_path), "table": "a.`b.c`", **given}, TableUse.READ
+    ).address()
     assert address.id == ("a", "b.c")
-    assert address.catalog is not None
-    assert dict(address.catalog.properties) == {
+    assert address.connection is not None
+    assert dict(address.connection.properties) == {
         "root": str(tmp_path), "table": "x", "storage.region": "r", "key": "s", "camelCase": "y",
     }  # fmt: skip
 
@@ -526,11 +535,11 @@ def test_properties_of_the_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Options({"impl": "dir", "table": "t", "properties": '{"key": "hidden"'}, Use.READ).address(),
-        lambda: Options(
-            {"impl": "iceberg", "table": "t", "bogus": "hidden", "endpoint": "http://h"}, Use.READ
+        lambda: SourceOptions({"impl": "dir", "table": "t", "properties": '{"key": "hidden"'}, TableUse.READ).address(),
+        lambda: SourceOptions(
+            {"impl": "iceberg", "table": "t", "bogus": "hidden", "endpoint": "http://h"}, TableUse.READ
         ).address(),
-        lambda: Options({"path": "p", "account": "hidden"}, Use.READ).address(),
+        lambda: SourceOptions({"path": "p", "account": "hidden"}, TableUse.READ).address(),
     ],
 )
 def test_errors_do_not_show_secrets(make: Callable[[], object]) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.options import Options, Use
+from lancehouse.spark.options import SourceOptions, TableUse
 from lancehouse.spark.source import LanceSource
 from lancehouse.spark.streams import BATCH, CHECKPOINT, QUERY
 from tests.servers.lancehouse import Served
@@ -444,7 +444,7 @@ def run(frame: Any, options: dict[str, str], checkpoint: Path, mode: str = "appe
 
 
 def found(options: dict[str, str]) -> list[Any]:
-    dataset = Options(options, *Use).address().ref().open()
+    dataset = SourceOptions(options, *TableUse).address().to_ref().open()
     return sorted(dataset.to_table()["id"].to_pylist())
 
 
@@ -476,7 +476,7 @@ def test_a_source_that_is_dropped_and_made_anew(
 
     add(0, 1)
     run(spark.readStream.format("lance").options(**source).load(), sink, tmp_path / "checkpoint")
-    table = Options(source, *Use).address().ref()
+    table = SourceOptions(source, *TableUse).address().to_ref()
     assert table.namespace is not None
     table.namespace.drop_table(DropTableRequest(id=list(table.id)))
     add(10, 11, 12)

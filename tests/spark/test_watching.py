@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lancehouse.spark.watching import Done, watch
+from lancehouse.spark.watching import TaskProgress, watch_tasks
 
 WAIT_S = 60
 
@@ -23,10 +23,10 @@ class Heard:
     """Keeps what is said, and lets tasks wait for it."""
 
     def __init__(self, file: Path) -> None:
-        self.news: list[Done] = []
+        self.news: list[TaskProgress] = []
         self._file = file
 
-    def __call__(self, now: Done) -> None:
+    def __call__(self, now: TaskProgress) -> None:
         self.news.append(now)
         self._file.touch()
 
@@ -52,7 +52,7 @@ def tasks(spark: Any, count: int, work: Any) -> list[Any]:
 def watched(spark: Any, folder: str) -> list[tuple[int, int]]:
     """What is said of two operations, on whatever session; drivers import this."""
     heard = Heard(Path(folder) / "heard")
-    with watch(spark, heard):
+    with watch_tasks(spark, heard):
         tasks(spark, 5, heard.waiting())
         heard._file.unlink()
         tasks(spark, 3, heard.waiting())
@@ -65,13 +65,13 @@ def watchers() -> list[str]:
 
 
 def test_the_tasks_of_all_jobs_are_told(spark: Any, heard: Heard) -> None:
-    with watch(spark, heard):
+    with watch_tasks(spark, heard):
         assert len(watchers()) == 1
         assert len(tasks(spark, 5, heard.waiting())) == 5
         heard._file.unlink()
         tasks(spark, 3, heard.waiting())
     assert heard.news[0].total == 5
-    assert heard.news[-1] == Done(8, 8)
+    assert heard.news[-1] == TaskProgress(8, 8)
     assert all(now.done <= now.total for now in heard.news)
     assert [now for now in heard.news if heard.news.count(now) > 1] == []
     assert watchers() == []
@@ -79,7 +79,7 @@ def test_the_tasks_of_all_jobs_are_told(spark: Any, heard: Heard) -> None:
 
 
 def test_stages_that_are_skipped_do_not_count_in_the_end(spark: Any, heard: Heard) -> None:
-    with watch(spark, heard):
+    with watch_tasks(spark, heard):
         rows = spark.range(0, 4, 1, 4).mapInArrow(heard.waiting(), "id long")
         assert rows.groupBy((rows.id % 2).alias("odd")).count().orderBy("odd").count() == 2
     assert heard.news[-1].done == heard.news[-1].total
@@ -90,27 +90,27 @@ def test_jobs_of_another_thread_are_not_told(spark: Any, heard: Heard) -> None:
         tasks(spark, 7, lambda batches: batches)
 
     thread = threading.Thread(target=elsewhere)
-    with watch(spark, heard):
+    with watch_tasks(spark, heard):
         thread.start()
         thread.join()
         tasks(spark, 2, heard.waiting())
-    assert heard.news[-1] == Done(2, 2)
+    assert heard.news[-1] == TaskProgress(2, 2)
 
 
 def test_watches_may_be_inside_each_other(spark: Any, heard: Heard) -> None:
-    outer: list[Done] = []
-    with watch(spark, outer.append):
-        with watch(spark, heard):
+    outer: list[TaskProgress] = []
+    with watch_tasks(spark, outer.append):
+        with watch_tasks(spark, heard):
             tasks(spark, 2, heard.waiting())
         heard._file.unlink()
-        with watch(spark, heard):
+        with watch_tasks(spark, heard):
             tasks(spark, 3, heard.waiting())
-    assert heard.news[-1] == Done(3, 3)
-    assert outer[-1] == Done(5, 5)
+    assert heard.news[-1] == TaskProgress(3, 3)
+    assert outer[-1] == TaskProgress(5, 5)
 
 
 def test_an_error_passes_and_nothing_stays(spark: Any, heard: Heard) -> None:
-    with pytest.raises(ZeroDivisionError), watch(spark, heard):
+    with pytest.raises(ZeroDivisionError), watch_tasks(spark, heard):
         tasks(spark, 2, heard.waiting())
         raise ZeroDivisionError
     assert watchers() == []
@@ -119,12 +119,12 @@ def test_an_error_passes_and_nothing_stays(spark: Any, heard: Heard) -> None:
 
 @pytest.mark.parametrize("session", [object(), None], ids=["neither kind", "none"])
 def test_a_session_that_cannot_be_watched(session: Any, heard: Heard) -> None:
-    with watch(session, heard):
+    with watch_tasks(session, heard):
         assert watchers() == []
     assert heard.news == []
 
 
 def test_nobody_watches(spark: Any) -> None:
-    with watch(spark, None):
+    with watch_tasks(spark, None):
         assert watchers() == []
         assert set(spark.sparkContext.getJobTags()) == set()

@@ -22,7 +22,7 @@ from lance_namespace.errors import (
 )
 from pyspark.sql import SparkSession
 
-from lancehouse.identifiers import write_levels
+from lancehouse.identifiers import format_levels
 from lancehouse.spark import LanceCatalog
 from lancehouse.spark.pipelines import load
 
@@ -44,7 +44,7 @@ def tour(spark: SparkSession, properties: dict[str, str], levels: list[str], fol
     [[count]] = spark.sql("SELECT count(*) FROM docs JOIN trips USING (id)").collect()
     assert count == 496  # all trips but those of two rows that were deleted
     if is_full:  # Spark starts new processes for each `format("lance")`, which takes its time on few cores
-        _formatted(spark, cat, copy, {"impl": "iceberg", "table": write_levels(copy), **properties})
+        _formatted(spark, cat, copy, {"impl": "iceberg", "table": format_levels(copy), **properties})
         _streamed(spark, cat, docs, copy, properties, folder)
     return str(spark.version)
 
@@ -126,13 +126,13 @@ def _streamed(
     """What comes to one table goes to another, each row once."""
     named = {"impl": "iceberg", **properties}
     source = spark.readStream.format("lance").options(
-        **named, table=write_levels(docs), columns="id,name,kind,emb", filter="id < 50", startingVersion="1"
+        **named, table=format_levels(docs), columns="id,name,kind,emb", filter="id < 50", startingVersion="1"
     )
     for _ in range(2):
         sink = (
             source.load()
             .writeStream.format("lance")
-            .options(**named, table=write_levels(copy), checkpointLocation=f"{folder}/checkpoint")
+            .options(**named, table=format_levels(copy), checkpointLocation=f"{folder}/checkpoint")
         )
         query = sink.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
@@ -149,7 +149,7 @@ def _piped(spark: SparkSession, cat: LanceCatalog, piped: list[str], properties:
         "catalog": {"impl": "iceberg", "properties": properties},
         "source": {"files": "source/*.parquet"},
         "steps": steps,
-        "sink": {"table": write_levels(piped), "mode": "merge", "on": "id"},
+        "sink": {"table": format_levels(piped), "mode": "merge", "on": "id"},
         "indices": [{"column": "id", "kind": "BTREE"}],
         "expect": {"rows": 400, "unique": ["id"], "where": ["twice = id * 2"]},
         "publish": {"tag": "checked"},

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.identifiers import write_levels
+from lancehouse.identifiers import format_levels
 from lancehouse.spark import LanceCatalog
 
 Rows = dict[int, int]
@@ -52,7 +52,7 @@ def rows(spark: SparkSession, first: int, last: int, value: str = "id") -> DataF
 def write(cat: LanceCatalog, properties: Mapping[str, str], table: list[str], folder: str, run: str) -> None:
     """Do the write that the table is called like."""
     spark, kind = cat.spark, table[-1]
-    named = {"impl": "iceberg", "table": write_levels(table), **properties}
+    named = {"impl": "iceberg", "table": format_levels(table), **properties}
     kinds: dict[str, Callable[[], Any]] = {
         "create": lambda: cat.create(rows(spark, 0, 400), table, run=run),
         "append": lambda: cat.append(rows(spark, 400, 600), table, run=run),

@@ -20,7 +20,7 @@ NAMESPACE = ("stress",)
 
 def change(database: Database, table: str, author: str) -> int:
     """Move a table on by one revision, and say to which; again and again until it is won."""
-    warehouse = database.read(repository.warehouses)[0]
+    warehouse = database.read(repository.list_warehouses)[0]
     while True:
         row = database.read(lambda tx: repository.find_entry(tx, warehouse.id, NAMESPACE, table))
         assert row is not None

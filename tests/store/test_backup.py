@@ -12,14 +12,14 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 from lancehouse.store import migrate, repository
 from lancehouse.store.backup import backup
 from lancehouse.store.database import Database, Tx
-from lancehouse.store.postgres import without_secrets
+from lancehouse.store.postgres import split_secrets
 from tests.servers.postgres import new_database
 from tests.store.conftest import drop
 from tests.store.rows import Place, insert
 
 
 def restored(database: Database, copy: Path) -> Database:
-    if database.local:
+    if database.is_local:
         return Database(f"sqlite:///{copy}")
     made = new_database(database.url)
     subprocess.run(["pg_restore", "--no-owner", f"--dbname={made}", copy], check=True, timeout=60)
@@ -111,12 +111,12 @@ def test_without_pg_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_command_line_without_secrets(url: str, expected: str, variables: dict[str, str]) -> None:
-    where, hidden = without_secrets(url)
+    where, hidden = split_secrets(url)
     assert sorted(where.split()) == sorted(expected.split())
     assert hidden == variables
 
 
 def test_a_secret_that_cannot_be_hidden() -> None:
     with pytest.raises(InvalidInputError, match="sslpassword") as caught:
-        without_secrets("postgresql://h/d?sslpassword=geheim")
+        split_secrets("postgresql://h/d?sslpassword=geheim")
     assert "geheim" not in str(caught.value)

@@ -25,7 +25,7 @@ def test_keys(database: Database) -> None:
     assert database.read(lambda tx: repository.find_key(tx, "k")) == ("digest", 200, b"\x00\xff")
     assert database.read(lambda tx: repository.find_key(tx, "unknown")) is None
     database.write(lambda tx: repository.insert_key(tx, "young", "digest", 0, None, NOW + 5))
-    assert database.write(lambda tx: repository.forget_keys(tx, NOW + 5)) == 1
+    assert database.write(lambda tx: repository.delete_keys_before(tx, NOW + 5)) == 1
     assert database.read(lambda tx: repository.find_key(tx, "k")) is None
     assert database.read(lambda tx: repository.find_key(tx, "young")) is not None
 
@@ -81,15 +81,15 @@ def test_tokens(database: Database) -> None:
     assert insert(ada, "a laptop", "hash 2")
     assert insert(bob, "ci", "hash 3")
     assert not insert(ada, "ci", "hash 4")
-    assert database.read(lambda tx: repository.find_token(tx, "hash 1")) == ada
-    assert database.read(lambda tx: repository.find_token(tx, "hash 4")) is None
+    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 1")) == ada
+    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 4")) is None
     assert database.read(lambda tx: repository.list_tokens(tx, ada.id)) == [("a laptop", NOW), ("ci", NOW)]
     assert database.write(lambda tx: repository.delete_token(tx, ada.id, "ci"))
     assert not database.write(lambda tx: repository.delete_token(tx, ada.id, "ci"))
-    assert database.read(lambda tx: repository.find_token(tx, "hash 1")) is None
+    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 1")) is None
     database.write(lambda tx: repository.delete_principal(tx, ada.id))
-    assert database.read(lambda tx: repository.find_token(tx, "hash 2")) is None
-    assert database.read(lambda tx: repository.find_token(tx, "hash 3")) == bob
+    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 2")) is None
+    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 3")) == bob
 
 
 def test_grants(database: Database) -> None:
@@ -117,10 +117,10 @@ def test_grants(database: Database) -> None:
 
 
 def test_one_signing_key(database: Database) -> None:
-    assert database.read(repository.signing_key) is None
+    assert database.read(repository.find_signing_key) is None
     with ThreadPoolExecutor(8) as pool:
         kept = list(
             pool.map(lambda n: database.write(lambda tx: repository.insert_signing_key(tx, f"key {n}")), range(8))
         )
     assert sum(kept) == 1
-    assert database.read(repository.signing_key) == f"key {kept.index(True)}"
+    assert database.read(repository.find_signing_key) == f"key {kept.index(True)}"

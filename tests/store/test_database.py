@@ -66,7 +66,7 @@ def test_urls_refused(url: str, words: str) -> None:
 def test_urls(url: str, shown: str, local: bool) -> None:
     database = Database(url)
     assert repr(database) == f"Database({shown!r})"
-    assert database.local is local
+    assert database.is_local is local
 
 
 def test_new_file_is_its_owners_alone(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_waiting_works_share_a_transaction(tmp_path: Path) -> None:
         blocker = pool.submit(database.write, first)
         entered.wait()
         others = [pool.submit(work, number) for number in range(8)]
-        while len(database.engine()._writer._waiting) < 8:  # type: ignore[union-attr]
+        while len(database.engine()._writer._queue) < 8:  # type: ignore[union-attr]
             sleep(0.001)
         go.set()
         for future in (blocker, *others):
@@ -178,11 +178,11 @@ def test_a_read_is_one_snapshot(place: Place) -> None:
         first = count(tx)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(place.made, "meanwhile").result()
-        return [first, count(tx), place.database.read(count), place.database.peek(count)]
+        return [first, count(tx), place.database.read(count), place.database.read_one(count)]
 
     assert place.database.read(work) == [0, 0, 0, 0]
     assert place.database.read(count) == 1
-    assert place.database.peek(count) == 1
+    assert place.database.read_one(count) == 1
 
 
 def test_reads_cannot_write(place: Place) -> None:
@@ -215,7 +215,7 @@ def test_without_schema(url: str) -> None:
     database = Database(url)
     for work in (database.read, database.write):
         with pytest.raises(InvalidTableStateError, match="lancehouse db upgrade"):
-            work(repository.warehouses)
+            work(repository.list_warehouses)
     database.close()
 
 
@@ -229,7 +229,7 @@ def test_sqlite_out_of_reach(tmp_path: Path, content: bytes | None) -> None:
     database = Database(f"sqlite:///{file}")
     for work in (database.read, database.write):
         with pytest.raises(ServiceUnavailableError, match="catalog"):
-            work(repository.warehouses)
+            work(repository.list_warehouses)
     database.close()
 
 
@@ -237,9 +237,9 @@ def test_postgres_out_of_reach() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         database = Database(f"postgresql://u:{SECRET}@127.0.0.1:{closed.getsockname()[1]}/d")
-        for work in (database.read, database.peek, database.write):
+        for work in (database.read, database.read_one, database.write):
             with pytest.raises(ServiceUnavailableError, match="out of reach") as caught:
-                work(repository.warehouses)
+                work(repository.list_warehouses)
             assert SECRET not in str(caught.value)
     database.close()
 
@@ -259,7 +259,7 @@ def test_a_broken_connection_is_replaced(place: Place, postgres: str) -> None:
     break_all()
     assert place.find("t") is not None
     break_all()
-    assert place.database.peek(lambda tx: repository.find_entry(tx, place.warehouse_id, ("a",), "t")) is not None
+    assert place.database.read_one(lambda tx: repository.find_entry(tx, place.warehouse_id, ("a",), "t")) is not None
     break_all()
     assert place.insert("u") is not None
 
@@ -300,7 +300,7 @@ def test_deadlocks_are_tried_again(place: Place) -> None:
             tries.append(order)
             for name in order:
                 advance(tx, name)
-                if not place.database.local and len(tries) <= 2 and name == order[0]:
+                if not place.database.is_local and len(tries) <= 2 and name == order[0]:
                     meet.wait(10)
 
         place.database.write(step)
@@ -309,7 +309,7 @@ def test_deadlocks_are_tried_again(place: Place) -> None:
         for future in [pool.submit(work, order) for order in (["first", "second"], ["second", "first"])]:
             future.result()
     assert [row and row.revision for row in map(place.find, ("first", "second"))] == [3, 3]
-    assert len(tries) == 2 if place.database.local else len(tries) > 2
+    assert len(tries) == 2 if place.database.is_local else len(tries) > 2
 
 
 FULL_DISK = """
@@ -372,7 +372,7 @@ def test_threads_come_and_go(tmp_path: Path) -> None:
     migrate.create_if_empty(database)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(50):
-        thread = threading.Thread(target=database.read, args=(repository.warehouses,))
+        thread = threading.Thread(target=database.read, args=(repository.list_warehouses,))
         thread.start()
         thread.join()
     assert len(list(Path("/proc/self/fd").iterdir())) < before + 20
@@ -381,7 +381,7 @@ def test_threads_come_and_go(tmp_path: Path) -> None:
 
 
 def test_what_is_recalled_holds_until_anybody_writes(place: Place) -> None:
-    url = f"sqlite:///{place.database.file}" if place.database.local else place.database.url
+    url = f"sqlite:///{place.database.file}" if place.database.is_local else place.database.url
     other = Database(url)
     asked = []
 
@@ -390,14 +390,14 @@ def test_what_is_recalled_holds_until_anybody_writes(place: Place) -> None:
         return repository.find_entry(tx, place.warehouse_id, ("a",), "t")
 
     def recalled() -> object:
-        return place.database.recall("t", find)
+        return place.database.read_cached("t", find)
 
     assert recalled() is None
     made = other.write(lambda tx: insert(tx, place.namespace_id, "t"))
     assert recalled() == made
     before = len(asked)
     assert recalled() == made
-    assert len(asked) == before + (not place.database.local)
+    assert len(asked) == before + (not place.database.is_local)
     assert made is not None
     for number, database in enumerate((other, place.database), start=made.revision):
         assert database.write(lambda tx: repository.advance_entry(tx, made.id, number, now_ms=1))  # noqa: B023

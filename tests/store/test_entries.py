@@ -85,7 +85,7 @@ def test_advance(place: Place, changes: dict[str, Any]) -> None:
     assert not advance(place, before, **changes), "the revision is no longer the one expected"
     assert place.find("t") == after
     if "location" in changes:
-        found = place.database.read(lambda tx: repository.overlapping(tx, "/moved/below/"))
+        found = place.database.read(lambda tx: repository.find_overlapping_table(tx, "/moved/below/"))
         assert found == (("a",), "t")
 
 
@@ -185,10 +185,10 @@ def test_refused_rename_leaves_its_transaction_alone(place: Place) -> None:
 def test_overlapping(place: Place, key: str, overlaps: bool) -> None:
     entry = place.made("t", location="s3://b/a/t")
     place.made("v", kind="view", location="s3://b/a/v")
-    found = place.database.write(lambda tx: repository.overlapping(tx, key))
+    found = place.database.write(lambda tx: repository.find_overlapping_table(tx, key))
     assert found == ((("a",), "t") if overlaps else None)
-    assert place.database.read(lambda tx: repository.overlapping(tx, key)) == found
-    assert place.database.read(lambda tx: repository.overlapping(tx, key, entry.id)) is None
+    assert place.database.read(lambda tx: repository.find_overlapping_table(tx, key)) == found
+    assert place.database.read(lambda tx: repository.find_overlapping_table(tx, key, entry.id)) is None
 
 
 def test_of_overlapping_locations_one_is_claimed(place: Place) -> None:
@@ -198,7 +198,7 @@ def test_of_overlapping_locations_one_is_claimed(place: Place) -> None:
         location = f"/data/{round_}" + "/x" * depth
 
         def work(tx: Tx) -> bool:
-            if repository.overlapping(tx, f"{location}/") is not None:
+            if repository.find_overlapping_table(tx, f"{location}/") is not None:
                 return False
             return insert(tx, place.namespace_id, f"{round_} {depth}", location=location) is not None
 
@@ -267,7 +267,7 @@ def test_entries_of_all_namespaces_in_the_order_of_the_index(place: Place) -> No
 
     def listed(*args: Any, **more: Any) -> list[str]:
         found = place.database.read(
-            lambda tx: repository.list_everywhere(tx, place.warehouse_id, "lance", *args, **more)
+            lambda tx: repository.list_entries_in_warehouse(tx, place.warehouse_id, "lance", *args, **more)
         )
         return ["/".join([*levels, name]) for levels, name in found]
 

@@ -44,7 +44,7 @@ def test_migrations_and_model_agree(url: str, kind: str, postgres: str, tmp_path
     made = Database(url)
     migrate.create_if_empty(made)
     migrated = Database(f"sqlite:///{tmp_path / 'other.db'}" if kind == "sqlite" else new_database(postgres))
-    migrate.migrate(migrated)
+    migrate.run_migrations(migrated)
     migrate.check(migrated)
     assert schema(migrated) == schema(made)
     assert len(schema(made)) > 20
@@ -73,7 +73,7 @@ def test_create_if_empty(url: str) -> None:
     database.write(lambda tx: repository.insert_warehouse(tx, "w", "/w"))
     assert not migrate.create_if_empty(database)
     assert migrate.upgrade(database) == (migrate.HEAD, migrate.HEAD)
-    assert len(database.read(repository.warehouses)) == 1
+    assert len(database.read(repository.list_warehouses)) == 1
     database.close()
 
 
@@ -136,7 +136,7 @@ def test_other_tables_do_not_matter(url: str) -> None:
 
 def test_looking_makes_no_file(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'folder' / 'c.db'}")
-    assert migrate.found(database) is None
+    assert migrate.read_schema_version(database) is None
     assert not list(tmp_path.iterdir())
 
 

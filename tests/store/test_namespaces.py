@@ -188,9 +188,9 @@ def test_warehouses(database: Database) -> None:
     assert first is not None
     assert second is not None
     assert database.write(lambda tx: repository.insert_warehouse(tx, "a", "/elsewhere")) is None
-    assert database.read(repository.warehouses) == [first, second]
+    assert database.read(repository.list_warehouses) == [first, second]
     database.write(lambda tx: repository.move_warehouse(tx, first.id, "/moved"))
-    assert [row.location for row in database.read(repository.warehouses)] == ["/moved", "/a"]
+    assert [row.location for row in database.read(repository.list_warehouses)] == ["/moved", "/a"]
     assert database.read(lambda tx: repository.is_warehouse_empty(tx, first.id))
     database.write(lambda tx: repository.insert_namespace(tx, first.id, ("n",), {}))
     assert not database.read(lambda tx: repository.is_warehouse_empty(tx, first.id))

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from lance_namespace import LanceNamespace
 
-from lancehouse.trees import Id, Lists
+from lancehouse.trees import CatalogLister, Id
 
 OPTION = re.compile("--[a-z][a-z-]*")
 
 
-class Target(Protocol):
+class CatalogConnection(Protocol):
     """What a client was made of."""
 
     @property
@@ -31,7 +31,7 @@ class Target(Protocol):
         """The text without the secrets in the properties."""
 
 
-class Catalog(Lists, Protocol):
+class CheckedCatalog(CatalogLister, Protocol):
     """What asks a catalog. Its errors are Lance's, and show no secret."""
 
     @property
@@ -39,20 +39,20 @@ class Catalog(Lists, Protocol):
         """The client itself."""
 
     @property
-    def target(self) -> Target:
+    def target(self) -> CatalogConnection:
         """What it was made of."""
 
     @property
     def shell(self) -> Shell:
         """How commands that reach it begin and end."""
 
-    def shown(self, id: Sequence[str]) -> str:
+    def format_id(self, id: Sequence[str]) -> str:
         """An id as it is typed."""
 
     def ask(self, operation: str, request: Any) -> Any:
         """Have an operation carried out."""
 
-    def explained(self, id: Sequence[str], operation: str = "") -> AbstractContextManager[None]:
+    def translate_errors(self, id: Sequence[str], operation: str = "") -> AbstractContextManager[None]:
         """Turn what is raised inside into Lance's errors."""
 
 
@@ -68,9 +68,9 @@ class Shell:
 
         A name that begins with a dash would be taken for an option: all options go before it then, and `--`.
         """
-        names = [place for place, word in enumerate(words) if word.startswith("-") and not OPTION.fullmatch(word)]
-        if not names:
+        dashed = [index for index, word in enumerate(words) if word.startswith("-") and not OPTION.fullmatch(word)]
+        if not dashed:
             return " ".join(filter(None, (self.before, shlex.join(words), self.after)))
-        options = next((place for place, word in enumerate(words) if OPTION.fullmatch(word)), len(words))
-        first = shlex.join([*words[: names[0]], *words[options:]])
-        return " ".join(filter(None, (self.before, first, self.after, "--", shlex.join(words[names[0] : options]))))
+        options = next((index for index, word in enumerate(words) if OPTION.fullmatch(word)), len(words))
+        first = shlex.join([*words[: dashed[0]], *words[options:]])
+        return " ".join(filter(None, (self.before, first, self.after, "--", shlex.join(words[dashed[0] : options]))))

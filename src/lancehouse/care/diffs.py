@@ -9,21 +9,21 @@ from typing import Any
 
 from lance_namespace.errors import LanceNamespaceError, NamespaceNotFoundError, TableNotFoundError
 
-from lancehouse.care.copying import kept
-from lancehouse.care.sides import Side
-from lancehouse.clients.inspection import Seen
-from lancehouse.identifiers import write_levels
+from lancehouse.care.copying import portable_properties
+from lancehouse.care.sides import NamedCatalog
+from lancehouse.clients.inspection import InspectedTable
+from lancehouse.identifiers import format_levels
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.layout import summary
-from lancehouse.lake.survey import parts
-from lancehouse.schema.shown import field_json
+from lancehouse.lake.layout import read_summary
+from lancehouse.lake.survey import split_location
+from lancehouse.schema.shown import field_to_json
 from lancehouse.trees import Id
 
 FIELDS = ("location", "version", "rows", "schema", "properties")
 ERROR = "error"
-AT_ONCE = 8
+MAX_WORKERS = 8
 
-Told = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class CatalogDiff:
     """Two catalogs beside each other."""
 
     same: int
@@ -46,12 +46,12 @@ class Compared:
 
 
 def compare(
-    first: Side,
-    second: Side,
+    first: NamedCatalog,
+    second: NamedCatalog,
     namespace: Id = (),
     ignore: Collection[str] = (),
-    told: Told = lambda _done, _total: None,
-) -> Compared:
+    report_progress: ReportProgress = lambda _done, _total: None,
+) -> CatalogDiff:
     """See how two catalogs differ.
 
     Args:
@@ -59,39 +59,43 @@ def compare(
         second: the other.
         namespace: only what is in it and below it, in both; default: all.
         ignore: what may differ, of `FIELDS`.
-        told: is called as the work goes on.
+        report_progress: is called as the work goes on.
 
     Raises:
         NamespaceNotFoundError: neither has the namespace.
     """
-    here, there = _tables(first, second, namespace)
+    here, there = _list_tables(first, second, namespace)
     both = sorted(here & there)
-    found = [Difference(write_levels(table), table in here, table in there) for table in sorted(here ^ there)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = pool.map(lambda table: _fields(first, second, table, ignore), both)
+    differences = [Difference(format_levels(table), table in here, table in there) for table in sorted(here ^ there)]
+    with ThreadPoolExecutor(MAX_WORKERS) as pool:
+        results = pool.map(lambda table: _different_fields(first, second, table, ignore), both)
         for done, (table, fields) in enumerate(zip(both, results, strict=True), 1):
             if fields:
-                found.append(Difference(write_levels(table), True, True, fields))
-            told(done, len(both))
-    return Compared(len(both) + len(here ^ there) - len(found), sorted(found, key=lambda each: each.table))
+                differences.append(Difference(format_levels(table), True, True, fields))
+            report_progress(done, len(both))
+    return CatalogDiff(
+        len(both) + len(here ^ there) - len(differences), sorted(differences, key=lambda difference: difference.table)
+    )
 
 
-def _tables(first: Side, second: Side, namespace: Id) -> tuple[set[Id], set[Id]]:
-    found: list[set[Id]] = []
+def _list_tables(first: NamedCatalog, second: NamedCatalog, namespace: Id) -> tuple[set[Id], set[Id]]:
+    tables: list[set[Id]] = []
     missing: list[NamespaceNotFoundError] = []
     for side in (first, second):
         try:
-            found.append(set(side.tables(namespace)))
+            tables.append(set(side.list_tables(namespace)))
         except NamespaceNotFoundError as error:
             missing.append(error)
-            found.append(set())
-    if len(missing) == len(found):
+            tables.append(set())
+    if len(missing) == len(tables):
         raise missing[0]
-    return found[0], found[1]
+    return tables[0], tables[1]
 
 
-def _fields(first: Side, second: Side, table: Id, ignore: Collection[str]) -> dict[str, tuple[Any, Any]]:
-    one, other = _facts(first, table), _facts(second, table)
+def _different_fields(
+    first: NamedCatalog, second: NamedCatalog, table: Id, ignore: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
+    one, other = _table_facts(first, table), _table_facts(second, table)
     return {
         name: (one.get(name), other.get(name))
         for name in (*FIELDS, ERROR)
@@ -101,28 +105,28 @@ def _fields(first: Side, second: Side, table: Id, ignore: Collection[str]) -> di
 
 def _is_same(name: str, one: Any, other: Any) -> bool:
     if name == "location" and one and other:
-        return parts(one) == parts(other)
+        return split_location(one) == split_location(other)
     if name == "properties" and None in (one, other):
         return True  # a catalog that keeps none
     return bool(one == other) and not (name == ERROR and one)
 
 
-def _facts(side: Side, table: Id) -> dict[str, Any]:
+def _table_facts(side: NamedCatalog, table: Id) -> dict[str, Any]:
     """What is known of a table; of one that cannot be read, why."""
     try:
-        seen = side.look(table)
-        if not isinstance(seen, Seen):
+        inspected = side.find_table(table)
+        if not isinstance(inspected, InspectedTable):
             return {ERROR: "it is not there any more"}
-        facts: dict[str, Any] = {"location": seen.location, "properties": _properties(side, seen)}
-        with side.catalog.explained(side.id(table)):
-            told = summary(TableRef.of(side.catalog.namespace, side.id(table)))
+        facts: dict[str, Any] = {"location": inspected.location, "properties": _comparable_properties(side, inspected)}
+        with side.catalog.translate_errors(side.full_id(table)):
+            table_summary = read_summary(TableRef.in_namespace(side.catalog.namespace, side.full_id(table)))
     except TableNotFoundError:
         return facts  # it is declared, and has no data
     except LanceNamespaceError as error:
         return {ERROR: str(error)}
-    columns = {each["name"]: each["type"] for each in map(field_json, told.schema)}
-    return {**facts, "version": told.version, "rows": told.rows, "schema": columns}
+    columns = {column["name"]: column["type"] for column in map(field_to_json, table_summary.schema)}
+    return {**facts, "version": table_summary.version, "rows": table_summary.rows, "schema": columns}
 
 
-def _properties(side: Side, seen: Seen) -> dict[str, str] | None:
-    return kept(seen.properties) if side.inspector.keeps_properties else None
+def _comparable_properties(side: NamedCatalog, inspected: InspectedTable) -> dict[str, str] | None:
+    return portable_properties(inspected.properties) if side.inspector.keeps_properties else None

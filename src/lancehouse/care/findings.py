@@ -18,7 +18,7 @@ class Severity(StrEnum):
     """Good to know."""
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What is wrong."""
 
     NO_DATA = "no-data"
@@ -39,54 +39,54 @@ class Kind(StrEnum):
 class Finding:
     """One thing that is wrong."""
 
-    kind: Kind
+    kind: FindingKind
     severity: Severity
     about: str
     """The table as it is typed, or a place; empty for the catalog."""
     what: str
     command: str = ""
     """What to type next."""
-    mend: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    fix: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     """Does what is safe."""
     is_fixed: bool = False
     failure: str = ""
     """Why it could not be mended."""
 
     @property
-    def needs_care(self) -> bool:
+    def needs_action(self) -> bool:
         """Whether somebody has to do something."""
         return self.severity is not Severity.NOTE and not self.is_fixed
 
-    def fixed(self) -> Finding:
+    def as_fixed(self) -> Finding:
         """The same, mended."""
         return replace(self, is_fixed=True, failure="")
 
-    def failed(self, why: str) -> Finding:
+    def as_failed(self, why: str) -> Finding:
         """The same, not to be mended."""
         return replace(self, failure=why)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """What a look at a catalog found."""
 
     tables: int
     findings: Sequence[Finding]
 
     @property
-    def needs_care(self) -> bool:
+    def needs_action(self) -> bool:
         """Whether anything does."""
-        return any(each.needs_care for each in self.findings)
+        return any(each.needs_action for each in self.findings)
 
     @property
-    def mendable(self) -> list[Finding]:
+    def fixable(self) -> list[Finding]:
         """What can be mended."""
-        return [each for each in self.findings if each.mend is not None and not each.is_fixed]
+        return [each for each in self.findings if each.fix is not None and not each.is_fixed]
 
 
 ORDER = list(Severity)
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
+def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first; then by table."""
     return sorted(findings, key=lambda each: (ORDER.index(each.severity), each.about, each.kind, each.what))

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError
 
-from lancehouse.care.catalogs import Catalog
-from lancehouse.clients.inspection import Inspector, Neighbour, Seen, inspector
-from lancehouse.trees import Id, all_tables
+from lancehouse.care.catalogs import CheckedCatalog
+from lancehouse.clients.inspection import ForeignTable, InspectedTable, Inspector, inspector_for
+from lancehouse.trees import Id, walk_tables
 
 
 @dataclass(frozen=True)
-class Side:
+class NamedCatalog:
     """One of two catalogs. An id that is the same in both begins after the catalog's `parent`."""
 
     name: str
-    catalog: Catalog
+    catalog: CheckedCatalog
 
     @property
     def parent(self) -> Id:
@@ -27,32 +27,32 @@ class Side:
     @property
     def inspector(self) -> Inspector:
         """What looks at its entries."""
-        return inspector(self.catalog.namespace)
+        return inspector_for(self.catalog.namespace)
 
-    def id(self, common: Id) -> Id:
+    def full_id(self, common: Id) -> Id:
         """The id of a table here."""
         return (*self.parent, *common)
 
-    def tables(self, namespace: Id = ()) -> Iterator[Id]:
+    def list_tables(self, namespace: Id = ()) -> Iterator[Id]:
         """The ids of all Lance tables in a namespace and below it, without `parent`.
 
         Raises:
             InvalidInputError: the catalog cannot be listed without a `parent`.
             NamespaceNotFoundError: there is no such namespace.
         """
-        for table in all_tables(self.catalog, self.id(namespace)):
+        for table in walk_tables(self.catalog, self.full_id(namespace)):
             yield table[len(self.parent) :]
 
-    def look(self, common: Id) -> Seen | Neighbour | None:
+    def find_table(self, common: Id) -> InspectedTable | ForeignTable | None:
         """What the catalog has under a name; None for nothing."""
-        table = self.id(common)
+        table = self.full_id(common)
         try:
-            with self.catalog.explained(table):
-                return self.inspector.look(table)
+            with self.catalog.translate_errors(table):
+                return self.inspector.inspect_table(table)
         except (TableNotFoundError, NamespaceNotFoundError):
             return None
 
 
-def chosen(side: Side, namespace: Id, tables: Sequence[Id]) -> list[Id]:
+def select_tables(side: NamedCatalog, namespace: Id, tables: Sequence[Id]) -> list[Id]:
     """The tables that are named, or all of a namespace."""
-    return list(tables) if tables else sorted(side.tables(namespace))
+    return list(tables) if tables else sorted(side.list_tables(namespace))

@@ -45,7 +45,7 @@ class Grant:
         return self.warehouse is None or (self.warehouse == warehouse and levels[: len(self.levels)] == self.levels)
 
     def __str__(self) -> str:
-        return f"{self.role.name.lower()} of {place(self.warehouse, self.levels)}"
+        return f"{self.role.name.lower()} of {format_scope(self.warehouse, self.levels)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Identity:
     name: str
     grants: tuple[Grant, ...]
 
-    def may(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
+    def has_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
         """Whether a grant allows it."""
         return any(grant.role >= role and grant.covers(warehouse, levels) for grant in self.grants)
 
-    def sees(self, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
+    def can_see(self, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
         """Whether this namespace, or anything below it, may be read: it is then shown on the way there."""
-        return self.may(Role.READER, warehouse, levels) or any(
+        return self.has_role(Role.READER, warehouse, levels) or any(
             grant.warehouse == warehouse and grant.levels[: len(levels)] == levels for grant in self.grants
         )
 
@@ -70,35 +70,35 @@ class Identity:
         """Whether this is an admin of every warehouse, as anybody is where nobody is asked who they are."""
         return any(grant.role >= Role.ADMIN and grant.warehouse is None for grant in self.grants)
 
-    def readable(self, warehouse: str) -> list[tuple[str, ...]]:
+    def readable_namespaces(self, warehouse: str) -> list[tuple[str, ...]]:
         """The namespaces of a warehouse that this caller may read, apart from those below them; `()` is all of it."""
-        return [each.levels for each in self.grants if each.warehouse in (None, warehouse)]
+        return [grant.levels for grant in self.grants if grant.warehouse in (None, warehouse)]
 
-    def written(self, warehouse: str) -> list[tuple[str, ...]]:
+    def writable_namespaces(self, warehouse: str) -> list[tuple[str, ...]]:
         """The namespaces of a warehouse that this caller may write to, apart from those below them."""
-        return [each.levels for each in self.grants if each.role >= Role.WRITER and each.warehouse == warehouse]
+        return [grant.levels for grant in self.grants if grant.role >= Role.WRITER and grant.warehouse == warehouse]
 
-    def require(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> None:
+    def require_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> None:
         """Refuse what no grant allows.
 
         Raises:
             PermissionDeniedError: it says which role is missing where.
         """
-        if not self.may(role, warehouse, levels):
-            raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {place(warehouse, levels)}")
+        if not self.has_role(role, warehouse, levels):
+            raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {format_scope(warehouse, levels)}")
 
-    def require_over(self, warehouse: str, levels: tuple[str, ...]) -> None:
+    def require_alter_namespace(self, warehouse: str, levels: tuple[str, ...]) -> None:
         """Refuse to make, drop or change a namespace unless as an admin of it, or a writer of the one that holds it.
 
         Raises:
             PermissionDeniedError: neither.
         """
-        if not (self.may(Role.ADMIN, warehouse, levels) or self.may(Role.WRITER, warehouse, levels[:-1])):
-            here, holder = place(warehouse, levels), place(warehouse, levels[:-1])
+        if not (self.has_role(Role.ADMIN, warehouse, levels) or self.has_role(Role.WRITER, warehouse, levels[:-1])):
+            here, holder = format_scope(warehouse, levels), format_scope(warehouse, levels[:-1])
             raise PermissionDeniedError(f"{self.name} is neither admin of {here} nor writer of {holder}")
 
 
-def place(warehouse: str | None, levels: tuple[str, ...] = ()) -> str:
+def format_scope(warehouse: str | None, levels: tuple[str, ...] = ()) -> str:
     """Where a grant holds, in words."""
     if warehouse is None:
         return "every warehouse"

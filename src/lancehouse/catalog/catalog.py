@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lancehouse.catalog.commits import Commits
-from lancehouse.catalog.documents import Documents
+from lancehouse.catalog.documents import DocumentCache
 from lancehouse.catalog.errors import WarehouseNotFoundError
-from lancehouse.catalog.loading import Loader
-from lancehouse.catalog.metadata import LanceTables
+from lancehouse.catalog.loading import MetadataLoader
+from lancehouse.catalog.metadata import LanceMetadataCache
 from lancehouse.catalog.namespaces import Namespaces
 from lancehouse.catalog.scans.scans import Scans
 from lancehouse.catalog.tables import Tables
@@ -27,15 +27,15 @@ class Catalog:
     ) -> None:
         self.database = database
         self.warehouses = {warehouse.name: warehouse for warehouse in warehouses}
-        lance = LanceTables(database)
-        loader = Loader(lance, Documents())
+        lance = LanceMetadataCache(database)
+        loader = MetadataLoader(lance, DocumentCache())
         self.namespaces = Namespaces(database)
         self.tables = Tables(database, loader)
         self.views = Views(database, loader)
         self.commits = Commits(database, loader)
         self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
 
-    def warehouse(self, name: str | None) -> Warehouse:
+    def get_warehouse(self, name: str | None) -> Warehouse:
         """A warehouse by its name, or the default one: the only, else the first.
 
         Raises:
@@ -43,6 +43,6 @@ class Catalog:
         """
         if name is None:
             return next(iter(self.warehouses.values()))
-        if (found := self.warehouses.get(name)) is None:
+        if (warehouse := self.warehouses.get(name)) is None:
             raise WarehouseNotFoundError(f"Warehouse does not exist: {name}")
-        return found
+        return warehouse

@@ -18,18 +18,18 @@ from lance_namespace.errors import (
 
 from lancehouse.catalog import locations, places
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.documents import Document, discard, provisional
-from lancehouse.catalog.entries import TableName, insert, record, require_free
+from lancehouse.catalog.documents import MetadataDocument, discard_files, discard_on_failure
+from lancehouse.catalog.entries import TableName, create_entry, record_commit, require_name_free
 from lancehouse.catalog.errors import ViewAlreadyExistsError
-from lancehouse.catalog.files import Files
+from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.requirements import is_create
-from lancehouse.catalog.lance_commits import MAIN, Change, decide
-from lancehouse.catalog.lance_metadata import branches_of, is_managed, is_of
-from lancehouse.catalog.loading import Loaded, Loader
-from lancehouse.catalog.metadata import LanceTables
-from lancehouse.catalog.names import Levels, checked_name, no_table
-from lancehouse.catalog.transactions import now_ms, write
+from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
+from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
+from lancehouse.catalog.loading import LoadResult, MetadataLoader
+from lancehouse.catalog.metadata import LanceMetadataCache
+from lancehouse.catalog.names import Levels, check_name, table_not_found
+from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.history import snapshot_id
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
@@ -48,12 +48,12 @@ WHOLE_BYTES = 256 * 1024
 would cost more than the commit, and is left to LoadTable: only the snapshots that refs name are told."""
 
 
-class _OvertakenError(Exception):
+class _CommitConflictError(Exception):
     """Another commit came between."""
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCommit:
     """A commit of one table that was decided on an entry as it was; `apply` makes it unless the entry changed."""
 
     name: TableName
@@ -64,17 +64,17 @@ class Prepared:
     """Files that go again if it does not come to be."""
     obsolete: Sequence[str] = ()
     """Files that go once it has."""
-    document: Document | None = field(default=None, repr=False)
+    document: MetadataDocument | None = field(default=None, repr=False)
 
 
 class Commits:
     """UpdateTable and CommitTransaction."""
 
-    def __init__(self, database: Database, loader: Loader) -> None:
+    def __init__(self, database: Database, loader: MetadataLoader) -> None:
         self._database = database
         self._loader = loader
 
-    def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> Loaded:
+    def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> LoadResult:
         """Change one table. The answer always has a metadata location: of a Lance table, that of its manifest.
 
         Raises:
@@ -82,10 +82,10 @@ class Commits:
             ConcurrentModificationError: a requirement does not hold; nothing was changed.
             InvalidInputError: the request makes no sense for this table; nothing was changed.
         """
-        (entry,) = self._made(caller, warehouse, [(TableName(levels, name), request)])
-        return self._answer(caller, warehouse, levels, entry)
+        (entry,) = self._commit_with_retries(caller, warehouse, [(TableName(levels, name), request)])
+        return self._load_result(caller, warehouse, levels, entry)
 
-    def load(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Loaded:
+    def load_committed(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> LoadResult:
         """What `commit` answers, for a commit that was made before.
 
         Raises:
@@ -93,35 +93,38 @@ class Commits:
         """
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind == "view":
-            raise no_table(levels, name)
-        return self._answer(caller, warehouse, levels, entry)
+            raise table_not_found(levels, name)
+        return self._load_result(caller, warehouse, levels, entry)
 
-    def _answer(self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow) -> Loaded:
+    def _load_result(self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow) -> LoadResult:
         if entry.kind != "lance":
             return self._loader.load(caller, warehouse, levels, entry)
-        table = self._loader.lance.committed(warehouse, entry)
-        whole = len(table.all) <= WHOLE_BYTES
-        body = table.all if whole else table.refs
-        return Loaded(body, table.etag, table.manifest, is_whole=whole)
+        table = self._loader.lance.load_committed(warehouse, entry)
+        has_all = len(table.full_json) <= WHOLE_BYTES
+        body = table.full_json if has_all else table.refs_json
+        return LoadResult(body, table.etag, table.manifest, has_all_snapshots=has_all)
 
-    def transaction(self, caller: Caller, warehouse: Warehouse, changes: Sequence[Json]) -> None:
+    def commit_transaction(self, caller: Caller, warehouse: Warehouse, changes: Sequence[Json]) -> None:
         """Change several tables, all or none. Lance and Iceberg tables may be mixed.
 
         Raises:
             As `commit`; nothing was changed.
         """
-        named = [
-            (TableName(tuple(each["identifier"]["namespace"]), each["identifier"]["name"]), each) for each in changes
+        table_changes = [
+            (TableName(tuple(change["identifier"]["namespace"]), change["identifier"]["name"]), change)
+            for change in changes
         ]
-        if len({name for name, _ in named}) < len(named):
+        if len({name for name, _ in table_changes}) < len(table_changes):
             raise InvalidInputError("a transaction changes each table once: put all updates of a table together")
-        self._made(caller, warehouse, named)
+        self._commit_with_retries(caller, warehouse, table_changes)
 
-    def _made(self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]) -> list[EntryRow]:
+    def _commit_with_retries(
+        self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
+    ) -> list[EntryRow]:
         for name, _ in changes:
-            caller.identity.require(Role.WRITER, warehouse.name, name.levels)
+            caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
         for attempt in range(ATTEMPTS):
-            with suppress(_OvertakenError):
+            with suppress(_CommitConflictError):
                 return self._attempt(caller, warehouse, changes)
             sleep(random.uniform(0, LONGEST_PAUSE_S) * min(attempt, 4) / 4)  # noqa: S311
         raise ConcurrentModificationError(
@@ -131,150 +134,161 @@ class Commits:
     def _attempt(
         self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
     ) -> list[EntryRow]:
-        written: list[str] = []
-        with provisional(warehouse, written):
-            prepared = []
+        new_files: list[str] = []
+        with discard_on_failure(warehouse, new_files):
+            commits = []
             for name, request in changes:
-                prepared.append(self._prepared(caller, warehouse, name, request))
-                written += prepared[-1].written
-            ordered = sorted(prepared, key=lambda each: each.order)
-            entries = write(self._database, caller, lambda tx: {each.name: each.apply(tx) for each in ordered})
-        for each in prepared:
-            if each.document is not None:
-                self._loader.documents.hold(each.document)
-        discard(warehouse, [file for each in prepared for file in each.obsolete])
+                commits.append(self._prepare(caller, warehouse, name, request))
+                new_files += commits[-1].written
+            ordered = sorted(commits, key=lambda commit: commit.order)
+            entries = write_once(
+                self._database, caller, lambda tx: {commit.name: commit.apply(tx) for commit in ordered}
+            )
+        for commit in commits:
+            if commit.document is not None:
+                self._loader.documents.add(commit.document)
+        discard_files(warehouse, [file for commit in commits for file in commit.obsolete])
         return [entries[name] for name, _ in changes]
 
-    def _prepared(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> Prepared:
+    def _prepare(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> PreparedCommit:
         requirements, updates = request["requirements"], request["updates"]
-        entry = self._database.peek(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
+        entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
         if is_create(requirements):
-            return self._creation(caller, warehouse, name, requirements, updates)
+            return self._prepare_create(caller, warehouse, name, requirements, updates)
         if entry is None or entry.kind == "view":
-            raise no_table(name.levels, name.name)
+            raise table_not_found(name.levels, name.name)
         if entry.kind == "lance":
-            return self._of_lance(caller, warehouse, name, entry, request)
-        return self._of_iceberg(caller, warehouse, name, entry, request)
+            return self._prepare_lance(caller, warehouse, name, entry, request)
+        return self._prepare_iceberg(caller, warehouse, name, entry, request)
 
-    def _of_lance(
+    def _prepare_lance(
         self, caller: Caller, warehouse: Warehouse, name: TableName, entry: EntryRow, request: Json
-    ) -> Prepared:
-        state = LanceState(self._database, self._loader.lance, warehouse, entry)
+    ) -> PreparedCommit:
+        state = LazyTableState(self._database, self._loader.lance, warehouse, entry)
         change = decide(entry, state, request["requirements"], request["updates"])
 
         def apply(tx: Tx) -> EntryRow:
-            if change.is_nothing:
+            if change.is_empty:
                 return entry
             now = now_ms()
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **change.values):
-                raise _OvertakenError
-            _store(tx, entry, caller, change, now)
+                raise _CommitConflictError
+            _store_change(tx, entry, caller, change, now)
             after = replace(entry, revision=entry.revision + 1, updated_ms=now, **change.values)
-            record(tx, after, caller, change.operation, change.snapshot_id)
+            record_commit(tx, after, caller, change.operation, change.snapshot_id)
             return after
 
-        return Prepared(name, apply, entry.id)
+        return PreparedCommit(name, apply, entry.id)
 
-    def _of_iceberg(
+    def _prepare_iceberg(
         self, caller: Caller, warehouse: Warehouse, name: TableName, entry: EntryRow, request: Json
-    ) -> Prepared:
+    ) -> PreparedCommit:
         before = self._loader.documents.load(warehouse, str(entry.metadata_location))
-        iceberg_tables.requirements(before.table, request["requirements"])
-        table = iceberg_tables.apply(before.table, request["updates"], before.location)
+        iceberg_tables.check_requirements(before.table, request["requirements"])
+        table = iceberg_tables.apply_updates(before.table, request["updates"], before.location)
         if table == before.table:
-            return Prepared(name, lambda _: entry, entry.id)
+            return PreparedCommit(name, lambda _: entry, entry.id)
         if is_lance(table.properties):
             raise InvalidInputError(f"an Iceberg table cannot become a Lance table: {TABLE_TYPE} must not be {LANCE!r}")
         if any(table.json[part] != before.table.json[part] for part in places.CHECKED):
-            places.check_paths(self._database, caller, warehouse, table, entry.id)
+            places.check_table_paths(self._database, caller, warehouse, table, entry.id)
         values: dict[str, Any] = {}
         if table.location != before.table.location:
-            location = places.chosen(self._database, caller, warehouse, table.location, "iceberg")
+            location = places.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
             values = {"location": location, "location_key": locations.key(location, "iceberg")}
-        document = self._written(warehouse, iceberg_tables.next_location(table, before.location), table)
+        document = self._write_metadata(warehouse, iceberg_tables.next_metadata_location(table, before.location), table)
         values["metadata_location"] = document.location
 
         def apply(tx: Tx) -> EntryRow:
             now = now_ms()
             if "location" in values:
-                places.require_unshared(tx, values["location"], "iceberg", entry.id)
+                places.require_location_free(tx, values["location"], "iceberg", entry.id)
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
-                raise _OvertakenError
-            known = {key: value for key, value in values.items() if key != "location_key"}
-            after = replace(entry, revision=entry.revision + 1, updated_ms=now, **known)
-            record(tx, after, caller, _operation(request["updates"]), table.current_snapshot_id)
+                raise _CommitConflictError
+            entry_values = {key: value for key, value in values.items() if key != "location_key"}
+            after = replace(entry, revision=entry.revision + 1, updated_ms=now, **entry_values)
+            record_commit(tx, after, caller, _operation(request["updates"]), table.current_snapshot_id)
             return after
 
         root = locations.key(table.location, "iceberg")
         obsolete = [
             file
-            for file in iceberg_tables.obsolete(before.table, table)
+            for file in iceberg_tables.obsolete_metadata_files(before.table, table)
             if locations.key(file, "iceberg").startswith(root)
         ]
-        return Prepared(name, apply, entry.id, [document.location], obsolete, document)
+        return PreparedCommit(name, apply, entry.id, [document.location], obsolete, document)
 
-    def _creation(
+    def _prepare_create(
         self,
         caller: Caller,
         warehouse: Warehouse,
         name: TableName,
         requirements: Sequence[Json],
         updates: Sequence[Json],
-    ) -> Prepared:
+    ) -> PreparedCommit:
         """A table that was staged."""
-        checked_name("table name", name.name)
+        check_name("table name", name.name)
         self._database.read(lambda tx: _require_new(tx, warehouse, name))
-        iceberg_tables.requirements(None, list(requirements))
+        iceberg_tables.check_requirements(None, list(requirements))
         if not any(update.get("action") == "set-location" for update in updates):
             updates = [
                 *updates,
-                {"action": "set-location", "location": locations.default(warehouse, name.levels, name.name, "iceberg")},
+                {
+                    "action": "set-location",
+                    "location": locations.default_location(warehouse, name.levels, name.name, "iceberg"),
+                },
             ]
-        table = iceberg_tables.apply(None, list(updates), None)
+        table = iceberg_tables.apply_updates(None, list(updates), None)
         if is_lance(table.properties):
             raise InvalidInputError("a Lance table cannot be staged: create it, then write to it with Lance")
-        location = places.chosen(self._database, caller, warehouse, table.location, "iceberg")
-        places.check_paths(self._database, caller, warehouse, table)
-        document = self._written(warehouse, iceberg_tables.next_location(table, None), table)
+        location = places.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
+        places.check_table_paths(self._database, caller, warehouse, table)
+        document = self._write_metadata(warehouse, iceberg_tables.next_metadata_location(table, None), table)
 
         def apply(tx: Tx) -> EntryRow:
             namespace = _require_new(tx, warehouse, name)
             uuid, place = str(table.table_uuid), document.location
-            return insert(tx, namespace, name, "iceberg", uuid, location, {}, metadata_location=place, caller=caller)
+            return create_entry(
+                tx, namespace, name, "iceberg", uuid, location, {}, metadata_location=place, caller=caller
+            )
 
-        return Prepared(name, apply, written=[document.location], document=document)
+        return PreparedCommit(name, apply, written=[document.location], document=document)
 
-    def _written(self, warehouse: Warehouse, location: str, table: iceberg_tables.TableMetadata) -> Document:
-        document = Document.of(location, table)
-        Files(warehouse).write(locations.checked(warehouse, document.location, "iceberg"), document.all)
+    def _write_metadata(
+        self, warehouse: Warehouse, location: str, table: iceberg_tables.IcebergTableMetadata
+    ) -> MetadataDocument:
+        document = MetadataDocument.from_table(location, table)
+        WarehouseFiles(warehouse).write(
+            locations.check_location(warehouse, document.location, "iceberg"), document.full_json
+        )
         return document
 
 
-class LanceState:
+class LazyTableState:
     """A Lance table as it is now, asked for piece by piece: the usual commit needs nothing from storage."""
 
-    def __init__(self, database: Database, lance: LanceTables, warehouse: Warehouse, entry: EntryRow) -> None:
+    def __init__(self, database: Database, lance: LanceMetadataCache, warehouse: Warehouse, entry: EntryRow) -> None:
         self._database = database
         self._lance = lance
         self._warehouse = warehouse
         self._entry = entry
 
-    def version(self) -> int | None:
+    def current_version(self) -> int | None:
         """The current version."""
         return self._lance.current_version(self._warehouse, self._entry)
 
-    def stored(self) -> int | None:
+    def latest_stored_version(self) -> int | None:
         """The latest version in storage."""
-        return self._lance.adopt(self._warehouse, self._entry.location)
+        return self._lance.find_latest_version(self._warehouse, self._entry.location)
 
-    def ref(self, name: str) -> int | None:
+    def ref_snapshot_id(self, name: str) -> int | None:
         """The snapshot that a branch or tag names."""
         if name == MAIN:
-            return self.version()
+            return self.current_version()
         if name in self._branches:
             return self._branches[name]
-        found = self._metadata().get("refs", {}).get(name)
-        return None if found is None else int(found["snapshot-id"])
+        ref = self._load_metadata().get("refs", {}).get(name)
+        return None if ref is None else int(ref["snapshot-id"])
 
     def branches(self) -> Mapping[str, int]:
         """The branches besides main whose versions the catalog accepts."""
@@ -284,36 +298,42 @@ class LanceState:
         """The branches besides main in storage."""
         return self._lance.stored_branches(self._warehouse, self._entry.location)
 
-    def accepted(self, branch: str) -> Sequence[int]:
+    def accepted_snapshot_ids(self, branch: str) -> Sequence[int]:
         """The snapshots of a branch besides main that the catalog accepted."""
         rows = self._database.read(lambda tx: repository.list_snapshots(tx, self._entry.id, snapshot_id(branch, 0)))
-        return [row.snapshot_id for row in rows if is_of(branch, row.snapshot_id)]
+        return [row.snapshot_id for row in rows if is_on_branch(branch, row.snapshot_id)]
 
     @cached_property
     def _branches(self) -> Mapping[str, int]:
         if not is_managed(self._entry):
             return {}
-        return branches_of(self._database.read(lambda tx: repository.list_refs(tx, self._entry.id)))
+        return managed_branches(self._database.read(lambda tx: repository.list_refs(tx, self._entry.id)))
 
     def last_column_id(self) -> int:
         """The highest field id."""
-        return int(self._metadata()["last-column-id"])
+        return int(self._load_metadata()["last-column-id"])
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         """Whether the table has this version."""
-        return any(snapshot["snapshot-id"] == snapshot_id for snapshot in self._metadata()["snapshots"])
+        return any(snapshot["snapshot-id"] == snapshot_id for snapshot in self._load_metadata()["snapshots"])
 
-    def _metadata(self) -> Json:
+    def _load_metadata(self) -> Json:
         return self._lance.load(self._warehouse, self._entry).metadata
 
 
-def _store(tx: Tx, entry: EntryRow, caller: Caller, change: Change, now: int) -> None:
-    committed = {"committed-by": caller.identity.name, "committed-with": caller.client, "committed-at-ms": str(now)}
+def _store_change(tx: Tx, entry: EntryRow, caller: Caller, change: EntryChange, now: int) -> None:
+    commit_properties = {
+        "committed-by": caller.identity.name,
+        "committed-with": caller.client,
+        "committed-at-ms": str(now),
+    }
     rows: list[SnapshotRow] = [
-        replace(row, summary={**row.summary, **{f"lancehouse.{key}": value for key, value in committed.items()}})
+        replace(
+            row, summary={**row.summary, **{f"lancehouse.{key}": value for key, value in commit_properties.items()}}
+        )
         for row in change.snapshots
     ]
-    if change.forget:
+    if change.clears_history:
         repository.delete_snapshots(tx, entry.id, [row.snapshot_id for row in repository.list_snapshots(tx, entry.id)])
         for ref in repository.list_refs(tx, entry.id):
             repository.delete_ref(tx, entry.id, ref.name)
@@ -321,16 +341,16 @@ def _store(tx: Tx, entry: EntryRow, caller: Caller, change: Change, now: int) ->
         repository.insert_snapshots(tx, entry.id, rows)
     if change.removed_snapshots:
         repository.delete_snapshots(tx, entry.id, change.removed_snapshots)
-    for name, new in change.refs.items():
-        if new is None:
+    for name, new_ref in change.refs.items():
+        if new_ref is None:
             repository.delete_ref(tx, entry.id, name)
         else:
-            repository.put_ref(tx, entry.id, new)
+            repository.put_ref(tx, entry.id, new_ref)
 
 
 def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> NamespaceRow:
     try:
-        return require_free(tx, warehouse, name, "iceberg")
+        return require_name_free(tx, warehouse, name, "iceberg")
     except ViewAlreadyExistsError:
         raise
     except TableAlreadyExistsError as error:
@@ -342,5 +362,5 @@ def _operation(updates: Sequence[Json]) -> str:
     return str(added[-1].get("summary", {}).get("operation", "append")) if added else "metadata"
 
 
-def _name(identifier: Json) -> TableName:
+def _table_name(identifier: Json) -> TableName:
     return TableName(tuple(identifier["namespace"]), identifier["name"])

@@ -12,9 +12,9 @@ from threading import Lock
 
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.catalog.files import Files
+from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.iceberg.tables import TableMetadata
+from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
 
@@ -28,30 +28,30 @@ GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Document:
+class MetadataDocument:
     """A metadata file: where it is, and what it holds."""
 
     location: str
-    all: bytes
+    full_json: bytes
 
     @classmethod
-    def of(cls, location: str, table: TableMetadata) -> Document:
+    def from_table(cls, location: str, table: IcebergTableMetadata) -> MetadataDocument:
         """The file that a table's metadata make."""
-        document = cls(location, _compact(iceberg_tables.dump(table)))
+        document = cls(location, _copy_compact(iceberg_tables.dump(table)))
         vars(document)["table"] = table
         _PARSED.add(document)
         return document
 
     @cached_property
-    def refs(self) -> bytes:
+    def refs_json(self) -> bytes:
         """The same with only those snapshots that a branch or a tag names."""
-        return _compact(iceberg_tables.refs_only(self.all))
+        return _copy_compact(iceberg_tables.keep_ref_snapshots(self.full_json))
 
     @cached_property
-    def table(self) -> TableMetadata:
+    def table(self) -> IcebergTableMetadata:
         """The same, parsed. It is kept for a while only."""
         _PARSED.add(self)
-        return iceberg_tables.parse(self.all)
+        return iceberg_tables.parse(self.full_json)
 
     @cached_property
     def etag(self) -> str:
@@ -59,88 +59,92 @@ class Document:
         return sha256(self.location.encode()).hexdigest()[:32]
 
 
-class _Parsed:
+class _ParsedDocuments:
     """The documents that were parsed last: that takes ten times the room, so the others forget it."""
 
     def __init__(self, limit_bytes: int = PARSED_BYTES) -> None:
         self._limit = limit_bytes
-        self._documents: deque[Document] = deque()
+        self._documents: deque[MetadataDocument] = deque()
         self._bytes = 0
         self._lock = Lock()
 
-    def add(self, document: Document) -> None:
+    def add(self, document: MetadataDocument) -> None:
         with self._lock:
             self._documents.append(document)
-            self._bytes += len(document.all)
+            self._bytes += len(document.full_json)
             while self._bytes > self._limit and len(self._documents) > 1:
                 old = self._documents.popleft()
-                self._bytes -= len(old.all)
+                self._bytes -= len(old.full_json)
                 vars(old).pop("table", None)
 
 
-_PARSED = _Parsed()
+_PARSED = _ParsedDocuments()
 
 
-class Documents:
+class DocumentCache:
     """Files by their location, the least recently used of which are forgotten first."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit = limit_bytes
-        self._held: OrderedDict[str, Document] = OrderedDict()
+        self._documents: OrderedDict[str, MetadataDocument] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
-    def cached(self, warehouse: Warehouse, location: str) -> Document | None:
+    def find_cached(self, warehouse: Warehouse, location: str) -> MetadataDocument | None:
         """A file that is held and, where that is cheap to tell, still there."""
-        document = self._held.get(location)
-        if document is None or not Files(warehouse).is_known(location):
+        document = self._documents.get(location)
+        if document is None or not WarehouseFiles(warehouse).may_exist(location):
             return None
         return document
 
-    def load(self, warehouse: Warehouse, location: str) -> Document:
+    def load(self, warehouse: Warehouse, location: str) -> MetadataDocument:
         """A file, from memory or from storage.
 
         Raises:
             MetadataNotFoundError: it is gone.
         """
-        return self.cached(warehouse, location) or self.hold(_read(warehouse, location))
+        return self.find_cached(warehouse, location) or self.add(_read_document(warehouse, location))
 
-    def hold(self, document: Document) -> Document:
+    def add(self, document: MetadataDocument) -> MetadataDocument:
         """Keep a file that was just read or written."""
         with self._lock:
-            if (before := self._held.pop(document.location, None)) is not None:
-                self._bytes -= len(before.all)
-            self._held[document.location] = document
-            self._bytes += len(document.all)
-            while self._bytes > self._limit and len(self._held) > 1:
-                self._bytes -= len(self._held.popitem(last=False)[1].all)
+            if (previous := self._documents.pop(document.location, None)) is not None:
+                self._bytes -= len(previous.full_json)
+            self._documents[document.location] = document
+            self._bytes += len(document.full_json)
+            while self._bytes > self._limit and len(self._documents) > 1:
+                self._bytes -= len(self._documents.popitem(last=False)[1].full_json)
         return document
 
 
-def _compact(json: bytes) -> bytes:
+def _copy_compact(json: bytes) -> bytes:
     """A copy: what orjson returns takes 8 KB, however short it is."""
     return bytes(memoryview(json))
 
 
-def _read(warehouse: Warehouse, location: str) -> Document:
-    raw = Files(warehouse).read(location)
-    return Document.of(location, iceberg_tables.parse(raw)) if raw.startswith(GZIP) else Document(location, raw)
+def _read_document(warehouse: Warehouse, location: str) -> MetadataDocument:
+    raw = WarehouseFiles(warehouse).read(location)
+    return (
+        MetadataDocument.from_table(location, iceberg_tables.parse(raw))
+        if raw.startswith(GZIP)
+        else MetadataDocument(location, raw)
+    )
 
 
 @contextmanager
-def provisional(warehouse: Warehouse, files: Collection[str]) -> Iterator[None]:
+def discard_on_failure(warehouse: Warehouse, files: Collection[str]) -> Iterator[None]:
     """A block for which files were written: if it fails they go again, unless nobody knows whether it did."""
     try:
         yield
     except CommitStateUnknownError:
         raise
     except BaseException:
-        discard(warehouse, files)
+        discard_files(warehouse, files)
         raise
 
 
-def discard(warehouse: Warehouse, files: Iterable[str]) -> None:
+def discard_files(warehouse: Warehouse, files: Iterable[str]) -> None:
     """Delete files that nothing refers to; one that cannot be deleted does no harm."""
     for file in files:
         with suppress(LanceNamespaceError, OSError):
-            Files(warehouse).delete(file)
+            WarehouseFiles(warehouse).delete(file)

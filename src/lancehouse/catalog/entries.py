@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from lance_namespace.errors import TableAlreadyExistsError
 
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.names import Levels, checked_name, dotted, no_namespace, no_table, no_view, taken
-from lancehouse.catalog.places import require_unshared
-from lancehouse.catalog.transactions import now_ms, write
+from lancehouse.catalog.names import (
+    Levels,
+    already_exists,
+    check_name,
+    format_name,
+    namespace_not_found,
+    table_not_found,
+    view_not_found,
+)
+from lancehouse.catalog.places import require_location_free
+from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.paging import after, token_after
+from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import CommitRow, EntryRow, Json, Kind, NamespaceRow
@@ -26,7 +34,7 @@ class TableName:
     name: str
 
     def __str__(self) -> str:
-        return dotted(self.levels, self.name)
+        return format_name(self.levels, self.name)
 
 
 def list_names(
@@ -43,22 +51,22 @@ def list_names(
     Raises:
         NamespaceNotFoundError: there is no such namespace.
     """
-    caller.identity.require(Role.READER, warehouse.name, levels)
+    caller.identity.require_role(Role.READER, warehouse.name, levels)
     limit = page_size if page_token is not None else None
 
     def work(tx: Tx) -> list[str]:
         namespace = repository.find_namespace(tx, warehouse.id, levels)
         if namespace is None:
-            raise no_namespace(levels)
-        more = None if limit is None else limit + 1
-        return repository.list_entries(tx, namespace.id, kinds, after(page_token), more)
+            raise namespace_not_found(levels)
+        fetch_limit = None if limit is None else limit + 1
+        return repository.list_entries(tx, namespace.id, kinds, decode_token(page_token), fetch_limit)
 
     names = database.read(work)
-    shown = names[:limit]
-    return shown, token_after(shown[-1]) if len(shown) < len(names) else None
+    page = names[:limit]
+    return page, encode_token(page[-1]) if len(page) < len(names) else None
 
 
-def require_free(
+def require_name_free(
     tx: Tx, warehouse: Warehouse, name: TableName, wanted: Kind, *, replaced: bool = False
 ) -> NamespaceRow:
     """The namespace that a new table or view goes to.
@@ -76,14 +84,14 @@ def require_free(
     """
     namespace = repository.find_namespace(tx, warehouse.id, name.levels)
     if namespace is None:
-        raise no_namespace(name.levels)
-    there = repository.find_entry(tx, warehouse.id, name.levels, name.name)
-    if there is not None and not (replaced and there.kind == wanted):
-        raise taken(name.levels, name.name, by=there.kind, wanted=wanted)
+        raise namespace_not_found(name.levels)
+    existing = repository.find_entry(tx, warehouse.id, name.levels, name.name)
+    if existing is not None and not (replaced and existing.kind == wanted):
+        raise already_exists(name.levels, name.name, by=existing.kind, wanted=wanted)
     return namespace
 
 
-def insert(
+def create_entry(
     tx: Tx,
     namespace: NamespaceRow,
     name: TableName,
@@ -103,7 +111,7 @@ def insert(
         TableAlreadyExistsError, ViewAlreadyExistsError: the name is taken.
         InvalidInputError: the location lies in another table's, or the other way round.
     """
-    key = require_unshared(tx, location, kind)
+    key = require_location_free(tx, location, kind)
     entry = repository.insert_entry(
         tx,
         namespace.id,
@@ -119,12 +127,12 @@ def insert(
         metadata_location=metadata_location,
     )
     if entry is None:
-        raise taken(name.levels, name.name, by=kind, wanted=kind)
-    record(tx, entry, caller, "create", version)
+        raise already_exists(name.levels, name.name, by=kind, wanted=kind)
+    record_commit(tx, entry, caller, "create", version)
     return entry
 
 
-def record(tx: Tx, entry: EntryRow, caller: Caller, operation: str, snapshot_id: int | None) -> None:
+def record_commit(tx: Tx, entry: EntryRow, caller: Caller, operation: str, snapshot_id: int | None) -> None:
     """Remember who made the change that the entry shows, when, and with what."""
     row = CommitRow(
         at_ms=entry.updated_ms,
@@ -151,23 +159,23 @@ def rename_entry(
     Raises:
         TableNotFoundError, ViewNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.
     """
-    caller.identity.require(Role.WRITER, warehouse.name, source.levels)
-    caller.identity.require(Role.WRITER, warehouse.name, destination.levels)
-    checked_name("table name", destination.name)
+    caller.identity.require_role(Role.WRITER, warehouse.name, source.levels)
+    caller.identity.require_role(Role.WRITER, warehouse.name, destination.levels)
+    check_name("table name", destination.name)
 
     def work(tx: Tx) -> None:
         entry = repository.find_entry(tx, warehouse.id, source.levels, source.name)
         if entry is None or entry.kind not in kinds:
-            missing = no_view if kinds == ("view",) else no_table
-            raise missing(source.levels, source.name)
+            not_found = view_not_found if kinds == ("view",) else table_not_found
+            raise not_found(source.levels, source.name)
         namespace = repository.find_namespace(tx, warehouse.id, destination.levels)
         if namespace is None:
-            raise no_namespace(destination.levels)
-        there = repository.find_entry(tx, warehouse.id, destination.levels, destination.name)
-        if there is not None and there.id != entry.id:
-            what = "View" if there.kind == "view" else "Table"
+            raise namespace_not_found(destination.levels)
+        existing = repository.find_entry(tx, warehouse.id, destination.levels, destination.name)
+        if existing is not None and existing.id != entry.id:
+            what = "View" if existing.kind == "view" else "Table"
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. {what} already exists")
         if not repository.rename_entry(tx, entry.id, namespace.id, destination.name, now_ms()):
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. Table already exists")
 
-    write(database, caller, work)
+    write_once(database, caller, work)

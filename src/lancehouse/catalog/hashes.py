@@ -39,17 +39,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def hashed(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """What is kept of a client's secret: `scrypt$n$r$p$salt$hash`."""
     salt = secrets.token_bytes(16)
     return f"scrypt${COST}${BLOCK}${PARALLEL}${salt.hex()}${_scrypt(secret, salt, COST, BLOCK, PARALLEL).hex()}"
 
 
-def matches(secret: str, kept: str | None) -> bool:
-    """Whether `kept` was made from `secret`. It takes as long where nothing is kept."""
-    _, cost, block, parallel, salt, wanted = (kept or _NOBODY).split("$")
-    found = _scrypt(secret, bytes.fromhex(salt), int(cost), int(block), int(parallel))
-    return hmac.compare_digest(found, bytes.fromhex(wanted)) and kept is not None
+def is_secret_valid(secret: str, secret_hash: str | None) -> bool:
+    """Whether `secret_hash` was made from `secret`. It takes as long where nothing is kept."""
+    _, cost, block, parallel, salt, expected = (secret_hash or _NOBODY).split("$")
+    actual = _scrypt(secret, bytes.fromhex(salt), int(cost), int(block), int(parallel))
+    return hmac.compare_digest(actual, bytes.fromhex(expected)) and secret_hash is not None
 
 
 def _scrypt(secret: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:

@@ -13,33 +13,33 @@ from lancehouse.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IdempotentResponse:
     """How a request ended. Status 0 or no body: it succeeded, and the catalog's state tells what to answer."""
 
     status: int
     body: bytes | None
 
 
-def find(database: Database, key: IdempotencyKey) -> Outcome | None:
+def find_response(database: Database, key: IdempotencyKey) -> IdempotentResponse | None:
     """What became of the request with this key; None if it was not seen.
 
     Raises:
         InvalidInputError: the key was sent with another request.
     """
-    found = database.read(lambda tx: repository.find_key(tx, key.key))
-    if found is None:
+    row = database.read(lambda tx: repository.find_key(tx, key.key))
+    if row is None:
         return None
-    digest, status, body = found
+    digest, status, body = row
     if digest != key.digest:
         raise InvalidInputError(f"Idempotency-Key {key.key} was used for another request; take a new one")
-    return Outcome(status, body)
+    return IdempotentResponse(status, body)
 
 
-def record(database: Database, key: IdempotencyKey, status: int, body: bytes) -> None:
+def record_response(database: Database, key: IdempotencyKey, status: int, body: bytes) -> None:
     """Keep a refusal, unless the key is taken."""
     database.write(lambda tx: repository.insert_key(tx, key.key, key.digest, status, body, now_ms()))
 
 
-def forget(database: Database, older_than_s: float) -> int:
+def delete_old_keys(database: Database, older_than_s: float) -> int:
     """Drop keys that no client may send any more; how many."""
-    return database.write(lambda tx: repository.forget_keys(tx, now_ms() - int(older_than_s * 1000)))
+    return database.write(lambda tx: repository.delete_keys_before(tx, now_ms() - int(older_than_s * 1000)))

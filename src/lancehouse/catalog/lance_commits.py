@@ -10,7 +10,7 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 
 from lancehouse import locations as places
 from lancehouse.catalog.iceberg import schemas
-from lancehouse.catalog.lance_metadata import is_of
+from lancehouse.catalog.lance_metadata import is_on_branch
 from lancehouse.lake.history import VERSION_BITS, snapshot_id, version_of_snapshot
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
@@ -31,16 +31,16 @@ MAX_ID = 2**63 - 1
 LAST_ADDED = -1
 
 
-class State(Protocol):
+class LanceTableState(Protocol):
     """What can be asked about the table as it is now. Each answer may cost a look at storage."""
 
-    def version(self) -> int | None:
+    def current_version(self) -> int | None:
         """The current version; None where there is no data."""
 
-    def stored(self) -> int | None:
+    def latest_stored_version(self) -> int | None:
         """The latest version in storage, whoever manages the table."""
 
-    def ref(self, name: str) -> int | None:
+    def ref_snapshot_id(self, name: str) -> int | None:
         """The snapshot that a branch or tag names; None where there is no such ref."""
 
     def branches(self) -> Mapping[str, int]:
@@ -49,7 +49,7 @@ class State(Protocol):
     def stored_branches(self) -> Mapping[str, int]:
         """The branches besides main in storage, whoever manages the table, and the latest snapshot of each."""
 
-    def accepted(self, branch: str) -> Sequence[int]:
+    def accepted_snapshot_ids(self, branch: str) -> Sequence[int]:
         """The snapshots of a branch besides main that the catalog accepted."""
 
     def last_column_id(self) -> int:
@@ -60,7 +60,7 @@ class State(Protocol):
 
 
 @dataclass
-class Change:
+class EntryChange:
     """What a request makes of an entry: new values, and what happens to snapshots and refs."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Change:
     removed_snapshots: list[int] = field(default_factory=list)
     refs: dict[str, RefRow | None] = field(default_factory=dict)
     """Refs besides main: set, or removed where None."""
-    forget: bool = False
+    clears_history: bool = False
     """Whether the snapshots and refs that the catalog keeps go first: storage has them, or will."""
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the entry stays as it is."""
         return not (self.values or self.snapshots or self.removed_snapshots or self.refs)
 
@@ -93,7 +93,9 @@ class Change:
         return self.snapshots[-1].snapshot_id
 
 
-def decide(entry: EntryRow, state: State, requirements: Sequence[Json], updates: Sequence[Json]) -> Change:
+def decide(
+    entry: EntryRow, state: LanceTableState, requirements: Sequence[Json], updates: Sequence[Json]
+) -> EntryChange:
     """What a commit does to a Lance table.
 
     Raises:
@@ -101,79 +103,83 @@ def decide(entry: EntryRow, state: State, requirements: Sequence[Json], updates:
         InvalidInputError: the request makes no sense for a Lance table; the text says why.
     """
     for requirement in requirements:
-        _check(entry, state, requirement)
-    owners = _owners(requirements, updates)
+        _check_requirement(entry, state, requirement)
+    branch_by_prefix = _branches_by_prefix(requirements, updates)
     if any(update.get("action") in SNAPSHOT_CHANGES for update in updates):
-        _check_snapshot_change(entry, requirements, updates, owners)
-    deciding = _Deciding(entry, state, owners)
+        _check_snapshot_change(entry, requirements, updates, branch_by_prefix)
+    builder = _ChangeBuilder(entry, state, branch_by_prefix)
     for update in updates:
-        act = _ACTIONS.get(str(update.get("action")))
-        if act is None:
+        apply_update = _ACTIONS.get(str(update.get("action")))
+        if apply_update is None:
             raise InvalidInputError(f"a Lance table cannot do the update {update.get('action')!r}")
-        act(deciding, update)
-    return deciding.done()
+        apply_update(builder, update)
+    return builder.build()
 
 
-def _check(entry: EntryRow, state: State, requirement: Json) -> None:
+def _check_requirement(entry: EntryRow, state: LanceTableState, requirement: Json) -> None:
     match requirement:
         case {"type": "assert-create"}:
             raise ConcurrentModificationError("Requirement failed: table already exists")
         case {"type": "assert-table-uuid", "uuid": str(uuid)}:
             if uuid.lower() != entry.uuid:
-                _failed(f"UUID does not match: expected {uuid} != {entry.uuid}")
+                _fail_requirement(f"UUID does not match: expected {uuid} != {entry.uuid}")
         case {"type": "assert-ref-snapshot-id", "ref": str(ref)}:
-            expected, actual = requirement.get("snapshot-id"), state.ref(ref)
+            expected, actual = requirement.get("snapshot-id"), state.ref_snapshot_id(ref)
             if expected is not None and (isinstance(expected, bool) or not isinstance(expected, int)):
                 raise InvalidInputError(f"assert-ref-snapshot-id: snapshot-id must be a number or null: {expected!r}")
             if expected == actual:
                 return
             if expected is None:
-                _failed(f"branch {ref} was created concurrently")
+                _fail_requirement(f"branch {ref} was created concurrently")
             if actual is None:
-                _failed(f"branch or tag {ref} is missing, expected {expected}")
-            _failed(f"branch {ref} has changed: expected id {expected} != {actual}")
+                _fail_requirement(f"branch or tag {ref} is missing, expected {expected}")
+            _fail_requirement(f"branch {ref} has changed: expected id {expected} != {actual}")
         case {"type": "assert-last-assigned-field-id", "last-assigned-field-id": int(expected)}:
             if expected != (actual := state.last_column_id()):
-                _failed(f"last assigned field id changed: expected id {expected} != {actual}")
+                _fail_requirement(f"last assigned field id changed: expected id {expected} != {actual}")
         case {"type": str(kind)} if kind in FIXED_IDS:
             key, fixed, words = FIXED_IDS[kind]
             if type(requirement.get(key)) is not int:
                 raise InvalidInputError(f"requirement {kind} needs {key}, a whole number")
             if requirement[key] != fixed:
-                _failed(f"{words}: expected id {requirement[key]} != {fixed}")
+                _fail_requirement(f"{words}: expected id {requirement[key]} != {fixed}")
         case _:
             raise InvalidInputError(f"unknown or incomplete requirement: {requirement.get('type')!r}")
 
 
-def _failed(words: str) -> None:
-    raise ConcurrentModificationError(f"Requirement failed: {words}")
+def _fail_requirement(message: str) -> None:
+    raise ConcurrentModificationError(f"Requirement failed: {message}")
 
 
 def _check_snapshot_change(
-    entry: EntryRow, requirements: Sequence[Json], updates: Sequence[Json], owners: Mapping[int, str]
+    entry: EntryRow, requirements: Sequence[Json], updates: Sequence[Json], branch_by_prefix: Mapping[int, str]
 ) -> None:
     if managed_by(entry.properties) == STORAGE:
         raise InvalidInputError(
             f"the versions of this table are managed by its storage ({MANAGED_BY}={STORAGE}): commit with Lance at "
             f"{entry.location}, or let the catalog manage them by the property {MANAGED_BY}={IMPL}"
         )
-    _check_targets(updates)
-    for branch in _changed(updates, owners):
-        if branch not in _asserted(requirements):
+    _check_branch_targets(updates)
+    for branch in _changed_branches(updates, branch_by_prefix):
+        if branch not in _asserted_refs(requirements):
             raise InvalidInputError(
                 f"a change of versions needs the requirement assert-ref-snapshot-id on {branch}, with the version that "
                 "it was made from (null for none)"
             )
 
 
-def _owners(requirements: Sequence[Json], updates: Sequence[Json]) -> dict[int, str]:
+def _branches_by_prefix(requirements: Sequence[Json], updates: Sequence[Json]) -> dict[int, str]:
     """The branches besides main that a commit speaks of, by the upper half of their ids. All other ids are main's."""
-    moved = {name for name, target in _branch_targets(updates) if is_of(name, target)}
-    return {_half(snapshot_id(name, 0)): name for name in (*_asserted(requirements), *moved) if name != MAIN}
+    moved_branches = {name for name, target in _branch_targets(updates) if is_on_branch(name, target)}
+    return {
+        _id_prefix(snapshot_id(name, 0)): name
+        for name in (*_asserted_refs(requirements), *moved_branches)
+        if name != MAIN
+    }
 
 
-def _asserted(requirements: Sequence[Json]) -> list[str]:
-    return [each["ref"] for each in requirements if each["type"] == "assert-ref-snapshot-id"]
+def _asserted_refs(requirements: Sequence[Json]) -> list[str]:
+    return [requirement["ref"] for requirement in requirements if requirement["type"] == "assert-ref-snapshot-id"]
 
 
 def _branch_targets(updates: Sequence[Json]) -> Iterator[tuple[str, int]]:
@@ -185,36 +191,36 @@ def _branch_targets(updates: Sequence[Json]) -> Iterator[tuple[str, int]]:
                     yield name, target
 
 
-def _check_targets(updates: Sequence[Json]) -> None:
+def _check_branch_targets(updates: Sequence[Json]) -> None:
     """A branch moves on to versions of its own. It may also name a new one of main, which then has to move there."""
     if any((update.get("action"), update.get("ref-name")) == SET_MAIN for update in updates):
         return
-    added = [_added(update) for update in updates if update.get("action") == "add-snapshot"]
+    added_ids = [_added_snapshot_id(update) for update in updates if update.get("action") == "add-snapshot"]
     for name, target in _branch_targets(updates):
-        if target in added and not is_of(name, target):
+        if target in added_ids and not is_on_branch(name, target):
             raise InvalidInputError(
                 f"snapshot-id {target} is not one of branch {name}, whose version 1 is {snapshot_id(name, 1)}"
             )
 
 
-def _changed(updates: Sequence[Json], owners: Mapping[int, str]) -> Iterator[str]:
+def _changed_branches(updates: Sequence[Json], branch_by_prefix: Mapping[int, str]) -> Iterator[str]:
     """The branches whose versions change."""
     for update in updates:
         match update:
             case {"action": "add-snapshot"}:
-                yield owners.get(_half(_added(update)), MAIN)
+                yield branch_by_prefix.get(_id_prefix(_added_snapshot_id(update)), MAIN)
             case {"action": "remove-snapshots", "snapshot-ids": [*ids]} if ids:
-                yield from (owners.get(_half(each), MAIN) for each in ids)
+                yield from (branch_by_prefix.get(_id_prefix(removed_id), MAIN) for removed_id in ids)
             case {"action": "remove-snapshots"} | {"action": "set-snapshot-ref", "ref-name": "main"}:
                 yield MAIN
 
 
-def _added(update: Json) -> object:
+def _added_snapshot_id(update: Json) -> object:
     snapshot = update.get("snapshot")
     return snapshot.get("snapshot-id") if isinstance(snapshot, dict) else None
 
 
-def _half(id: object) -> int:
+def _id_prefix(id: object) -> int:
     """The upper half of a snapshot's id, which tells the branch: 0 for main, as for what is no id."""
     return id >> VERSION_BITS if type(id) is int else 0
 
@@ -222,26 +228,26 @@ def _half(id: object) -> int:
 SET_MAIN = ("set-snapshot-ref", MAIN)
 
 
-class _Deciding:
+class _ChangeBuilder:
     """A request half way through its updates."""
 
-    def __init__(self, entry: EntryRow, state: State, owners: Mapping[int, str]) -> None:
+    def __init__(self, entry: EntryRow, state: LanceTableState, branch_by_prefix: Mapping[int, str]) -> None:
         self.entry = entry
         self.state = state
-        self.owners = owners
+        self.branch_by_prefix = branch_by_prefix
         self.properties = dict(entry.properties)
-        self.change = Change()
+        self.change = EntryChange()
         self.added: dict[str, dict[int, SnapshotRow]] = {}
         """By branch."""
         self.main: int | None = None
         self.schemas: dict[int, Json] = {}
 
-    def done(self) -> Change:
-        for branch, added in sorted(self.added.items(), key=lambda each: (each[0] == MAIN, each[0])):
-            at = self._set_to(branch)
-            if at is None:
+    def build(self) -> EntryChange:
+        for branch, added in sorted(self.added.items(), key=lambda item: (item[0] == MAIN, item[0])):
+            head = self._new_head(branch)
+            if head is None:
                 raise InvalidInputError(f"add-snapshot needs set-snapshot-ref of {branch} in the same commit")
-            if at != max(added):
+            if head != max(added):
                 raise InvalidInputError(f"{branch} must be set to the newest snapshot added, {max(added)}")
             self.change.snapshots += [row for _, row in sorted(added.items())]
         if self.main is not None:
@@ -252,7 +258,7 @@ class _Deciding:
         self._decide_properties()
         return self.change
 
-    def _set_to(self, branch: str) -> int | None:
+    def _new_head(self, branch: str) -> int | None:
         if branch == MAIN:
             return self.main
         ref = self.change.refs.get(branch)
@@ -260,7 +266,7 @@ class _Deciding:
 
     def _decide_branches(self) -> None:
         """What a branch accepted beyond the version that it is set to goes, and all of one that is removed."""
-        if not any(map(_half, self.change.removed_snapshots)) and not self.change.refs:
+        if not any(map(_id_prefix, self.change.removed_snapshots)) and not self.change.refs:
             return
         after = self._branches_after()
         for name, head in after.items():
@@ -268,48 +274,53 @@ class _Deciding:
                 raise InvalidInputError(f"Cannot remove the current snapshot of {name}, {head}")
         for name, before in self.state.branches().items():
             if (head := after.get(name, 0)) < before:
-                self.change.removed_snapshots += [each for each in self.state.accepted(name) if each > head]
+                self.change.removed_snapshots += [
+                    accepted_id for accepted_id in self.state.accepted_snapshot_ids(name) if accepted_id > head
+                ]
 
     def _branches_after(self) -> dict[str, int]:
         """As `State.branches`, after the change."""
-        kept = {name: head for name, head in self.state.branches().items() if name not in self.change.refs}
-        heads = {name: head for name in self.change.refs if (head := self._set_to(name)) is not None}
-        return kept | {name: head for name, head in heads.items() if is_of(name, head)}
+        unchanged = {name: head for name, head in self.state.branches().items() if name not in self.change.refs}
+        heads = {name: head for name in self.change.refs if (head := self._new_head(name)) is not None}
+        return unchanged | {name: head for name, head in heads.items() if is_on_branch(name, head)}
 
     def _decide_properties(self) -> None:
         properties = {**self.properties, MANAGED_BY: managed_by(self.properties)}
         before, after = self.entry.properties[MANAGED_BY], properties[MANAGED_BY]
-        self.change.forget = before != after
+        self.change.clears_history = before != after
         if (before, after) == (STORAGE, IMPL):
-            self.change.values["version"] = self.state.version()
+            self.change.values["version"] = self.state.current_version()
         elif (before, after) == (IMPL, STORAGE):
-            self._hand_over()
+            self._hand_over_to_storage()
         if properties != dict(self.entry.properties):
             self.change.values["properties"] = properties
 
-    def _hand_over(self) -> None:
+    def _hand_over_to_storage(self) -> None:
         """Storage may only take over what it has."""
         if self.added:
             raise InvalidInputError(f"{MANAGED_BY} cannot change in the commit of a version")
-        stored = self.state.stored()
+        stored = self.state.latest_stored_version()
         if stored != self.entry.version:
             raise InvalidInputError(
                 f"the catalog is at version {self.entry.version}, storage at {stored}: {MANAGED_BY} can change to "
                 f"{STORAGE} when they agree; open the table once through the catalog, which finishes what is pending"
             )
         branches = self._branches_after()
-        has = self.state.stored_branches() if branches else {}
+        stored_heads = self.state.stored_branches() if branches else {}
         for name, head in branches.items():
-            if has.get(name) != head:
-                at, there = (each and version_of_snapshot(name, each) for each in (head, has.get(name)))
+            if stored_heads.get(name) != head:
+                catalog_version, storage_version = (
+                    snapshot and version_of_snapshot(name, snapshot) for snapshot in (head, stored_heads.get(name))
+                )
                 raise InvalidInputError(
-                    f"the catalog is at version {at} of branch {name}, storage at {there}: {MANAGED_BY} can change to "
+                    f"the catalog is at version {catalog_version} of branch {name}, storage at {storage_version}: "
+                    f"{MANAGED_BY} can change to "
                     f"{STORAGE} when they agree; open the branch once through the catalog, or remove it"
                 )
         self.change.values["version"] = None
 
     def set_properties(self, update: Json) -> None:
-        new = _texts(update, "updates")
+        new = _parse_strings(update, "updates")
         if not is_lance({**self.properties, **new}):
             raise InvalidInputError(f"{TABLE_TYPE} of a Lance table stays {LANCE!r}, not {new[TABLE_TYPE]!r}")
         self.properties |= {**new, TABLE_TYPE: LANCE}
@@ -324,9 +335,9 @@ class _Deciding:
             self.properties.pop(key, None)
 
     def add_snapshot(self, update: Json) -> None:
-        row = _snapshot(update.get("snapshot"))
-        branch = self.owners.get(_half(row.snapshot_id), MAIN)
-        current = self._current(branch)
+        row = _parse_snapshot(update.get("snapshot"))
+        branch = self.branch_by_prefix.get(_id_prefix(row.snapshot_id), MAIN)
+        current = self._current_snapshot_id(branch)
         if row.snapshot_id <= current:
             raise InvalidInputError(f"snapshot-id {row.snapshot_id} must be greater than the current one, {current}")
         if branch != MAIN and "sequence-number" not in update["snapshot"]:
@@ -336,19 +347,19 @@ class _Deciding:
             raise InvalidInputError(f"snapshot-id {row.snapshot_id} is added twice")
         added[row.snapshot_id] = row
 
-    def _current(self, branch: str) -> int:
+    def _current_snapshot_id(self, branch: str) -> int:
         """The snapshot of its own that a branch is at; before the first one, an id below all of them."""
         if branch == MAIN:
             return self.entry.version or 0
         for other in self.state.branches():
-            if other != branch and _half(snapshot_id(other, 0)) == _half(snapshot_id(branch, 0)):
+            if other != branch and _id_prefix(snapshot_id(other, 0)) == _id_prefix(snapshot_id(branch, 0)):
                 raise InvalidInputError(f"branch {branch} cannot be beside {other}: their names have the same checksum")
-        current, none = self.state.ref(branch), snapshot_id(branch, 0)
-        return current if current is not None and is_of(branch, current) else none
+        current, before_first = self.state.ref_snapshot_id(branch), snapshot_id(branch, 0)
+        return current if current is not None and is_on_branch(branch, current) else before_first
 
     def set_snapshot_ref(self, update: Json) -> None:
         name, kind = update.get("ref-name"), update.get("type")
-        target = _id(update, "snapshot-id", "set-snapshot-ref")
+        target = _parse_id(update, "snapshot-id", "set-snapshot-ref")
         if not isinstance(name, str) or not name or kind not in ("branch", "tag"):
             raise InvalidInputError("set-snapshot-ref needs ref-name, and as type branch or tag")
         if name != MAIN:
@@ -374,7 +385,7 @@ class _Deciding:
         ids = update.get("snapshot-ids")
         if not isinstance(ids, list):
             raise InvalidInputError("remove-snapshots: snapshot-ids must be a list of numbers")
-        ids = [_id({"snapshot-id": each}, "snapshot-id", "remove-snapshots") for each in ids]
+        ids = [_parse_id({"snapshot-id": value}, "snapshot-id", "remove-snapshots") for value in ids]
         if self.entry.version in ids or self.main in ids:
             raise InvalidInputError(f"Cannot remove the current snapshot {self.entry.version}")
         self.change.removed_snapshots += ids
@@ -388,25 +399,27 @@ class _Deciding:
         self.change.refs[name] = None
 
     def add_schema(self, update: Json) -> None:
-        schema = schemas.checked(update.get("schema"), "schema of add-schema")
-        if managed_by(self.properties) == STORAGE and self.state.version() is not None:
+        schema = schemas.parse_schema(update.get("schema"), "schema of add-schema")
+        if managed_by(self.properties) == STORAGE and self.state.current_version() is not None:
             raise InvalidInputError("the schema of a Lance table is its dataset's: change it with Lance")
         self.schemas[schema["schema-id"]] = self.schemas[LAST_ADDED] = {**schema, "schema-id": 1}
 
     def set_current_schema(self, update: Json) -> None:
-        wanted = update.get("schema-id")
-        if type(wanted) is int and wanted in self.schemas:
-            self.change.values["schema"] = self.schemas[wanted]
-        elif type(wanted) is not int or wanted != 1:
-            raise InvalidInputError(f"Cannot set current schema to unknown schema: {wanted}; a Lance table has one, 1")
+        schema_id = update.get("schema-id")
+        if type(schema_id) is int and schema_id in self.schemas:
+            self.change.values["schema"] = self.schemas[schema_id]
+        elif type(schema_id) is not int or schema_id != 1:
+            raise InvalidInputError(
+                f"Cannot set current schema to unknown schema: {schema_id}; a Lance table has one, 1"
+            )
 
     def assign_uuid(self, update: Json) -> None:
         if update.get("uuid") != self.entry.uuid:
             raise InvalidInputError(f"Cannot reassign uuid: this table's is {self.entry.uuid}")
 
     def set_location(self, update: Json) -> None:
-        wanted = update.get("location")
-        if not isinstance(wanted, str) or not places.is_same(wanted, self.entry.location):
+        location = update.get("location")
+        if not isinstance(location, str) or not places.is_same(location, self.entry.location):
             raise InvalidInputError(
                 f"a Lance table stays at {self.entry.location}: to move it, copy its data, then register them"
             )
@@ -415,60 +428,64 @@ class _Deciding:
         if update.get("format-version") not in (1, 2):
             raise InvalidInputError("a Lance table shows itself in Iceberg's format version 2, which stays")
 
-    def plain(self, update: Json) -> None:
+    def check_no_layout(self, update: Json) -> None:
         """Specs and sort orders: a Lance table is neither partitioned nor sorted in Iceberg's way."""
         for key in ("spec", "sort-order"):
-            if isinstance(given := update.get(key), dict) and given.get("fields"):
+            if isinstance(layout := update.get(key), dict) and layout.get("fields"):
                 raise InvalidInputError(f"a Lance table has no Iceberg {key}")
         if update.get("spec-id", update.get("sort-order-id", 0)) not in (0, -1):
             raise InvalidInputError("a Lance table has only the spec and the sort order 0, which are empty")
 
 
-_ACTIONS: Mapping[str, Callable[[_Deciding, Json], None]] = {
-    "set-properties": _Deciding.set_properties,
-    "remove-properties": _Deciding.remove_properties,
-    "add-snapshot": _Deciding.add_snapshot,
-    "set-snapshot-ref": _Deciding.set_snapshot_ref,
-    "remove-snapshots": _Deciding.remove_snapshots,
-    "remove-snapshot-ref": _Deciding.remove_snapshot_ref,
-    "add-schema": _Deciding.add_schema,
-    "set-current-schema": _Deciding.set_current_schema,
-    "assign-uuid": _Deciding.assign_uuid,
-    "set-location": _Deciding.set_location,
-    "upgrade-format-version": _Deciding.upgrade_format_version,
-    **dict.fromkeys(("add-spec", "set-default-spec", "add-sort-order", "set-default-sort-order"), _Deciding.plain),
+_ACTIONS: Mapping[str, Callable[[_ChangeBuilder, Json], None]] = {
+    "set-properties": _ChangeBuilder.set_properties,
+    "remove-properties": _ChangeBuilder.remove_properties,
+    "add-snapshot": _ChangeBuilder.add_snapshot,
+    "set-snapshot-ref": _ChangeBuilder.set_snapshot_ref,
+    "remove-snapshots": _ChangeBuilder.remove_snapshots,
+    "remove-snapshot-ref": _ChangeBuilder.remove_snapshot_ref,
+    "add-schema": _ChangeBuilder.add_schema,
+    "set-current-schema": _ChangeBuilder.set_current_schema,
+    "assign-uuid": _ChangeBuilder.assign_uuid,
+    "set-location": _ChangeBuilder.set_location,
+    "upgrade-format-version": _ChangeBuilder.upgrade_format_version,
+    **dict.fromkeys(
+        ("add-spec", "set-default-spec", "add-sort-order", "set-default-sort-order"), _ChangeBuilder.check_no_layout
+    ),
 }
 
 
-def _snapshot(snapshot: object) -> SnapshotRow:
+def _parse_snapshot(snapshot: object) -> SnapshotRow:
     if not isinstance(snapshot, dict):
         raise InvalidInputError("add-snapshot: snapshot must be an object")
     where = "snapshot of add-snapshot"
-    version = _id(snapshot, "snapshot-id", where)
-    summary = _texts(snapshot, "summary") if "summary" in snapshot else {}
+    version = _parse_id(snapshot, "snapshot-id", where)
+    summary = _parse_strings(snapshot, "summary") if "summary" in snapshot else {}
     manifest = snapshot.get("manifest-list")
     if not isinstance(manifest, str):
         raise InvalidInputError(f"{where}: manifest-list, the address of the version's manifest, is missing")
-    parent = _id(snapshot, "parent-snapshot-id", where) if snapshot.get("parent-snapshot-id") is not None else None
+    parent = (
+        _parse_id(snapshot, "parent-snapshot-id", where) if snapshot.get("parent-snapshot-id") is not None else None
+    )
     return SnapshotRow(
         snapshot_id=version,
         parent_id=parent,
-        sequence=_id(snapshot, "sequence-number", where) if "sequence-number" in snapshot else version,
-        timestamp_ms=_id(snapshot, "timestamp-ms", where),
+        sequence=_parse_id(snapshot, "sequence-number", where) if "sequence-number" in snapshot else version,
+        timestamp_ms=_parse_id(snapshot, "timestamp-ms", where),
         manifest_list=manifest,
         summary={"operation": "append", **summary},
     )
 
 
-def _id(of: Json, key: str, where: str) -> int:
-    value = of.get(key)
+def _parse_id(json: Json, key: str, where: str) -> int:
+    value = json.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_ID:
         raise InvalidInputError(f"{where}: {key} must be a whole number from 0 to 2^63 - 1, got {value!r}")
     return value
 
 
-def _texts(of: Json, key: str) -> dict[str, str]:
-    texts = of.get(key)
+def _parse_strings(json: Json, key: str) -> dict[str, str]:
+    texts = json.get(key)
     if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
         raise InvalidInputError(f"{key} must be an object whose values are texts")
     return texts

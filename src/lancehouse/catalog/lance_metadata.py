@@ -13,10 +13,10 @@ from operator import is_not
 import orjson
 
 from lancehouse import locations
-from lancehouse.catalog.snapshot_lines import DIGEST, WIDTH, Line, Snapshot
+from lancehouse.catalog.snapshot_lines import DIGEST, WIDTH, EncodedSnapshot, SnapshotList
 from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import (
-    ICEBERG_WORDS,
+    ICEBERG_OPERATION_NAMES,
     SCHEMA_ID,
     VERSION_BITS,
     History,
@@ -24,7 +24,7 @@ from lancehouse.lake.history import (
     snapshot_id,
     version_of_snapshot,
 )
-from lancehouse.lake.versions import folder_of
+from lancehouse.lake.versions import manifest_folder
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, TABLE_TYPE, managed_by
 from lancehouse.schema.iceberg import last_column_id
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
@@ -35,110 +35,115 @@ ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
 
 
 @dataclass(frozen=True)
-class LanceTable:
+class LanceTableMetadata:
     """A table's metadata as JSON, with all snapshots, and with only those that a branch or tag names."""
 
-    all: bytes = field(repr=False)
+    full_json: bytes = field(repr=False)
     etag: str
-    """Of `all`: the same wherever and whenever it is computed from the same state."""
+    """Of `full_json`: the same wherever and whenever it is computed from the same state."""
     manifest: str
     """Where the current version is."""
-    places: Sequence[slice] = field(repr=False)
-    """Where `all` has the snapshots, and the log of them."""
-    named: Sequence[Sequence[slice]] | None = field(repr=False)
+    sections: Sequence[slice] = field(repr=False)
+    """Where `full_json` has the snapshots, and the log of them."""
+    ref_slices: Sequence[Sequence[slice]] | None = field(repr=False)
     """Where it has those that a branch or tag names, and the log of them; None if that are all."""
 
     @cached_property
-    def refs(self) -> bytes:
+    def refs_json(self) -> bytes:
         """Made when it is first asked for."""
-        if self.named is None:
-            return self.all
-        view, at = memoryview(self.all), 0
+        if self.ref_slices is None:
+            return self.full_json
+        view, at = memoryview(self.full_json), 0
         parts: list[bytes | memoryview] = []
-        for place, named in zip(self.places, self.named, strict=True):
-            parts += [view[at : place.start], b",".join([view[each] for each in named])]
-            at = place.stop
+        for section, slices in zip(self.sections, self.ref_slices, strict=True):
+            parts += [view[at : section.start], b",".join([view[span] for span in slices])]
+            at = section.stop
         return b"".join((*parts, view[at:]))
 
     @property
     def metadata(self) -> Json:
         """All of it, parsed anew each time: do not ask for it on the way of every request."""
-        parsed: Json = orjson.loads(self.all)
+        parsed: Json = orjson.loads(self.full_json)
         return parsed
 
     @property
-    def bytes(self) -> int:
-        """What the JSON takes, with that of `refs`, which may be asked for."""
-        if self.named is None:
-            return len(self.all)
-        named = sum(each.stop - each.start + 1 for part in self.named for each in part)
-        return int(2 * len(self.all) - sum(place.stop - place.start for place in self.places) + named)
+    def size_bytes(self) -> int:
+        """What the JSON takes, with that of `refs_json`, which may be asked for."""
+        if self.ref_slices is None:
+            return len(self.full_json)
+        ref_bytes = sum(span.stop - span.start + 1 for part in self.ref_slices for span in part)
+        return int(2 * len(self.full_json) - sum(section.stop - section.start for section in self.sections) + ref_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltMetadata:
     """A table's metadata, and what it was put together from, so that the next can be like it."""
 
-    table: LanceTable
+    table: LanceTableMetadata
     location: str
     history: History | None
-    main: Line
-    side: Line
+    main: SnapshotList
+    side: SnapshotList
     """The other branches."""
-    inherited: int
+    inherited_count: int
     """How many of the main branch are there because storage has them, before those that the catalog accepted."""
-    last: SnapshotRow | None
+    last_accepted: SnapshotRow | None
     """The last that the catalog accepted."""
     refs: Sequence[RefRow]
     """Tags and branches that are kept in the catalog."""
 
     @property
-    def named(self) -> set[int]:
+    def ref_snapshot_ids(self) -> set[int]:
         """The versions of the main branch that `table.refs` depends on.
 
         The last of those from before the catalog is one of them: the log never goes back behind its time.
         """
         tags = self.history.tags.values() if self.history else ()
-        ids = {self.main.end.id, self.main.mark(self.inherited).id, *tags, *(ref.snapshot_id for ref in self.refs)}
-        return {each for each in ids if each <= self.main.end.id}
+        ids = {
+            self.main.end.id,
+            self.main.position_after(self.inherited_count).id,
+            *tags,
+            *(ref.snapshot_id for ref in self.refs),
+        }
+        return {candidate for candidate in ids if candidate <= self.main.end.id}
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """About what it takes, without the history."""
-        return self.table.bytes + self.main.bytes + self.side.bytes
+        return self.table.size_bytes + self.main.size_bytes + self.side.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
+class ReusablePrefix:
     """How much of the main branch can stay as it is, if the catalog still has what it had."""
 
-    keep: int
+    snapshot_count: int
     """Snapshots."""
-    kept: int
+    accepted_count: int
     """Those of them that the catalog accepted."""
-    after: int
+    after_id: int
     """The catalog has to tell of the snapshots with a greater id."""
-    last: SnapshotRow
+    last_accepted: SnapshotRow
     version: int
 
     @property
-    def is_of_last(self) -> bool:
+    def needs_only_last(self) -> bool:
         """Whether the last known is the only one of main that the catalog has to tell, unless there are new ones."""
-        return self.after == self.last.snapshot_id - 1
+        return self.after_id == self.last_accepted.snapshot_id - 1
 
-    def fits(self, rows: Sequence[SnapshotRow], count: int) -> bool:
+    def is_continued_by(self, rows: Sequence[SnapshotRow], count: int) -> bool:
         """Whether these rows go on where it stops, told how many there are in all.
 
         Ids only grow. So if the last known is still there, there are as many as known and new ones together only if
         none was removed. Those of other branches have greater ids, so these are among the rows.
         """
-        is_there = self.last in rows and any(row.snapshot_id <= self.version for row in rows)
-        return is_there and count - len(rows) == self.kept
+        is_there = self.last_accepted in rows and any(row.snapshot_id <= self.version for row in rows)
+        return is_there and count - len(rows) == self.accepted_count
 
 
-def resumption(
-    entry: EntryRow, history: History | None, before: Built | None, *, is_extended: bool = False
-) -> Resumption | None:
+def find_reusable_prefix(
+    entry: EntryRow, history: History | None, before: BuiltMetadata | None, *, is_extended: bool = False
+) -> ReusablePrefix | None:
     """What of a table that the catalog manages need not be made again; None if nothing.
 
     Args:
@@ -147,29 +152,35 @@ def resumption(
         before: the table as it was.
         is_extended: whether the history is the one from before with more versions after its last one.
     """
-    if before is None or before.last is None or entry.version is None or before.location != entry.location:
+    if before is None or before.last_accepted is None or entry.version is None or before.location != entry.location:
         return None
     if entry.version >> VERSION_BITS:
         return None  # its ids are not apart from those of other branches
-    main, inherited = before.main, before.inherited
-    keep = last = main.before(before.last.snapshot_id)
-    first = main.mark(inherited + 1).id
+    main, inherited = before.main, before.inherited_count
+    keep_count = last_count = main.count_before(before.last_accepted.snapshot_id)
+    first = main.position_after(inherited + 1).id
     if is_extended and before.history is not None and before.history.version + 1 >= first:
-        keep = min(keep, main.before(before.history.version + 1))
+        keep_count = min(keep_count, main.count_before(before.history.version + 1))
     elif history is not before.history:
         older = _versions_before(history, first)
         if len(older) != inherited:
             return None
-        told = history.of(None) if history else {}
-        accepted = main.marks[inherited * WIDTH : last * WIDTH : WIDTH]
-        keep = _shared((*older, *map(told.get, accepted)), main.versions)
-    keep = min(keep, main.before(entry.version))
-    if keep < inherited:
+        stored_versions = history.versions_on(None) if history else {}
+        accepted = main.positions[inherited * WIDTH : last_count * WIDTH : WIDTH]
+        keep_count = _common_prefix_length((*older, *map(stored_versions.get, accepted)), main.versions)
+    keep_count = min(keep_count, main.count_before(entry.version))
+    if keep_count < inherited:
         return None
-    return Resumption(keep, keep - inherited, main.mark(keep + 1).id - 1, before.last, entry.version)
+    return ReusablePrefix(
+        keep_count,
+        keep_count - inherited,
+        main.position_after(keep_count + 1).id - 1,
+        before.last_accepted,
+        entry.version,
+    )
 
 
-def stored(entry: EntryRow, history: History | None, before: Built | None = None) -> Built:
+def build_from_storage(entry: EntryRow, history: History | None, before: BuiltMetadata | None = None) -> BuiltMetadata:
     """A table whose versions are those that storage has.
 
     Args:
@@ -178,20 +189,28 @@ def stored(entry: EntryRow, history: History | None, before: Built | None = None
         before: the same table as it was, from which is taken what is still right.
     """
     versions = history.on_main if history else ()
-    keep = _keep(entry, before, versions)
-    more = _of_versions(entry, history, versions, keep)
-    main = before.main.extended(keep, more) if before else Line().extended(0, more)
-    return _built(entry, history, main, _side(entry, history, before, {}, {}), (), more, inherited=len(versions))
+    keep_count = _count_reusable(entry, before, versions)
+    snapshots = _snapshots_from_versions(entry, history, versions, keep_count)
+    main = before.main.replace_tail(keep_count, snapshots) if before else SnapshotList().replace_tail(0, snapshots)
+    return _build(
+        entry,
+        history,
+        main,
+        _build_side_branches(entry, history, before, {}, {}),
+        (),
+        snapshots,
+        inherited=len(versions),
+    )
 
 
-def managed(
+def build_managed(
     entry: EntryRow,
     history: History | None,
     rows: Sequence[SnapshotRow],
     refs: Sequence[RefRow],
-    before: Built | None = None,
+    before: BuiltMetadata | None = None,
     keep: int = 0,
-) -> Built:
+) -> BuiltMetadata:
     """A table that the catalog manages.
 
     Its snapshots are those that the catalog accepted, and before the first of them those that storage had then. What
@@ -204,41 +223,45 @@ def managed(
         rows: the versions that the catalog accepted, but for those that are kept.
         refs: tags and branches that are kept in the catalog; they win over those in storage.
         before: the same table as it was.
-        keep: as many of its snapshots stay, according to a `Resumption` that fits.
+        keep: as many of its snapshots stay, according to a `ReusablePrefix` that fits.
     """
-    branches = branches_of(refs)
-    by_branch = _by_branch(rows, branches)
+    branches = managed_branches(refs)
+    by_branch = _group_by_branch(rows, branches)
     if entry.version is None:
-        return _built(entry, history, Line(), _side(entry, None, None, branches, by_branch), refs, ())
-    accepted = _up_to(entry.version, by_branch[MAIN])
-    more: list[Snapshot] = []
-    inherited = before.inherited if before else 0
+        return _build(
+            entry, history, SnapshotList(), _build_side_branches(entry, None, None, branches, by_branch), refs, ()
+        )
+    accepted = _rows_up_to(entry.version, by_branch[MAIN])
+    snapshots: list[EncodedSnapshot] = []
+    inherited = before.inherited_count if before else 0
     if not keep:
         versions = _versions_before(history, accepted[0].snapshot_id if accepted else entry.version + 1)
-        inherited, keep = len(versions), _keep(entry, before, versions)
-        more += _of_versions(entry, history, versions, keep)
-    more += [_of_row(row, history.on_main_at(row.snapshot_id) if history else None) for row in accepted]
-    if not more or more[-1].id != entry.version:
-        more.append(_unknown(entry, MAIN, entry.version))
-    main = before.main.extended(keep, more) if before else Line().extended(0, more)
+        inherited, keep = len(versions), _count_reusable(entry, before, versions)
+        snapshots += _snapshots_from_versions(entry, history, versions, keep)
+    snapshots += [
+        _snapshot_from_row(row, history.find_on_main(row.snapshot_id) if history else None) for row in accepted
+    ]
+    if not snapshots or snapshots[-1].id != entry.version:
+        snapshots.append(_placeholder_snapshot(entry, MAIN, entry.version))
+    main = before.main.replace_tail(keep, snapshots) if before else SnapshotList().replace_tail(0, snapshots)
     last = accepted[-1] if accepted else None
-    side = _side(entry, history, before, branches, by_branch)
-    return _built(entry, history, main, side, refs, more, inherited=inherited, last=last)
+    side = _build_side_branches(entry, history, before, branches, by_branch)
+    return _build(entry, history, main, side, refs, snapshots, inherited=inherited, last=last)
 
 
-def branches_of(refs: Iterable[RefRow]) -> dict[str, int]:
+def managed_branches(refs: Iterable[RefRow]) -> dict[str, int]:
     """The branches whose versions the catalog accepts, and the current one of each.
 
     Those that stand at a version of their own; others are mere names. Of two whose ids are the same, one counts.
     """
-    found: dict[int, tuple[str, int]] = {}
+    heads_by_prefix: dict[int, tuple[str, int]] = {}
     for ref in refs:
-        if ref.kind == "branch" and is_of(ref.name, ref.snapshot_id):
-            found.setdefault(ref.snapshot_id >> VERSION_BITS, (ref.name, ref.snapshot_id))
-    return dict(found.values())
+        if ref.kind == "branch" and is_on_branch(ref.name, ref.snapshot_id):
+            heads_by_prefix.setdefault(ref.snapshot_id >> VERSION_BITS, (ref.name, ref.snapshot_id))
+    return dict(heads_by_prefix.values())
 
 
-def is_of(branch: str, snapshot_id: int) -> bool:
+def is_on_branch(branch: str, snapshot_id: int) -> bool:
     """Whether a snapshot is a version of this branch."""
     return version_of_snapshot(branch, snapshot_id) is not None
 
@@ -250,109 +273,115 @@ def is_managed(entry: EntryRow) -> bool:
 
 def manifest_location(location: str, version: int, branch: str = MAIN) -> str:
     """Where Lance puts the manifest of a version."""
-    return f"{location.rstrip('/')}/{folder_of(branch)}/{2**64 - 1 - version:020}.manifest"
+    return f"{location.rstrip('/')}/{manifest_folder(branch)}/{2**64 - 1 - version:020}.manifest"
 
 
-def _built(
+def _build(
     entry: EntryRow,
     history: History | None,
-    main: Line,
-    side: Line,
+    main: SnapshotList,
+    side: SnapshotList,
     rows: Sequence[RefRow],
-    more: Sequence[Snapshot],
+    new_snapshots: Sequence[EncodedSnapshot],
     *,
     inherited: int = 0,
     last: SnapshotRow | None = None,
-) -> Built:
-    """Put a table's metadata together; `more` are the snapshots that end its main branch."""
-    refs = _refs(main, side, history, rows)
-    head = orjson.dumps(_head(entry, history, main, side) | {"refs": refs})[:-1] + b',"snapshots":['
+) -> BuiltMetadata:
+    """Put a table's metadata together; `new_snapshots` are the snapshots that end its main branch."""
+    refs = _refs_json(main, side, history, rows)
+    head = orjson.dumps(_metadata_head(entry, history, main, side) | {"refs": refs})[:-1] + b',"snapshots":['
     between = b"," if main and side else b""
-    whole = b"".join((head, *main.json, between, *side.json, b'],"snapshot-log":[', *main.log, b"]}"))
+    full_json = b"".join((head, *main.json, between, *side.json, b'],"snapshot-log":[', *main.log, b"]}"))
     side_start = len(head) + main.end.end + len(between)
-    log_start = len(whole) - len(b"]}") - main.end.log_end
+    log_start = len(full_json) - len(b"]}") - main.end.log_end
     starts = (len(head), side_start, log_start)
-    named = _named(main, side, {ref["snapshot-id"] for ref in refs.values()}, starts)
-    table = LanceTable(
-        all=whole,
+    ref_slices = _ref_slices(main, side, {ref["snapshot-id"] for ref in refs.values()}, starts)
+    table = LanceTableMetadata(
+        full_json=full_json,
         etag=blake2b(head + main.digest + side.digest, digest_size=DIGEST).hexdigest(),
-        manifest=more[-1].manifest if more else f"{entry.location.rstrip('/')}/_versions",
-        places=(slice(len(head), side_start + side.end.end), slice(log_start, log_start + main.end.log_end)),
-        named=None if len(named[0]) == len(main) + len(side) else named,
+        manifest=new_snapshots[-1].manifest if new_snapshots else f"{entry.location.rstrip('/')}/_versions",
+        sections=(slice(len(head), side_start + side.end.end), slice(log_start, log_start + main.end.log_end)),
+        ref_slices=None if len(ref_slices[0]) == len(main) + len(side) else ref_slices,
     )
-    view = memoryview(whole)
-    main, side = main.placed(view, len(head), log_start), side.placed(view, side_start, log_start)
-    return Built(table, entry.location, history, main, side, inherited, last, rows)
+    view = memoryview(full_json)
+    main, side = main.share_buffer(view, len(head), log_start), side.share_buffer(view, side_start, log_start)
+    return BuiltMetadata(table, entry.location, history, main, side, inherited, last, rows)
 
 
-def _keep(entry: EntryRow, before: Built | None, versions: Sequence[Version]) -> int:
+def _count_reusable(entry: EntryRow, before: BuiltMetadata | None, versions: Sequence[Version]) -> int:
     """How many of the versions of the main branch, but never the last, are there already as storage tells them."""
     if before is None or before.location != entry.location or not versions:
         return 0
-    return min(_shared(before.main.versions[: before.inherited], versions), len(versions) - 1)
+    return min(_common_prefix_length(before.main.versions[: before.inherited_count], versions), len(versions) - 1)
 
 
-def _by_branch(rows: Iterable[SnapshotRow], branches: Collection[str]) -> dict[str, list[SnapshotRow]]:
+def _group_by_branch(rows: Iterable[SnapshotRow], branches: Collection[str]) -> dict[str, list[SnapshotRow]]:
     """What the catalog accepted for each of these branches, and for main."""
-    names = {snapshot_id(name, 0) >> VERSION_BITS: name for name in branches}
-    found: dict[str, list[SnapshotRow]] = {name: [] for name in (MAIN, *branches)}
+    name_by_prefix = {snapshot_id(name, 0) >> VERSION_BITS: name for name in branches}
+    rows_by_branch: dict[str, list[SnapshotRow]] = {name: [] for name in (MAIN, *branches)}
     for row in rows:
-        found[names.get(row.snapshot_id >> VERSION_BITS, MAIN)].append(row)
-    return found
+        rows_by_branch[name_by_prefix.get(row.snapshot_id >> VERSION_BITS, MAIN)].append(row)
+    return rows_by_branch
 
 
-def _up_to(id: int, rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
+def _rows_up_to(id: int, rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
     return sorted((row for row in rows if row.snapshot_id <= id), key=lambda row: row.snapshot_id)
 
 
-def _side(
+def _build_side_branches(
     entry: EntryRow,
     history: History | None,
-    before: Built | None,
+    before: BuiltMetadata | None,
     branches: Mapping[str, int],
     rows: Mapping[str, Sequence[SnapshotRow]],
-) -> Line:
+) -> SnapshotList:
     """The other branches: as storage has them, but for those whose versions the catalog accepts.
 
     Of a branch that was made again under its name, all versions were read again, so none is kept.
     """
     versions = history.on_branches if history else ()
     if not branches:
-        keep = _shared(before.side.versions, versions) if before and before.location == entry.location else 0
-        more = _of_versions(entry, history, versions, keep)
-        return before.side.extended(keep, more) if before else Line().extended(0, more)
-    told = {str(name): tuple(each) for name, each in groupby(versions, key=lambda version: version.branch)}
-    made: list[Snapshot] = []
-    for name in sorted({*told, *branches}):
+        keep_count = (
+            _common_prefix_length(before.side.versions, versions) if before and before.location == entry.location else 0
+        )
+        snapshots = _snapshots_from_versions(entry, history, versions, keep_count)
+        return before.side.replace_tail(keep_count, snapshots) if before else SnapshotList().replace_tail(0, snapshots)
+    stored_branches = {str(name): tuple(group) for name, group in groupby(versions, key=lambda version: version.branch)}
+    encoded: list[EncodedSnapshot] = []
+    for name in sorted({*stored_branches, *branches}):
         if name in branches:
-            made += _of_branch(entry, history, name, branches[name], told.get(name, ()), rows[name])
+            encoded += _branch_snapshots(
+                entry, history, name, branches[name], stored_branches.get(name, ()), rows[name]
+            )
         else:
-            made += _of_versions(entry, history, told[name], 0)
-    return Line().extended(0, made)
+            encoded += _snapshots_from_versions(entry, history, stored_branches[name], 0)
+    return SnapshotList().replace_tail(0, encoded)
 
 
-def _of_branch(
+def _branch_snapshots(
     entry: EntryRow,
     history: History | None,
     name: str,
     current: int,
     versions: Sequence[Version],
     rows: Sequence[SnapshotRow],
-) -> list[Snapshot]:
+) -> list[EncodedSnapshot]:
     """A branch whose versions the catalog accepts, from its first version to the current one."""
-    accepted = _up_to(current, rows)
+    accepted = _rows_up_to(current, rows)
     first = accepted[0].snapshot_id if accepted else current + 1
-    made = _of_versions(entry, history, [each for each in versions if each.snapshot_id < first], 0)
-    stored = {each.snapshot_id: each for each in versions}
-    made += [_of_row(row, stored.get(row.snapshot_id), on_main=False) for row in accepted]
-    if not made or made[-1].id != current:
-        made.append(_unknown(entry, name, current))
-    return made
+    snapshots = _snapshots_from_versions(
+        entry, history, [version for version in versions if version.snapshot_id < first], 0
+    )
+    version_by_id = {version.snapshot_id: version for version in versions}
+    snapshots += [_snapshot_from_row(row, version_by_id.get(row.snapshot_id), on_main=False) for row in accepted]
+    if not snapshots or snapshots[-1].id != current:
+        snapshots.append(_placeholder_snapshot(entry, name, current))
+    return snapshots
 
 
-def _shared(one: Sequence[Version | None], other: Sequence[Version | None]) -> int:
+def _common_prefix_length(left: Sequence[Version | None], right: Sequence[Version | None]) -> int:
     """With how many of the same two sequences begin."""
-    return next(compress(count(), map(is_not, one, other)), min(len(one), len(other)))
+    return next(compress(count(), map(is_not, left, right)), min(len(left), len(right)))
 
 
 def _versions_before(history: History | None, version: int) -> Sequence[Version]:
@@ -360,10 +389,10 @@ def _versions_before(history: History | None, version: int) -> Sequence[Version]
     if history is None:
         return ()
     versions = history.on_main
-    return versions[: bisect_left(versions, version, key=lambda each: each.version)]
+    return versions[: bisect_left(versions, version, key=lambda candidate: candidate.version)]
 
 
-def _head(entry: EntryRow, history: History | None, main: Line, side: Line) -> Json:
+def _metadata_head(entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList) -> Json:
     schema = history.schema if history else {**(entry.schema or EMPTY_SCHEMA), "schema-id": SCHEMA_ID}
     head: Json = {
         "format-version": 2,
@@ -387,72 +416,80 @@ def _head(entry: EntryRow, history: History | None, main: Line, side: Line) -> J
     return head | ({"current-snapshot-id": main.end.id} if main else {})
 
 
-def _refs(main: Line, side: Line, history: History | None, rows: Collection[RefRow]) -> dict[str, Json]:
+def _refs_json(
+    main: SnapshotList, side: SnapshotList, history: History | None, rows: Collection[RefRow]
+) -> dict[str, Json]:
     """Branches and tags share their names in Iceberg and not in Lance: there, a branch's name is not a tag's too."""
-    named: dict[str, tuple[str, int]] = {}
+    targets: dict[str, tuple[str, int]] = {}
     if history is not None:
-        latest = {each.branch: each.snapshot_id for each in history.on_branches}
-        branches = (*(name for name in history.branches if name in latest), *branches_of(rows))
-        named = {name: ("branch", latest.get(name, 0)) for name in branches}
+        latest = {version.branch: version.snapshot_id for version in history.on_branches}
+        branches = (*(name for name in history.branches if name in latest), *managed_branches(rows))
+        targets = {name: ("branch", latest.get(name, 0)) for name in branches}
         for name, target in history.tags.items():
-            named[f"tag:{name}" if name in named or name == MAIN else name] = ("tag", target)
-    named |= {row.name: (row.kind, row.snapshot_id) for row in rows}
+            targets[f"tag:{name}" if name in targets or name == MAIN else name] = ("tag", target)
+    targets |= {row.name: (row.kind, row.snapshot_id) for row in rows}
     if main:
-        named = {MAIN: ("branch", main.end.id)} | {name: ref for name, ref in named.items() if name != MAIN}
+        targets = {MAIN: ("branch", main.end.id)} | {name: ref for name, ref in targets.items() if name != MAIN}
     on_side = set(side.ids)
     return {
-        name: {"snapshot-id": at, "type": kind}
-        for name, (kind, at) in named.items()
-        if at in on_side or main.find(at) is not None
+        name: {"snapshot-id": snapshot, "type": kind}
+        for name, (kind, snapshot) in targets.items()
+        if snapshot in on_side or main.find_index(snapshot) is not None
     }
 
 
-def _named(main: Line, side: Line, ids: Collection[int], starts: tuple[int, int, int]) -> list[list[slice]]:
+def _ref_slices(
+    main: SnapshotList, side: SnapshotList, ids: Collection[int], starts: tuple[int, int, int]
+) -> list[list[slice]]:
     """Where the JSON of these snapshots is, and that of their log, in the order of the table's."""
     start, side_start, log_start = starts
-    found = sorted(index for index in map(main.find, ids) if index is not None)
-    on_side = [side.place(index, side_start) for index, each in enumerate(side.ids) if each in ids]
-    logged = [main.log_place(index, log_start) for index in found]
-    return [[*(main.place(index, start) for index in found), *on_side], logged]
+    indexes = sorted(index for index in map(main.find_index, ids) if index is not None)
+    on_side = [side.json_slice(index, side_start) for index, side_id in enumerate(side.ids) if side_id in ids]
+    log_slices = [main.log_slice(index, log_start) for index in indexes]
+    return [[*(main.json_slice(index, start) for index in indexes), *on_side], log_slices]
 
 
-def _of_versions(entry: EntryRow, history: History | None, versions: Sequence[Version], skip: int) -> list[Snapshot]:
+def _snapshots_from_versions(
+    entry: EntryRow, history: History | None, versions: Sequence[Version], skip: int
+) -> list[EncodedSnapshot]:
     """Versions of one branch after the other, but for the first ones."""
     if history is None or skip == len(versions):
         return []
-    root, unreadable = entry.location.rstrip("/"), locations.unreadable(entry.location)
-    made: list[Snapshot] = []
-    before = versions[skip - 1] if skip else None
+    root, unreadable = entry.location.rstrip("/"), locations.to_lance_uri(entry.location)
+    snapshots: list[EncodedSnapshot] = []
+    previous = versions[skip - 1] if skip else None
     for version in versions[skip:]:
-        parent = before if before is not None and before.branch == version.branch else None
-        made.append(_of_version(version, parent, history, root, unreadable))
-        before = version
-    return made
+        parent = previous if previous is not None and previous.branch == version.branch else None
+        snapshots.append(_snapshot_from_version(version, parent, history, root, unreadable))
+        previous = version
+    return snapshots
 
 
-def _of_version(version: Version, before: Version | None, history: History, root: str, unreadable: str) -> Snapshot:
-    if before is not None:
-        parent: int | None = before.snapshot_id
+def _snapshot_from_version(
+    version: Version, previous: Version | None, history: History, root: str, unreadable: str
+) -> EncodedSnapshot:
+    if previous is not None:
+        parent: int | None = previous.snapshot_id
     else:
         parent = history.branches[version.branch].parent if version.branch else None
-    return _snapshot(
+    return _encode_snapshot(
         id=version.snapshot_id,
         parent=parent,
         sequence=version.version,
         timestamp_ms=version.timestamp_ms,
         manifest=f"{root}/{version.manifest}",
         manifest_list=f"{unreadable}/{version.manifest}",
-        summary=_summary(version, before),
+        summary=_summary(version, previous),
         on_main=version.branch is None,
         version=version,
     )
 
 
-def _of_row(row: SnapshotRow, version: Version | None, *, on_main: bool = True) -> Snapshot:
+def _snapshot_from_row(row: SnapshotRow, version: Version | None, *, on_main: bool = True) -> EncodedSnapshot:
     summary = {**(_summary(version, None) if version else {}), **row.summary}
     if summary.get("operation") not in ICEBERG_OPERATIONS:
-        summary["operation"] = ICEBERG_WORDS[None]
-    return _snapshot(
+        summary["operation"] = ICEBERG_OPERATION_NAMES[None]
+    return _encode_snapshot(
         id=row.snapshot_id,
         parent=row.parent_id,
         sequence=row.sequence,
@@ -465,24 +502,24 @@ def _of_row(row: SnapshotRow, version: Version | None, *, on_main: bool = True) 
     )
 
 
-def _unknown(entry: EntryRow, branch: str, id: int) -> Snapshot:
+def _placeholder_snapshot(entry: EntryRow, branch: str, id: int) -> EncodedSnapshot:
     """The current version of a branch, of which nothing else is known (any more)."""
     version = id - snapshot_id(branch, 0)
     manifest = manifest_location(entry.location, version, branch)
-    told = {"lance.version": str(version), **({} if branch == MAIN else {"lance.branch": branch})}
-    return _snapshot(
+    details = {"lance.version": str(version), **({} if branch == MAIN else {"lance.branch": branch})}
+    return _encode_snapshot(
         id=id,
         parent=None,
         sequence=version,
         timestamp_ms=entry.updated_ms,
         manifest=manifest,
-        manifest_list=locations.unreadable(entry.location) + manifest.removeprefix(entry.location.rstrip("/")),
-        summary={"operation": ICEBERG_WORDS[None], **told},
+        manifest_list=locations.to_lance_uri(entry.location) + manifest.removeprefix(entry.location.rstrip("/")),
+        summary={"operation": ICEBERG_OPERATION_NAMES[None], **details},
         on_main=branch == MAIN,
     )
 
 
-def _snapshot(
+def _encode_snapshot(
     *,
     id: int,
     parent: int | None,
@@ -493,7 +530,7 @@ def _snapshot(
     summary: Mapping[str, str],
     on_main: bool,
     version: Version | None = None,
-) -> Snapshot:
+) -> EncodedSnapshot:
     json = {
         "snapshot-id": id,
         **({} if parent is None else {"parent-snapshot-id": parent}),
@@ -503,16 +540,16 @@ def _snapshot(
         "summary": summary,
         "schema-id": SCHEMA_ID,
     }
-    return Snapshot(id, sequence, timestamp_ms, on_main, manifest, orjson.dumps(json), version)
+    return EncodedSnapshot(id, sequence, timestamp_ms, on_main, manifest, orjson.dumps(json), version)
 
 
-def _summary(version: Version, before: Version | None) -> dict[str, str]:
+def _summary(version: Version, previous: Version | None) -> dict[str, str]:
     summary = {
-        "operation": ICEBERG_WORDS.get(version.operation, "replace"),
+        "operation": ICEBERG_OPERATION_NAMES.get(version.operation, "replace"),
         **({} if version.operation is None else {"lance.operation": version.operation}),
         "lance.version": str(version.version),
         **({} if version.branch is None else {"lance.branch": version.branch}),
-        **_changes(version, before),
+        **_changed_records(version, previous),
         "total-records": str(version.rows),
         "total-data-files": str(version.files),
         "total-files-size": str(version.bytes),
@@ -522,17 +559,17 @@ def _summary(version: Version, before: Version | None) -> dict[str, str]:
     return summary
 
 
-def _changes(version: Version, before: Version | None) -> dict[str, str]:
+def _changed_records(version: Version, previous: Version | None) -> dict[str, str]:
     """Rows that came and went, where that follows from the totals."""
     if version.operation == "Overwrite" and version.version == 1:
         return {"added-records": str(version.rows)}
-    if before is None or before.version + 1 != version.version:
+    if previous is None or previous.version + 1 != version.version:
         return {}
     match version.operation:
         case "Append":
-            return {"added-records": str(version.rows - before.rows)}
+            return {"added-records": str(version.rows - previous.rows)}
         case "Delete":
-            return {"deleted-records": str(before.rows - version.rows)}
+            return {"deleted-records": str(previous.rows - version.rows)}
         case "Overwrite":
-            return {"added-records": str(version.rows), "deleted-records": str(before.rows)}
+            return {"added-records": str(version.rows), "deleted-records": str(previous.rows)}
     return {}

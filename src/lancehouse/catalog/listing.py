@@ -14,7 +14,7 @@ from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import list_names
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.paging import after, token_after
+from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import Kind
@@ -29,11 +29,11 @@ SEPARATOR = "\x1f"
 MOST_PLACES = 100
 """Grants that a query is narrowed by; who has more of them gets what the query finds without those, sifted."""
 
-Named = tuple[str, Levels, str]
+ListedEntry = tuple[str, Levels, str]
 """The warehouse, the levels, and what it is."""
 
 
-def entries(
+def list_entries(
     database: Database,
     caller: Caller,
     warehouse: Warehouse,
@@ -49,14 +49,14 @@ def entries(
         NamespaceNotFoundError: there is no such namespace.
     """
     lists = [(kind, *list_names(database, caller, warehouse, levels, (kind,), page_token, page_size)) for kind in KINDS]
-    named: list[list[tuple[str, Kind]]] = [[(name, kind) for name in names] for kind, names, _ in lists]
-    whole = [*merge(*named)]
-    shown = whole[:page_size] if page_token is not None else whole
-    has_more = len(shown) < len(whole) or any(token for _, _, token in lists)
-    return shown, token_after(shown[-1][0]) if has_more and shown else None
+    by_kind: list[list[tuple[str, Kind]]] = [[(name, kind) for name in names] for kind, names, _ in lists]
+    merged = [*merge(*by_kind)]
+    page = merged[:page_size] if page_token is not None else merged
+    has_more = len(page) < len(merged) or any(token for _, _, token in lists)
+    return page, encode_token(page[-1][0]) if has_more and page else None
 
 
-def lance_tables(
+def list_lance_tables(
     database: Database, caller: Caller, warehouse: Warehouse, page_token: str | None, limit: int | None
 ) -> tuple[list[tuple[Levels, str]], str | None]:
     """The Lance tables of a warehouse that a caller may read, of all namespaces, and the token of the next page.
@@ -69,31 +69,31 @@ def lance_tables(
     """
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
-    if not caller.identity.sees(warehouse.name):
-        caller.identity.require(Role.READER, warehouse.name)
-    before = _table_before(page_token)
-    places = caller.identity.readable(warehouse.name)
-    below = () if () in places or len(places) > MOST_PLACES else places
-    found: list[tuple[Levels, str]] = []
+    if not caller.identity.can_see(warehouse.name):
+        caller.identity.require_role(Role.READER, warehouse.name)
+    after_table = _parse_page_token(page_token)
+    readable = caller.identity.readable_namespaces(warehouse.name)
+    namespaces = () if () in readable or len(readable) > MOST_PLACES else readable
+    tables: list[tuple[Levels, str]] = []
     while True:
-        size = None if limit is None else limit + 1 - len(found)
-        page = database.read(partial(_list_everywhere, warehouse.id, before, size, below))
-        found += [each for each in page if caller.identity.may(Role.READER, warehouse.name, each[0])]
-        if size is None or len(page) < size or len(found) > (limit or 0):
+        size = None if limit is None else limit + 1 - len(tables)
+        batch = database.read(partial(_list_everywhere, warehouse.id, after_table, size, namespaces))
+        tables += [table for table in batch if caller.identity.has_role(Role.READER, warehouse.name, table[0])]
+        if size is None or len(batch) < size or len(tables) > (limit or 0):
             break
-        before = page[-1]
-    shown = found[:limit]
-    return shown, token_after(SEPARATOR.join((*shown[-1][0], shown[-1][1]))) if 0 < len(shown) < len(found) else None
+        after_table = batch[-1]
+    page = tables[:limit]
+    return page, encode_token(SEPARATOR.join((*page[-1][0], page[-1][1]))) if 0 < len(page) < len(tables) else None
 
 
 def _list_everywhere(
     warehouse_id: int, before: tuple[Levels, str] | None, size: int | None, below: Sequence[Levels], tx: Tx
 ) -> list[tuple[Levels, str]]:
-    return repository.list_everywhere(tx, warehouse_id, "lance", before, size, below)
+    return repository.list_entries_in_warehouse(tx, warehouse_id, "lance", before, size, below)
 
 
-def _table_before(page_token: str | None) -> tuple[Levels, str] | None:
-    text = after(page_token)
+def _parse_page_token(page_token: str | None) -> tuple[Levels, str] | None:
+    text = decode_token(page_token)
     if text is None:
         return None
     *levels, name = text.split(SEPARATOR)
@@ -102,18 +102,18 @@ def _table_before(page_token: str | None) -> tuple[Levels, str] | None:
     return tuple(levels), name
 
 
-def everything(catalog: Catalog, caller: Caller) -> Iterator[Named]:
+def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:
     """All that a caller sees in all warehouses, level by level; a namespace that is dropped meanwhile is left out."""
     for warehouse in catalog.warehouses.values():
-        if not caller.identity.sees(warehouse.name):
+        if not caller.identity.can_see(warehouse.name):
             continue
-        waiting: list[Levels] = [()]
-        while waiting:
-            levels = waiting.pop(0)
+        pending: list[Levels] = [()]
+        while pending:
+            levels = pending.pop(0)
             with suppress(NamespaceNotFoundError):
-                if levels and caller.identity.may(Role.READER, warehouse.name, levels):
-                    names, _ = entries(catalog.database, caller, warehouse, levels, None, None)
+                if levels and caller.identity.has_role(Role.READER, warehouse.name, levels):
+                    names, _ = list_entries(catalog.database, caller, warehouse, levels, None, None)
                     yield from ((warehouse.name, (*levels, name), kind) for name, kind in names)
                 children, _ = catalog.namespaces.list(caller, warehouse, levels, None, None)
                 yield from ((warehouse.name, child, NAMESPACE) for child in children)
-                waiting += children
+                pending += children

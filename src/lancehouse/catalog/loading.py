@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from lancehouse.catalog import vending
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.documents import Documents
-from lancehouse.catalog.metadata import LanceTable, LanceTables, Snapshots
+from lancehouse.catalog.documents import DocumentCache
+from lancehouse.catalog.metadata import LanceMetadataCache, LanceTableMetadata, Snapshots
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.rows import EntryRow, Json
@@ -18,7 +18,7 @@ SERVER_PLANS: Mapping[str, str] = {"scan-planning-mode": "server"}
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadResult:
     """The parts of Iceberg's LoadTableResult. Its repr shows no secret."""
 
     metadata: bytes
@@ -26,36 +26,38 @@ class Loaded:
     metadata_location: str | None = None
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: Sequence[Json] = field(default=(), repr=False)
-    is_whole: bool = True
+    has_all_snapshots: bool = True
     """Whether all snapshots are in it, though fewer were not asked for."""
 
 
-class Loader:
+class MetadataLoader:
     """Reads what an entry points to, from memory where it is known to be current."""
 
-    def __init__(self, lance: LanceTables, documents: Documents) -> None:
+    def __init__(self, lance: LanceMetadataCache, documents: DocumentCache) -> None:
         self.lance = lance
         self.documents = documents
 
-    def cached(self, caller: Caller, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots) -> Loaded | None:
+    def find_cached(
+        self, caller: Caller, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots
+    ) -> LoadResult | None:
         """The answer, if that takes no more than a look at local folders."""
         if caller.delegation and warehouse.vend != "none":
             return None
         if entry.kind == "lance":
-            table = self.lance.cached(warehouse, entry, snapshots)
-            return None if table is None else self._lance(caller, warehouse, entry, (), table, snapshots)
-        document = self.documents.cached(warehouse, str(entry.metadata_location))
+            table = self.lance.find_cached(warehouse, entry, snapshots)
+            return None if table is None else self._lance_result(caller, warehouse, entry, (), table, snapshots)
+        document = self.documents.find_cached(warehouse, str(entry.metadata_location))
         if document is None:
             return None
-        body = document.refs if snapshots == "refs" else document.all
+        body = document.refs_json if snapshots == "refs" else document.full_json
         if entry.kind == "view":
-            return Loaded(body, document.etag, document.location)
-        config, credentials = self.access(caller, warehouse, (), entry.location)
-        return Loaded(body, document.etag, document.location, config, credentials)
+            return LoadResult(body, document.etag, document.location)
+        config, credentials = self.storage_access(caller, warehouse, (), entry.location)
+        return LoadResult(body, document.etag, document.location, config, credentials)
 
     def load(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, snapshots: Snapshots = "all"
-    ) -> Loaded:
+    ) -> LoadResult:
         """The answer.
 
         Raises:
@@ -63,15 +65,15 @@ class Loader:
         """
         if entry.kind == "lance":
             table = self.lance.load(warehouse, entry, snapshots)
-            return self._lance(caller, warehouse, entry, levels, table, snapshots)
+            return self._lance_result(caller, warehouse, entry, levels, table, snapshots)
         document = self.documents.load(warehouse, str(entry.metadata_location))
-        body = document.refs if snapshots == "refs" else document.all
+        body = document.refs_json if snapshots == "refs" else document.full_json
         if entry.kind == "view":
-            return Loaded(body, document.etag, document.location)
-        config, credentials = self.access(caller, warehouse, levels, entry.location)
-        return Loaded(body, document.etag, document.location, config, credentials)
+            return LoadResult(body, document.etag, document.location)
+        config, credentials = self.storage_access(caller, warehouse, levels, entry.location)
+        return LoadResult(body, document.etag, document.location, config, credentials)
 
-    def access(
+    def storage_access(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, location: str, lance: EntryRow | None = None
     ) -> tuple[Mapping[str, str], Sequence[Json]]:
         """Settings and credentials for a place, as much as the caller asks for and may have.
@@ -80,20 +82,20 @@ class Loader:
         """
         if not caller.delegation:
             return {}, ()
-        write = caller.identity.may(Role.WRITER, warehouse.name, levels)
+        can_write = caller.identity.has_role(Role.WRITER, warehouse.name, levels)
         if lance is None:
-            return vending.vended(warehouse, location, write=write, kind="iceberg")
-        return vending.vended(warehouse, location, write=write, kind="lance", uuid=lance.uuid)
+            return vending.vend_access(warehouse, location, write=can_write, kind="iceberg")
+        return vending.vend_access(warehouse, location, write=can_write, kind="lance", uuid=lance.uuid)
 
-    def _lance(
+    def _lance_result(
         self,
         caller: Caller,
         warehouse: Warehouse,
         entry: EntryRow,
         levels: Levels,
-        table: LanceTable,
+        table: LanceTableMetadata,
         snapshots: Snapshots,
-    ) -> Loaded:
-        config, credentials = self.access(caller, warehouse, levels, entry.location, entry)
-        body = table.refs if snapshots == "refs" else table.all
-        return Loaded(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)
+    ) -> LoadResult:
+        config, credentials = self.storage_access(caller, warehouse, levels, entry.location, entry)
+        body = table.refs_json if snapshots == "refs" else table.full_json
+        return LoadResult(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)

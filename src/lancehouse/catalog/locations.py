@@ -3,7 +3,8 @@
 What a location means depends on the kind of the table, so each is checked as its own readers read it.
 
 On local disk a location is checked as the disk is now: no symlink may be on the way from the root. Whoever can write to
-the disk past the server can make one later; call `checked` again where that matters, it costs a few system calls.
+the disk past the server can make one later; call `check_location` again where that matters: it costs a few system
+calls.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import quote
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.locations import below, find_link, is_unicode, is_uri, names_below, parse, refuse_location
+from lancehouse.locations import child_location, find_link, is_unicode, is_uri, location_error, names_below, parse
 from lancehouse.locations import key as key
 from lancehouse.store.rows import Kind
 
@@ -28,7 +29,7 @@ LONGEST = MappingProxyType({"file": 3800, "": 900})
 """Bytes in a path, on disk and elsewhere, that leave room for the names of a table's files."""
 
 
-def checked(warehouse: Warehouse, location: str, kind: Kind | None = None) -> str:
+def check_location(warehouse: Warehouse, location: str, kind: Kind | None = None) -> str:
     """A location that a client chose, in the form it was given but without a slash at its end.
 
     Args:
@@ -38,11 +39,11 @@ def checked(warehouse: Warehouse, location: str, kind: Kind | None = None) -> st
         InvalidInputError: no table of this warehouse may lie there; it says why.
     """
     for reader in (kind,) if kind else ("lance", "iceberg"):
-        _check(warehouse, location, reader)
+        _check_for_kind(warehouse, location, reader)
     return location.rstrip("/")
 
 
-def default(warehouse: Warehouse, levels: Sequence[str], name: str, kind: Kind = "lance") -> str:
+def default_location(warehouse: Warehouse, levels: Sequence[str], name: str, kind: Kind = "lance") -> str:
     """Where a table lies that was created without a location: `{warehouse}/{level}/…/{table}`.
 
     Raises:
@@ -51,18 +52,18 @@ def default(warehouse: Warehouse, levels: Sequence[str], name: str, kind: Kind =
     names = [*levels, name]
     if not all(map(is_unicode, names)):
         raise InvalidInputError(f"{names!r} holds a character that is not Unicode")
-    location = below(warehouse.location, names)
-    if _meets(key(location, kind), key(cache(warehouse), kind)):
-        location = _aside(warehouse.location, location)
-    return checked(warehouse, location, kind)
+    location = child_location(warehouse.location, names)
+    if _overlaps(key(location, kind), key(cache_location(warehouse), kind)):
+        location = _escape_first_letter(warehouse.location, location)
+    return check_location(warehouse, location, kind)
 
 
-def cache(warehouse: Warehouse) -> str:
+def cache_location(warehouse: Warehouse) -> str:
     """Where the server keeps what it makes itself; no table lies there."""
-    return warehouse.cache or below(warehouse.location, [CACHE])
+    return warehouse.cache or child_location(warehouse.location, [CACHE])
 
 
-def warehouse_location(text: str) -> str:
+def prepare_warehouse_location(text: str) -> str:
     """The location of a warehouse as a person writes it; a local folder is made if it is not there.
 
     Raises:
@@ -71,20 +72,20 @@ def warehouse_location(text: str) -> str:
     if text.strip() and not is_uri(text):
         home = os.path.expanduser(text)  # noqa: PTH111 - pathlib raises where nobody has that name
         if home.startswith("~"):
-            raise refuse_location(text, "there is no such home folder")
+            raise location_error(text, "there is no such home folder")
         text = os.path.abspath(home)  # noqa: PTH100 - pathlib would leave `..` in
-    place = parse(text, "lance")
-    if place.store != "file":
+    parsed = parse(text, "lance")
+    if parsed.store != "file":
         if "%" in text:
-            raise refuse_location(text, "Lance and Iceberg's clients disagree on what % means there")
+            raise location_error(text, "Lance and Iceberg's clients disagree on what % means there")
         return text.rstrip("/")
-    if not place.segments:
-        raise refuse_location(text, "a warehouse is not the whole disk")
+    if not parsed.segments:
+        raise location_error(text, "a warehouse is not the whole disk")
     try:
-        Path(place.path).mkdir(parents=True, exist_ok=True)
+        Path(parsed.path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refuse_location(text, f"the folder cannot be made: {error.strerror}") from error
-    return place.path if "%" in text else text.rstrip("/")
+        raise location_error(text, f"the folder cannot be made: {error.strerror}") from error
+    return parsed.path if "%" in text else text.rstrip("/")
 
 
 def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
@@ -94,32 +95,32 @@ def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
         InvalidInputError: there is one.
     """
     if find_link(location, (warehouse.location, *warehouse.roots), kind):
-        raise refuse_location(location, "there is a symlink on the way")
+        raise location_error(location, "there is a symlink on the way")
 
 
-def _check(warehouse: Warehouse, location: str, kind: Kind) -> None:
-    place = parse(location, kind)
+def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
+    parsed = parse(location, kind)
     roots = [warehouse.location, *warehouse.roots]
-    rest = next(filter(None, (names_below(parse(root, kind), place) for root in roots)), None)
-    if rest is None:
-        raise refuse_location(location, f"tables of warehouse {warehouse.name} lie below {' or '.join(roots)}")
-    root, names = rest
+    split = next(filter(None, (names_below(parse(root, kind), parsed) for root in roots)), None)
+    if split is None:
+        raise location_error(location, f"tables of warehouse {warehouse.name} lie below {' or '.join(roots)}")
+    root, names = split
     require_no_link(warehouse, location, kind)
-    here = f"{root.rstrip('/')}/{'/'.join(names)}/"
-    if _meets(here if place.store == "file" else place.store + here, key(cache(warehouse), kind)):
-        raise refuse_location(location, "that is where the server keeps files of its own")
-    size = len(place.path.encode())
-    longest = LONGEST.get(place.store, LONGEST[""])
+    own_key = f"{root.rstrip('/')}/{'/'.join(names)}/"
+    if _overlaps(own_key if parsed.store == "file" else parsed.store + own_key, key(cache_location(warehouse), kind)):
+        raise location_error(location, "that is where the server keeps files of its own")
+    size = len(parsed.path.encode())
+    longest = LONGEST.get(parsed.store, LONGEST[""])
     if size > longest:
-        raise refuse_location(location, f"a path of {size} bytes is too long, {longest} is the most")
+        raise location_error(location, f"a path of {size} bytes is too long, {longest} is the most")
 
 
-def _meets(one: str, other: str) -> bool:
+def _overlaps(left: str, right: str) -> bool:
     """Whether one key lies in the other, either way."""
-    return one.startswith(other) or other.startswith(one)
+    return left.startswith(right) or right.startswith(left)
 
 
-def _aside(root: str, location: str) -> str:
+def _escape_first_letter(root: str, location: str) -> str:
     """Another place for a name that the server's own folder has: its first letter encoded, which no other name has."""
     start = len(root.rstrip("/")) + 1
     letter = "".join(f"%{byte:02X}" for byte in location[start].encode())

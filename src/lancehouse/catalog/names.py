@@ -26,7 +26,7 @@ MAX_DEPTH = 32
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def checked_levels(levels: Sequence[str]) -> Levels:
+def check_levels(levels: Sequence[str]) -> Levels:
     """The levels of a namespace that is to be made.
 
     Raises:
@@ -36,10 +36,10 @@ def checked_levels(levels: Sequence[str]) -> Levels:
         raise InvalidInputError("a namespace has at least one level")
     if len(levels) > MAX_DEPTH:
         raise InvalidInputError(f"a namespace has at most {MAX_DEPTH} levels, not {len(levels)}")
-    return tuple(checked_name("level of a namespace", level) for level in levels)
+    return tuple(check_name("level of a namespace", level) for level in levels)
 
 
-def checked_name(what: str, name: str) -> str:
+def check_name(what: str, name: str) -> str:
     """A name that is to be taken.
 
     Raises:
@@ -54,30 +54,30 @@ def checked_name(what: str, name: str) -> str:
     return name
 
 
-def dotted(levels: Levels, name: str | None = None) -> str:
+def format_name(levels: Levels, name: str | None = None) -> str:
     """A name as messages have it."""
     return ".".join(levels if name is None else (*levels, name))
 
 
-def no_namespace(levels: Levels) -> NamespaceNotFoundError:
+def namespace_not_found(levels: Levels) -> NamespaceNotFoundError:
     """The error about a namespace that is not there."""
-    return NamespaceNotFoundError(f"Namespace does not exist: {dotted(levels)}")
+    return NamespaceNotFoundError(f"Namespace does not exist: {format_name(levels)}")
 
 
-def no_table(levels: Levels, name: str) -> TableNotFoundError:
+def table_not_found(levels: Levels, name: str) -> TableNotFoundError:
     """The error about a table that is not there."""
-    return TableNotFoundError(f"Table does not exist: {dotted(levels, name)}")
+    return TableNotFoundError(f"Table does not exist: {format_name(levels, name)}")
 
 
-def no_view(levels: Levels, name: str) -> ViewNotFoundError:
+def view_not_found(levels: Levels, name: str) -> ViewNotFoundError:
     """The error about a view that is not there."""
-    return ViewNotFoundError(f"View does not exist: {dotted(levels, name)}")
+    return ViewNotFoundError(f"View does not exist: {format_name(levels, name)}")
 
 
-def taken(levels: Levels, name: str, *, by: Kind, wanted: Kind) -> LanceNamespaceError:
+def already_exists(levels: Levels, name: str, *, by: Kind, wanted: Kind) -> LanceNamespaceError:
     """The error about a name that a table or a view has already, when another was `wanted`."""
-    same = (by == "view") == (wanted == "view")
-    text = "already exists" if same else "with same name already exists"
+    is_same_kind = (by == "view") == (wanted == "view")
+    text = "already exists" if is_same_kind else "with same name already exists"
     if by == "view":
-        return ViewAlreadyExistsError(f"View {text}: {dotted(levels, name)}")
-    return TableAlreadyExistsError(f"Table {text}: {dotted(levels, name)}")
+        return ViewAlreadyExistsError(f"View {text}: {format_name(levels, name)}")
+    return TableAlreadyExistsError(f"Table {text}: {format_name(levels, name)}")

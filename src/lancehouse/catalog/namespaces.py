@@ -9,15 +9,15 @@ from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmpt
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import UnprocessableError
-from lancehouse.catalog.names import Levels, checked_levels, dotted, no_namespace
-from lancehouse.catalog.transactions import write
+from lancehouse.catalog.names import Levels, check_levels, format_name, namespace_not_found
+from lancehouse.catalog.transactions import write_once
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.paging import after, token_after
+from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import NamespaceRow
 
-Changes = dict[str, list[str]]
+PropertyChanges = dict[str, list[str]]
 """Which properties were updated, removed, or missing."""
 
 
@@ -36,19 +36,19 @@ class Namespaces:
             NamespaceNotFoundError: there is no such parent.
         """
         limit = page_size if page_token is not None else None
-        sees_all = caller.identity.may(Role.READER, warehouse.name, parent)
+        sees_all = caller.identity.has_role(Role.READER, warehouse.name, parent)
 
         def work(tx: Tx) -> list[str]:
             if parent:
-                _found(tx, caller, warehouse, parent)
-            more = None if limit is None or not sees_all else limit + 1
-            return repository.list_namespaces(tx, warehouse.id, parent, after(page_token), more)
+                _get_namespace(tx, caller, warehouse, parent)
+            fetch_limit = None if limit is None or not sees_all else limit + 1
+            return repository.list_namespaces(tx, warehouse.id, parent, decode_token(page_token), fetch_limit)
 
         children = [(*parent, name) for name in self._database.read(work)]
         if not sees_all:  # before the page is cut: its token is the name of one that is seen
-            children = [child for child in children if caller.identity.sees(warehouse.name, child)]
-        shown = children[:limit]
-        return shown, token_after(shown[-1][-1]) if 0 < len(shown) < len(children) else None
+            children = [child for child in children if caller.identity.can_see(warehouse.name, child)]
+        page = children[:limit]
+        return page, encode_token(page[-1][-1]) if 0 < len(page) < len(children) else None
 
     def load(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> NamespaceRow:
         """A namespace with its properties.
@@ -56,7 +56,7 @@ class Namespaces:
         Raises:
             NamespaceNotFoundError: there is none, or the caller may see nothing in it.
         """
-        return self._database.read(lambda tx: _found(tx, caller, warehouse, levels))
+        return self._database.read(lambda tx: _get_namespace(tx, caller, warehouse, levels))
 
     def create(
         self, caller: Caller, warehouse: Warehouse, levels: Sequence[str], properties: Mapping[str, str]
@@ -66,19 +66,19 @@ class Namespaces:
         Raises:
             NamespaceAlreadyExistsError: it is there already.
         """
-        made = checked_levels(levels)
-        caller.identity.require_over(warehouse.name, made)
+        new_levels = check_levels(levels)
+        caller.identity.require_alter_namespace(warehouse.name, new_levels)
 
         def work(tx: Tx) -> NamespaceRow:
-            for depth in range(1, len(made)):
-                if repository.find_namespace(tx, warehouse.id, made[:depth]) is None:
-                    repository.insert_namespace(tx, warehouse.id, made[:depth], {})
-            row = repository.insert_namespace(tx, warehouse.id, made, dict(properties))
+            for depth in range(1, len(new_levels)):
+                if repository.find_namespace(tx, warehouse.id, new_levels[:depth]) is None:
+                    repository.insert_namespace(tx, warehouse.id, new_levels[:depth], {})
+            row = repository.insert_namespace(tx, warehouse.id, new_levels, dict(properties))
             if row is None:
-                raise NamespaceAlreadyExistsError(f"Namespace already exists: {dotted(made)}")
+                raise NamespaceAlreadyExistsError(f"Namespace already exists: {format_name(new_levels)}")
             return row
 
-        return write(self._database, caller, work)
+        return write_once(self._database, caller, work)
 
     def drop(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> None:
         """Remove an empty namespace.
@@ -86,42 +86,44 @@ class Namespaces:
         Raises:
             NamespaceNotFoundError, NamespaceNotEmptyError: nothing was removed.
         """
-        caller.identity.require_over(warehouse.name, levels)
+        caller.identity.require_alter_namespace(warehouse.name, levels)
 
         def work(tx: Tx) -> None:
-            row = _found(tx, caller, warehouse, levels)
+            row = _get_namespace(tx, caller, warehouse, levels)
             if not repository.delete_namespace(tx, row.id):
-                raise NamespaceNotEmptyError(f"Namespace {dotted(levels)} is not empty.")
+                raise NamespaceNotEmptyError(f"Namespace {format_name(levels)} is not empty.")
 
-        write(self._database, caller, work)
+        write_once(self._database, caller, work)
 
-    def update(
+    def update_properties(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, updates: Mapping[str, str], removals: Sequence[str]
-    ) -> Changes:
+    ) -> PropertyChanges:
         """Set and remove properties; says which were updated, removed, or missing.
 
         Raises:
             UnprocessableError: a key is to be set and removed at once.
         """
-        caller.identity.require_over(warehouse.name, levels)
-        if both := sorted(set(updates) & set(removals)):
-            raise UnprocessableError(f"Invalid namespace update: cannot simultaneously set and remove keys: {both}")
+        caller.identity.require_alter_namespace(warehouse.name, levels)
+        if conflicts := sorted(set(updates) & set(removals)):
+            raise UnprocessableError(
+                f"Invalid namespace update: cannot simultaneously set and remove keys: {conflicts}"
+            )
 
-        def work(tx: Tx) -> Changes:
-            row = _found(tx, caller, warehouse, levels, lock=True)
-            kept = {key: value for key, value in row.properties.items() if key not in removals}
-            repository.update_namespace(tx, row.id, {**kept, **updates})
+        def work(tx: Tx) -> PropertyChanges:
+            row = _get_namespace(tx, caller, warehouse, levels, lock=True)
+            remaining = {key: value for key, value in row.properties.items() if key not in removals}
+            repository.update_namespace(tx, row.id, {**remaining, **updates})
             removed = [key for key in dict.fromkeys(removals) if key in row.properties]
             missing = [key for key in dict.fromkeys(removals) if key not in row.properties]
             return {"updated": list(updates), "removed": removed, "missing": missing}
 
-        return write(self._database, caller, work, body=orjson.dumps)
+        return write_once(self._database, caller, work, body=orjson.dumps)
 
 
-def _found(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, *, lock: bool = False) -> NamespaceRow:
-    if not caller.identity.sees(warehouse.name, levels):
-        caller.identity.require(Role.READER, warehouse.name, levels)
+def _get_namespace(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, *, lock: bool = False) -> NamespaceRow:
+    if not caller.identity.can_see(warehouse.name, levels):
+        caller.identity.require_role(Role.READER, warehouse.name, levels)
     row = repository.find_namespace(tx, warehouse.id, levels, lock=lock)
     if row is None:
-        raise no_namespace(levels)
+        raise namespace_not_found(levels)
     return row

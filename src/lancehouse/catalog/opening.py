@@ -10,7 +10,7 @@ from types import MappingProxyType
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog import vending
-from lancehouse.catalog.locations import key, warehouse_location
+from lancehouse.catalog.locations import key, prepare_warehouse_location
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.store import migrate, repository
@@ -35,31 +35,31 @@ def open_database(url: str, say: Say = _silent) -> Database:
     """
     database = Database(url)
     if database.file is not None:
-        _make(database.file.parent)
+        _create_folder(database.file.parent)
     if migrate.create_if_empty(database):
         say(f"new database {database.name}")
     migrate.check(database)
     return database
 
 
-def default_location(database: Database) -> str | None:
+def default_warehouse_location(database: Database) -> str | None:
     """Where the warehouse lies that nobody has named: beside SQLite's file."""
     return str(database.file.parent / "warehouse") if database.file is not None else None
 
 
-def check(database: Database) -> None:
+def check_database(database: Database) -> None:
     """Whether it can be reached and has the right schema; an error says why not."""
     migrate.check(database)
 
 
-def _make(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInputError(f"the folder {folder} cannot be made: {error.strerror}") from None
 
 
-def record(
+def record_warehouses(
     database: Database,
     wanted: Sequence[Warehouse],
     default: Warehouse,
@@ -79,45 +79,45 @@ def record(
         InvalidInputError: nothing can be kept at a location; or one is known with another location, and has tables
             there; or a new one lies in another or holds it; or `roots` names one that is not served.
     """
-    known = database.read(repository.warehouses)
-    asked = wanted or [Warehouse(row.id, row.name, row.location) for row in known] or [default]
-    names = [warehouse.name for warehouse in asked]
+    existing = database.read(repository.list_warehouses)
+    served = wanted or [Warehouse(row.id, row.name, row.location) for row in existing] or [default]
+    names = [warehouse.name for warehouse in served]
     for name in roots:
         if name not in names:
             raise InvalidInputError(f"--root names warehouse {name}, which is not served; there are {', '.join(names)}")
-    placed = [_placed(warehouse, roots.get(warehouse.name, ())) for warehouse in asked]
-    recorded = database.write(lambda tx: [_recorded(tx, warehouse) for warehouse in placed])
+    prepared = [_prepare_warehouse(warehouse, roots.get(warehouse.name, ())) for warehouse in served]
+    recorded = database.write(lambda tx: [_record_warehouse(tx, warehouse) for warehouse in prepared])
     for warehouse in recorded:
-        if warehouse.id not in {row.id for row in known}:
+        if warehouse.id not in {row.id for row in existing}:
             say(f"new warehouse {warehouse.name}={warehouse.location}")
     return recorded
 
 
-def _placed(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
+def _prepare_warehouse(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
     """A warehouse whose locations are such that something can be kept there."""
     try:
-        found = replace(
+        prepared = replace(
             warehouse,
-            location=warehouse_location(warehouse.location),
-            roots=tuple(dict.fromkeys(map(warehouse_location, (*warehouse.roots, *roots)))),
-            cache=warehouse.cache and warehouse_location(warehouse.cache),
-            blob_roots=tuple(map(_readable, warehouse.blob_roots)),
+            location=prepare_warehouse_location(warehouse.location),
+            roots=tuple(dict.fromkeys(map(prepare_warehouse_location, (*warehouse.roots, *roots)))),
+            cache=warehouse.cache and prepare_warehouse_location(warehouse.cache),
+            blob_roots=tuple(map(_check_blob_root, warehouse.blob_roots)),
         )
     except InvalidInputError as error:
         raise InvalidInputError(f"warehouse {warehouse.name}: {error}") from error
-    vending.check(found)
-    return found
+    vending.check_warehouse(prepared)
+    return prepared
 
 
-def _readable(location: str) -> str:
+def _check_blob_root(location: str) -> str:
     """A place that blobs are read from; the server does not make it."""
     key(location)
     return location
 
 
-def _recorded(tx: Tx, warehouse: Warehouse) -> Warehouse:
-    known = repository.warehouses(tx)
-    for row in known:
+def _record_warehouse(tx: Tx, warehouse: Warehouse) -> Warehouse:
+    existing = repository.list_warehouses(tx)
+    for row in existing:
         if row.name != warehouse.name:
             continue
         if not is_same(row.location, warehouse.location):
@@ -126,25 +126,27 @@ def _recorded(tx: Tx, warehouse: Warehouse) -> Warehouse:
                     f"warehouse {row.name} is at {row.location} and has tables there; "
                     f"it cannot be served at {warehouse.location}: give its location, or another name"
                 )
-            _check_apart(warehouse, known)
+            _check_apart(warehouse, existing)
             repository.move_warehouse(tx, row.id, warehouse.location)
         return replace(warehouse, id=row.id)
-    _check_apart(warehouse, known)
-    made = repository.insert_warehouse(tx, warehouse.name, warehouse.location)
-    if made is None:  # another server was faster
-        return _recorded(tx, warehouse)
-    return replace(warehouse, id=made.id)
+    _check_apart(warehouse, existing)
+    inserted = repository.insert_warehouse(tx, warehouse.name, warehouse.location)
+    if inserted is None:  # another server was faster
+        return _record_warehouse(tx, warehouse)
+    return replace(warehouse, id=inserted.id)
 
 
-def _check_apart(warehouse: Warehouse, known: Sequence[WarehouseRow]) -> None:
+def _check_apart(warehouse: Warehouse, others: Sequence[WarehouseRow]) -> None:
     """Refuse a place that another warehouse has: what one of them dropped or listed could be the other's."""
-    here = key(warehouse.location)
-    for row in known:
-        there = key(row.location)
-        if row.name == warehouse.name or not (here.startswith(there) or there.startswith(here)):
+    own_key = key(warehouse.location)
+    for row in others:
+        other_key = key(row.location)
+        if row.name == warehouse.name or not (own_key.startswith(other_key) or other_key.startswith(own_key)):
             continue
-        how = "is the location of" if here == there else "lies in" if here.startswith(there) else "holds"
+        relation = (
+            "is the location of" if own_key == other_key else "lies in" if own_key.startswith(other_key) else "holds"
+        )
         raise InvalidInputError(
-            f"warehouse {warehouse.name}: location {warehouse.location} {how} warehouse {row.name} "
+            f"warehouse {warehouse.name}: location {warehouse.location} {relation} warehouse {row.name} "
             f"at {row.location}: give it a place of its own"
         )

@@ -11,10 +11,10 @@ from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.catalog import locations
 from lancehouse.catalog.callers import Caller, Identity, Role
-from lancehouse.catalog.iceberg.tables import TableMetadata
+from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.confinement import refuse, require_no_links
+from lancehouse.lake.confinement import outside_error, require_no_links
 from lancehouse.locations import is_inside
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
@@ -23,10 +23,10 @@ from lancehouse.store.rows import Kind
 PATHS = ("write.metadata.path", "write.data.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties by which an Iceberg table has files beside its location."""
 CHECKED = ("properties", "statistics", "partition-statistics")
-"""The parts of an Iceberg table's metadata that `check_paths` looks at."""
+"""The parts of an Iceberg table's metadata that `check_table_paths` looks at."""
 
 
-def chosen(database: Database, caller: Caller, warehouse: Warehouse, location: str, kind: Kind) -> str:
+def check_chosen_location(database: Database, caller: Caller, warehouse: Warehouse, location: str, kind: Kind) -> str:
     """A location that the caller chose.
 
     A writer of the whole warehouse may choose any of its places, others only below the folders of their namespaces:
@@ -36,13 +36,15 @@ def chosen(database: Database, caller: Caller, warehouse: Warehouse, location: s
         InvalidInputError: no table may lie there.
         PermissionDeniedError: the caller may not choose it.
     """
-    checked = locations.checked(warehouse, location, kind)
-    if caller.identity.may(Role.WRITER, warehouse.name):
+    checked = locations.check_location(warehouse, location, kind)
+    if caller.identity.has_role(Role.WRITER, warehouse.name):
         return checked
-    own = caller.identity.written(warehouse.name)
+    writable = caller.identity.writable_namespaces(warehouse.name)
     namesake = database.read(lambda tx: repository.find_namespace(tx, warehouse.id, (warehouse.name,)))
-    folders = own if namesake else [*own, *((warehouse.name, *levels) for levels in own)]
-    roots = [locations.key(locations.default(warehouse, at[:-1], at[-1], kind), kind) for at in folders]
+    folders = writable if namesake else [*writable, *((warehouse.name, *levels) for levels in writable)]
+    roots = [
+        locations.key(locations.default_location(warehouse, folder[:-1], folder[-1], kind), kind) for folder in folders
+    ]
     key = locations.key(checked, kind)
     if any(key.startswith(root) and key != root for root in roots):
         return checked
@@ -51,50 +53,50 @@ def chosen(database: Database, caller: Caller, warehouse: Warehouse, location: s
     )
 
 
-def free(database: Database, warehouse: Warehouse, levels: Levels, name: str, kind: Kind) -> str:
+def find_free_location(database: Database, warehouse: Warehouse, levels: Levels, name: str, kind: Kind) -> str:
     """Where a table lies that was created without a location: where its name says, or near by if that is taken."""
     suffix = uuid4().hex[:8]
-    location = locations.default(warehouse, levels, name, kind)
-    for place in (location, f"{location}-{suffix}"):
-        key = locations.key(place, kind)
-        if database.read(lambda tx: repository.overlapping(tx, key)) is None:  # noqa: B023
-            return place
-    return locations.default(warehouse, (f"{levels[0]}-{suffix}", *levels[1:]), name, kind)
+    location = locations.default_location(warehouse, levels, name, kind)
+    for candidate in (location, f"{location}-{suffix}"):
+        key = locations.key(candidate, kind)
+        if database.read(lambda tx: repository.find_overlapping_table(tx, key)) is None:  # noqa: B023
+            return candidate
+    return locations.default_location(warehouse, (f"{levels[0]}-{suffix}", *levels[1:]), name, kind)
 
 
-def require_unshared(tx: Tx, location: str, kind: Kind, entry_id: int | None = None) -> str:
+def require_location_free(tx: Tx, location: str, kind: Kind, entry_id: int | None = None) -> str:
     """The key of a location that no other table lies at, above or below.
 
     Raises:
         InvalidInputError: one does; it is not named, for the caller need not know it.
     """
     key = locations.key(location, kind)
-    if repository.overlapping(tx, key, entry_id) is not None:
+    if repository.find_overlapping_table(tx, key, entry_id) is not None:
         raise InvalidInputError(f"location {location} lies in another table's, or holds one: choose another")
     return key
 
 
-def check_paths(
-    database: Database, caller: Caller, warehouse: Warehouse, table: TableMetadata, entry_id: int | None = None
+def check_table_paths(
+    database: Database, caller: Caller, warehouse: Warehouse, table: IcebergTableMetadata, entry_id: int | None = None
 ) -> None:
     """Refuse an Iceberg table that wants its files where the caller may not choose, or in another table.
 
     Raises:
         InvalidInputError, PermissionDeniedError: it does, or it has statistics elsewhere.
     """
-    files = TableFiles(ReadablePlaces.of(database, caller, warehouse), table)
+    files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
     for statistics in (*table.json["statistics"], *table.json["partition-statistics"]):
-        files.require(statistics["statistics-path"], "file of statistics")
+        files.check_readable(statistics["statistics-path"], "file of statistics")
     root = locations.key(table.location, "iceberg")
     for path in filter(None, map(table.properties.get, PATHS)):
         if not f"{path.rstrip('/')}/".startswith(f"{table.location.rstrip('/')}/"):
-            chosen(database, caller, warehouse, path, "iceberg")
+            check_chosen_location(database, caller, warehouse, path, "iceberg")
         if not locations.key(path, "iceberg").startswith(root):
-            database.read(lambda tx: require_unshared(tx, path, "iceberg", entry_id))  # noqa: B023
+            database.read(lambda tx: require_location_free(tx, path, "iceberg", entry_id))  # noqa: B023
 
 
 @dataclass(frozen=True)
-class ReadablePlaces:
+class ReadableLocations:
     """What is opened in the name of a caller besides a table's own location. It is a `Confinement` of Lance tables.
 
     Another place may be opened if the caller may read it anyway: because it lies in a table that they may read, or
@@ -111,7 +113,7 @@ class ReadablePlaces:
     """Who calls. It is asked each time, for grants change."""
 
     @classmethod
-    def of(cls, database: Database, caller: Caller, warehouse: Warehouse) -> ReadablePlaces:
+    def from_caller(cls, database: Database, caller: Caller, warehouse: Warehouse) -> ReadableLocations:
         """Those of one request."""
         return cls(database, warehouse, caller.identity.name, lambda: caller.identity)
 
@@ -133,7 +135,7 @@ class ReadablePlaces:
         Raises:
             InvalidInputError, PermissionDeniedError: it would.
         """
-        chosen(self.database, Caller(self.identify()), self.warehouse, location, "lance")
+        check_chosen_location(self.database, Caller(self.identify()), self.warehouse, location, "lance")
 
     def require_base(self, base: str) -> None:
         """Refuse a base path that the caller may not read.
@@ -141,9 +143,9 @@ class ReadablePlaces:
         Raises:
             OutsideError: it is one.
         """
-        if not self.may_read(base, "lance") or self._holds_cache(base):
+        if not self.can_read(base, "lance") or self._holds_cache(base):
             remedy = "it may be read by who may read the table there, or all of the warehouse"
-            raise refuse("the table takes files from", base, remedy)
+            raise outside_error("the table takes files from", base, remedy)
 
     def require_blob(self, uri: str) -> None:
         """Refuse an external blob outside of `blob_roots`.
@@ -153,25 +155,25 @@ class ReadablePlaces:
         """
         if not is_inside(uri, self.warehouse.blob_roots):
             remedy = f"an operator may name the place in blob_roots of warehouse {self.warehouse.name}"
-            raise refuse("the table has an external blob,", uri, remedy)
+            raise outside_error("the table has an external blob,", uri, remedy)
 
     def _holds_cache(self, base: str) -> bool:
         """Whether the copies of rows that the server makes lie below a base path: some are of other warehouses."""
-        return locations.key(locations.cache(self.warehouse)).startswith(locations.key(base))
+        return locations.key(locations.cache_location(self.warehouse)).startswith(locations.key(base))
 
-    def may_read(self, place: str, kind: Kind) -> bool:
+    def can_read(self, location: str, kind: Kind) -> bool:
         """Whether the caller may read a place beside the table's own."""
         try:
-            key = locations.key(place, kind)
+            key = locations.key(location, kind)
         except InvalidInputError:
             return False
-        if key.startswith(locations.key(locations.cache(self.warehouse), kind)):
+        if key.startswith(locations.key(locations.cache_location(self.warehouse), kind)):
             return False
-        identity, table = self.identify(), self.database.read(lambda tx: repository.enclosing_table(tx, key))
+        identity, table = self.identify(), self.database.read(lambda tx: repository.find_enclosing_table(tx, key))
         if table is not None:
-            return identity.may(Role.READER, *table)
+            return identity.has_role(Role.READER, *table)
         roots = (self.warehouse.location, *self.warehouse.roots)
-        return identity.may(Role.READER, self.warehouse.name) and any(
+        return identity.has_role(Role.READER, self.warehouse.name) and any(
             key.startswith(locations.key(root, kind)) for root in roots
         )
 
@@ -182,13 +184,13 @@ class TableFiles:
     The server does not open these files, it names them; so an admin of every warehouse may keep them anywhere.
     """
 
-    def __init__(self, places: ReadablePlaces, table: TableMetadata) -> None:
+    def __init__(self, places: ReadableLocations, table: IcebergTableMetadata) -> None:
         own = (table.location, *filter(None, map(table.properties.get, PATHS)))
         self._own = [locations.key(folder, "iceberg") for folder in own]
         self._places = places
         self._folders: dict[str, bool] = {}
 
-    def require(self, file: str, what: str) -> None:
+    def check_readable(self, file: str, what: str) -> None:
         """Refuse a file that lies elsewhere.
 
         Args:
@@ -202,7 +204,7 @@ class TableFiles:
         if folder not in self._folders:  # a table has many files in few folders
             self._folders[folder] = self._is_allowed(folder)
         if not self._folders[folder] or name in ("", ".", ".."):
-            raise refuse(f"the table has a {what},", file, "keep the files of a table below its location")
+            raise outside_error(f"the table has a {what},", file, "keep the files of a table below its location")
 
     def _is_allowed(self, folder: str) -> bool:
         if self._places.identify().is_admin_everywhere:
@@ -211,4 +213,4 @@ class TableFiles:
             key = locations.key(folder, "iceberg")
         except InvalidInputError:
             return False
-        return any(map(key.startswith, self._own)) or self._places.may_read(folder, "iceberg")
+        return any(map(key.startswith, self._own)) or self._places.can_read(folder, "iceberg")

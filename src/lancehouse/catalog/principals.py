@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
 from lancehouse.catalog import hashes
-from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, place
+from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, format_scope
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
@@ -33,7 +33,7 @@ class Principal:
     """Another one after each new secret: what was issued for an older secret is worth nothing any more."""
 
     @property
-    def external(self) -> bool:
+    def is_external(self) -> bool:
         """Whether an outside issuer says who it is; there is no secret then."""
         return self.client_id is None
 
@@ -64,7 +64,7 @@ class Principals:
         """
         self._database = database
         self._configured = configured
-        self._proved: dict[str, str] = {}
+        self._verified_hashes: dict[str, str] = {}
 
     def create(self, name: str, grants: Sequence[Grant] = (), *, external: bool = False) -> Credential | None:
         """Add a principal; its credential, or None for an external one.
@@ -72,22 +72,22 @@ class Principals:
         Raises:
             InvalidInputError: the name is taken or is no name, or a grant is on something that is not there.
         """
-        if not is_name(name) or name == ANYBODY.name:
+        if not is_valid_name(name) or name == ANYBODY.name:
             raise InvalidInputError(
                 f"{name!r} cannot be a principal's name: 1 to {LONGEST} printable characters that do not begin with a "
                 f"dash or a space nor end with a space, and not {ANYBODY.name!r}"
             )
         credential = None if external else Credential(hashes.new_client_id(), hashes.new_secret())
         client_id = credential.client_id if credential else None
-        secret_hash = hashes.hashed(credential.client_secret) if credential else None
+        secret_hash = hashes.hash_secret(credential.client_secret) if credential else None
 
         def work(tx: Tx) -> None:
             row = repository.insert_principal(tx, name, client_id, secret_hash, now_ms())
             if row is None:
                 raise InvalidInputError(f"there is a principal called {name!r} already")
             for grant in grants:
-                self._check(tx, grant)
-                repository.put_grant(tx, row.id, _to_row(grant))
+                self._check_grant(tx, grant)
+                repository.put_grant(tx, row.id, _grant_to_row(grant))
 
         self._database.write(work)
         return credential
@@ -96,26 +96,26 @@ class Principals:
         """All of them, by name."""
 
         def work(tx: Tx) -> list[Principal]:
-            return [_principal(tx, row) for row in repository.list_principals(tx)]
+            return [_load_principal(tx, row) for row in repository.list_principals(tx)]
 
         return sorted(self._database.read(work), key=lambda principal: principal.name)
 
-    def any(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there is one at all."""
         return bool(self._database.read(repository.list_principals))
 
     def find(self, name: str) -> Principal | None:
         """The principal of that name."""
-        if not is_name(name):
+        if not is_valid_name(name):
             return None
 
         def work(tx: Tx) -> Principal | None:
             row = repository.find_principal(tx, name=name)
-            return None if row is None else _principal(tx, row)
+            return None if row is None else _load_principal(tx, row)
 
         return self._database.read(work)
 
-    def rotate(self, name: str) -> Credential:
+    def rotate_secret(self, name: str) -> Credential:
         """Give a principal a new secret. The old one and all tokens end, those issued for it and static ones alike.
 
         A secret is rotated because somebody may know it: nothing that was handed out before holds any longer.
@@ -124,10 +124,10 @@ class Principals:
             InvalidInputError: there is no such principal, or it is external.
         """
         secret = hashes.new_secret()
-        secret_hash = hashes.hashed(secret)
+        secret_hash = hashes.hash_secret(secret)
 
         def work(tx: Tx) -> str:
-            row = _found(tx, name)
+            row = _get_principal(tx, name)
             if row.client_id is None:
                 raise InvalidInputError(f"{name} is external: its issuer keeps its secret, there is none here")
             repository.update_secret(tx, row.id, row.client_id, secret_hash)
@@ -142,7 +142,7 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal.
         """
-        self._database.write(lambda tx: repository.delete_principal(tx, _found(tx, name).id))
+        self._database.write(lambda tx: repository.delete_principal(tx, _get_principal(tx, name).id))
 
     def grant(self, name: str, grant: Grant) -> None:
         """Give a role somewhere, instead of the one that was given there before.
@@ -152,12 +152,12 @@ class Principals:
         """
 
         def work(tx: Tx) -> None:
-            row = _found(tx, name)
-            self._check(tx, grant)
-            for before in repository.list_grants(tx, row.id):
-                if (before.warehouse, before.levels) == (grant.warehouse, grant.levels):
-                    repository.delete_grant(tx, row.id, before)
-            repository.put_grant(tx, row.id, _to_row(grant))
+            row = _get_principal(tx, name)
+            self._check_grant(tx, grant)
+            for existing in repository.list_grants(tx, row.id):
+                if (existing.warehouse, existing.levels) == (grant.warehouse, grant.levels):
+                    repository.delete_grant(tx, row.id, existing)
+            repository.put_grant(tx, row.id, _grant_to_row(grant))
 
         self._database.write(work)
 
@@ -169,20 +169,22 @@ class Principals:
         """
 
         def work(tx: Tx) -> Grant:
-            row = _found(tx, name)
-            grants = list(map(_from_row, repository.list_grants(tx, row.id)))
-            ended = [
+            row = _get_principal(tx, name)
+            grants = list(map(_grant_from_row, repository.list_grants(tx, row.id)))
+            revoked = [
                 grant
                 for grant in grants
                 if (grant.warehouse, grant.levels) == (warehouse, levels) and role in (None, grant.role)
             ]
-            if not ended:
-                has = ", ".join(map(str, grants)) or "nothing"
+            if not revoked:
+                granted = ", ".join(map(str, grants)) or "nothing"
                 what = role.name.lower() if role else "anything"
-                raise InvalidInputError(f"{name} was not made {what} of {place(warehouse, levels)}; it is {has}")
-            for grant in ended:
-                repository.delete_grant(tx, row.id, _to_row(grant))
-            return max(ended, key=lambda grant: grant.role)
+                raise InvalidInputError(
+                    f"{name} was not made {what} of {format_scope(warehouse, levels)}; it is {granted}"
+                )
+            for grant in revoked:
+                repository.delete_grant(tx, row.id, _grant_to_row(grant))
+            return max(revoked, key=lambda grant: grant.role)
 
         return self._database.write(work)
 
@@ -192,12 +194,12 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal, or the label is taken or no label.
         """
-        if not is_name(label):
+        if not is_valid_name(label):
             raise InvalidInputError(f"a label has 1 to {LONGEST} printable characters, got {label!r}")
         token = hashes.new_token()
 
         def work(tx: Tx) -> None:
-            row = _found(tx, name)
+            row = _get_principal(tx, name)
             if not repository.insert_token(tx, row.id, label, hashes.digest(token), now_ms()):
                 raise InvalidInputError(f"{name} has a token labelled {label!r} already; delete it or choose another")
 
@@ -210,7 +212,7 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal.
         """
-        return self._database.read(lambda tx: repository.list_tokens(tx, _found(tx, name).id))
+        return self._database.read(lambda tx: repository.list_tokens(tx, _get_principal(tx, name).id))
 
     def delete_token(self, name: str, label: str) -> None:
         """End a static token.
@@ -220,7 +222,7 @@ class Principals:
         """
 
         def work(tx: Tx) -> None:
-            if not repository.delete_token(tx, _found(tx, name).id, label):
+            if not repository.delete_token(tx, _get_principal(tx, name).id, label):
                 raise InvalidInputError(f"{name} has no token labelled {label!r}")
 
         self._database.write(work)
@@ -231,22 +233,22 @@ class Principals:
         Raises:
             UnauthenticatedError: wrong id or wrong secret; it does not tell which, nor does the time it takes.
         """
-        found = self._find_client(client_id)
-        if not hashes.matches(secret, found[1] if found else None) or found is None or found[1] is None:
+        client = self._find_client(client_id)
+        if not hashes.is_secret_valid(secret, client[1] if client else None) or client is None or client[1] is None:
             raise UnauthenticatedError("the client id or the client secret is wrong")
-        while len(self._proved) >= MOST_PROVED:
-            self._proved.pop(next(iter(self._proved)), None)
-        self._proved[hashes.digest(f"{client_id}:{secret}")] = found[1]
-        return found[0]
+        while len(self._verified_hashes) >= MOST_PROVED:
+            self._verified_hashes.pop(next(iter(self._verified_hashes)), None)
+        self._verified_hashes[hashes.digest(f"{client_id}:{secret}")] = client[1]
+        return client[0]
 
     def recognize_secret(self, client_id: str, secret: str) -> Principal | None:
         """The principal whose credential this is, if `authenticate_secret` has found that out before.
 
         It takes no scrypt: who has proved a secret once is never kept waiting by those who try wrong ones.
         """
-        known = self._proved.get(hashes.digest(f"{client_id}:{secret}"))
-        found = self._find_client(client_id) if known else None
-        return found[0] if found and found[1] == known else None
+        secret_hash = self._verified_hashes.get(hashes.digest(f"{client_id}:{secret}"))
+        client = self._find_client(client_id) if secret_hash else None
+        return client[0] if client and client[1] == secret_hash else None
 
     def authenticate_token(self, token: str) -> Principal:
         """The principal whose static token this is.
@@ -256,24 +258,24 @@ class Principals:
         """
 
         def work(tx: Tx) -> Principal | None:
-            row = repository.find_token(tx, hashes.digest(token))
-            return None if row is None else _principal(tx, row)
+            row = repository.find_token_owner(tx, hashes.digest(token))
+            return None if row is None else _load_principal(tx, row)
 
-        found = self._database.read(work)
-        if found is None:
+        principal = self._database.read(work)
+        if principal is None:
             raise UnauthenticatedError("the bearer token is not known, or it was deleted")
-        return found
+        return principal
 
     def _find_client(self, client_id: str) -> tuple[Principal, str | None] | None:
         """The principal of a client id, and the hash of its secret."""
 
         def work(tx: Tx) -> tuple[Principal, str | None] | None:
             row = repository.find_principal(tx, client_id=client_id)
-            return None if row is None else (_principal(tx, row), row.secret_hash)
+            return None if row is None else (_load_principal(tx, row), row.secret_hash)
 
-        return self._database.read(work) if is_name(client_id) else None
+        return self._database.read(work) if is_valid_name(client_id) else None
 
-    def _check(self, tx: Tx, grant: Grant) -> None:
+    def _check_grant(self, tx: Tx, grant: Grant) -> None:
         """Refuse a grant on something that is not there: a slip of the pen would hold as soon as somebody makes it."""
         if grant.levels and grant.warehouse is None:
             raise InvalidInputError("a grant on a namespace names its warehouse too")
@@ -281,77 +283,78 @@ class Principals:
             raise InvalidInputError("a grant must not name an empty warehouse or level")
         if grant.warehouse is None:
             return
-        warehouses = {row.name: row for row in repository.warehouses(tx)}
+        warehouses = {row.name: row for row in repository.list_warehouses(tx)}
         warehouse = warehouses.get(grant.warehouse)
         if warehouse is None:
             # What a backend holds is for its catalog to know: any namespace of it may be granted.
             if grant.warehouse not in self._configured:
-                raise _missing_warehouse(grant.warehouse, {*warehouses, *self._configured})
+                raise _warehouse_not_found(grant.warehouse, {*warehouses, *self._configured})
         elif grant.levels and repository.find_namespace(tx, warehouse.id, grant.levels) is None:
-            raise _missing_namespace(tx, warehouse, grant.levels)
+            raise _namespace_not_found(tx, warehouse, grant.levels)
 
-    def signing_key(self) -> str:
+    def get_signing_key(self) -> str:
         """The key that signs tokens: one for all servers on this database, made by whoever needs it first."""
-        key = self._database.read(repository.signing_key)
+        key = self._database.read(repository.find_signing_key)
         if key is None:
             self._database.write(lambda tx: repository.insert_signing_key(tx, hashes.new_secret()))
-            key = self._database.read(repository.signing_key)
+            key = self._database.read(repository.find_signing_key)
         assert key is not None
         return key
 
 
-def is_name(text: str) -> bool:
+def is_valid_name(text: str) -> bool:
     """Whether it could be the name of a principal: outside issuers have names such as `auth0|5f7c`."""
     return 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip() and not text.startswith("-")
 
 
-def _missing_warehouse(name: str, known: Collection[str]) -> InvalidInputError:
+def _warehouse_not_found(name: str, known: Collection[str]) -> InvalidInputError:
     what = f"there is no warehouse or backend {name!r}"
     if not known:
         return InvalidInputError(
             f"{what}: no server has run on this database yet. Start one first, or name its file with --config"
         )
     return InvalidInputError(
-        f"{what}; there is {_listed(known)}. Backends, and warehouses that were never served, are known from the"
+        f"{what}; there is {_format_names(known)}. Backends, and warehouses that were never served, are known from the"
         " server's file: name it with --config"
     )
 
 
-def _missing_namespace(tx: Tx, warehouse: WarehouseRow, levels: tuple[str, ...]) -> InvalidInputError:
+def _namespace_not_found(tx: Tx, warehouse: WarehouseRow, levels: tuple[str, ...]) -> InvalidInputError:
     """Names what is there instead: the names below the last level that exists."""
     depth = next(
         depth
         for depth in range(len(levels) - 1, -1, -1)
         if not depth or repository.find_namespace(tx, warehouse.id, levels[:depth])
     )
-    there = repository.list_namespaces(tx, warehouse.id, levels[:depth], limit=MOST_LISTED + 1)
+    existing = repository.list_namespaces(tx, warehouse.id, levels[:depth], limit=MOST_LISTED + 1)
     return InvalidInputError(
-        f"there is no {place(warehouse.name, levels)}; in {place(warehouse.name, levels[:depth])} there is "
-        f"{_listed(there)}. Create it first, or grant the role on what holds it"
+        f"there is no {format_scope(warehouse.name, levels)}; "
+        f"in {format_scope(warehouse.name, levels[:depth])} there is "
+        f"{_format_names(existing)}. Create it first, or grant the role on what holds it"
     )
 
 
-def _listed(names: Collection[str]) -> str:
-    shown = sorted(names)[:MOST_LISTED]
-    return ", ".join(shown) + (", …" if len(names) > len(shown) else "") if shown else "nothing"
+def _format_names(names: Collection[str]) -> str:
+    first_names = sorted(names)[:MOST_LISTED]
+    return ", ".join(first_names) + (", …" if len(names) > len(first_names) else "") if first_names else "nothing"
 
 
-def _found(tx: Tx, name: str) -> PrincipalRow:
-    row = repository.find_principal(tx, name=name) if is_name(name) else None
+def _get_principal(tx: Tx, name: str) -> PrincipalRow:
+    row = repository.find_principal(tx, name=name) if is_valid_name(name) else None
     if row is None:
         raise InvalidInputError(f"there is no principal called {name!r}")
     return row
 
 
-def _principal(tx: Tx, row: PrincipalRow) -> Principal:
-    grants = tuple(_from_row(grant) for grant in repository.list_grants(tx, row.id))
+def _load_principal(tx: Tx, row: PrincipalRow) -> Principal:
+    grants = tuple(_grant_from_row(grant) for grant in repository.list_grants(tx, row.id))
     generation = hashes.digest(f"{row.id}:{row.secret_hash}")[:16]
     return Principal(row.name, row.client_id, row.created_ms, grants, generation)
 
 
-def _to_row(grant: Grant) -> GrantRow:
+def _grant_to_row(grant: Grant) -> GrantRow:
     return GrantRow(grant.role.name.lower(), grant.warehouse, grant.levels)
 
 
-def _from_row(row: GrantRow) -> Grant:
+def _grant_from_row(row: GrantRow) -> Grant:
     return Grant(Role[row.role.upper()], row.warehouse, row.levels)

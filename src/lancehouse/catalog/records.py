@@ -9,7 +9,7 @@ from lance_namespace.errors import TableNotFoundError
 
 from lancehouse.catalog.callers import Caller
 from lancehouse.catalog.errors import ViewNotFoundError
-from lancehouse.catalog.loading import Loaded
+from lancehouse.catalog.loading import LoadResult
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
@@ -20,36 +20,36 @@ from lancehouse.store.rows import EntryRow as Entry
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
 
-__all__ = ["Change", "Entry", "changes", "changes_of", "find", "load"]
+__all__ = ["Change", "Entry", "get_entry", "list_changes", "list_changes_of_snapshots", "load_metadata"]
 
 
-def find(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:
+def get_entry(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:
     """The entry of a table or a view.
 
     Raises:
         TableNotFoundError: there is neither.
     """
     try:
-        return catalog.tables.find(caller, warehouse, levels, name)
+        return catalog.tables.get_entry(caller, warehouse, levels, name)
     except TableNotFoundError as missing:
         try:
-            return catalog.views.find(caller, warehouse, levels, name)
+            return catalog.views.get_entry(caller, warehouse, levels, name)
         except ViewNotFoundError:
             raise missing from None
 
 
-def load(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, entry: Entry) -> Loaded:
+def load_metadata(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, entry: Entry) -> LoadResult:
     """Its metadata, in Iceberg's shape."""
-    nouns = catalog.views if entry.kind == "view" else catalog.tables
-    return nouns.load(caller, warehouse, levels, entry.name)
+    service = catalog.views if entry.kind == "view" else catalog.tables
+    return service.load(caller, warehouse, levels, entry.name)
 
 
-def changes(database: Database, entry: Entry, limit: int) -> list[Change]:
+def list_changes(database: Database, entry: Entry, limit: int) -> list[Change]:
     """What the catalog accepted for an entry, newest first. Whoever asks has been found to be allowed to read it."""
     return database.read(lambda tx: repository.list_commits(tx, entry.id, limit))
 
 
-def changes_of(database: Database, entry: Entry, snapshot_ids: Collection[int]) -> list[Change]:
+def list_changes_of_snapshots(database: Database, entry: Entry, snapshot_ids: Collection[int]) -> list[Change]:
     """The changes that name some snapshots, and perhaps others between them, newest first."""
     if not snapshot_ids:
         return []

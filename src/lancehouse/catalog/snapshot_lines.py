@@ -15,7 +15,7 @@ DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class EncodedSnapshot:
     """A version as Iceberg's snapshot, in JSON."""
 
     id: int
@@ -28,7 +28,7 @@ class Snapshot:
     """What storage says of it."""
 
 
-class Mark(NamedTuple):
+class ListPosition(NamedTuple):
     """How far a line is with one of its snapshots."""
 
     id: int
@@ -41,12 +41,12 @@ class Mark(NamedTuple):
     """The latest up to here."""
 
 
-START = Mark(0, 0, 0, 0, 0)
+START = ListPosition(0, 0, 0, 0, 0)
 WIDTH = len(START)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SnapshotList:
     """Snapshots one after the other, and all that it takes to go on after any of them.
 
     The JSON is not kept a second time: once the table's is put together, these are places in it.
@@ -55,7 +55,7 @@ class Line:
     json: tuple[bytes | memoryview, ...] = ()
     log: tuple[bytes | memoryview, ...] = ()
     """When each version of the main branch became the current one."""
-    marks: array[int] = field(default_factory=lambda: array("q"))
+    positions: array[int] = field(default_factory=lambda: array("q"))
     """One after the other: as objects, they would take more room than the JSON."""
     chain: bytes = b""
     """A digest for each snapshot, of itself and all before it."""
@@ -66,14 +66,14 @@ class Line:
         """How many snapshots there are."""
         return len(self.versions)
 
-    def mark(self, count: int) -> Mark:
+    def position_after(self, count: int) -> ListPosition:
         """How far the first so many go."""
-        return Mark(*self.marks[(count - 1) * WIDTH : count * WIDTH]) if count else START
+        return ListPosition(*self.positions[(count - 1) * WIDTH : count * WIDTH]) if count else START
 
     @property
-    def end(self) -> Mark:
+    def end(self) -> ListPosition:
         """How far all go."""
-        return self.mark(len(self))
+        return self.position_after(len(self))
 
     @property
     def digest(self) -> bytes:
@@ -81,67 +81,69 @@ class Line:
         return self.chain[-DIGEST:].ljust(DIGEST, b"\0")
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """About what it takes besides the JSON."""
-        return len(self) * (WIDTH * self.marks.itemsize + DIGEST + 8)
+        return len(self) * (WIDTH * self.positions.itemsize + DIGEST + 8)
 
     @property
     def ids(self) -> array[int]:
         """Of all."""
-        return self.marks[::WIDTH]
+        return self.positions[::WIDTH]
 
-    def find(self, id: int) -> int | None:
+    def find_index(self, id: int) -> int | None:
         """Where a snapshot is, in a line that is ordered by ids."""
-        index = self.before(id)
-        return index if index < len(self) and self.marks[index * WIDTH] == id else None
+        index = self.count_before(id)
+        return index if index < len(self) and self.positions[index * WIDTH] == id else None
 
-    def before(self, id: int) -> int:
+    def count_before(self, id: int) -> int:
         """How many have a lower id, in such a line."""
-        return bisect_left(range(len(self)), id, key=lambda index: self.marks[index * WIDTH])
+        return bisect_left(range(len(self)), id, key=lambda index: self.positions[index * WIDTH])
 
-    def place(self, index: int, start: int) -> slice:
+    def json_slice(self, index: int, start: int) -> slice:
         """Where the JSON of one is, if that of the line is at `start`."""
-        before = self.mark(index).end
-        return slice(start + before + (index > 0), start + self.mark(index + 1).end)
+        previous_end = self.position_after(index).end
+        return slice(start + previous_end + (index > 0), start + self.position_after(index + 1).end)
 
-    def log_place(self, index: int, start: int) -> slice:
+    def log_slice(self, index: int, start: int) -> slice:
         """Where the log of one is, if that of the line is at `start`."""
-        before = self.mark(index).log_end
-        return slice(start + before + (before > 0), start + self.mark(index + 1).log_end)
+        previous_end = self.position_after(index).log_end
+        return slice(start + previous_end + (previous_end > 0), start + self.position_after(index + 1).log_end)
 
-    def extended(self, keep: int, more: Sequence[Snapshot]) -> Line:
+    def replace_tail(self, keep: int, more: Sequence[EncodedSnapshot]) -> SnapshotList:
         """The first ones of a line that is placed, and then others."""
-        at = self.mark(keep)
-        json, log = [part[: at.end] for part in self.json], [part[: at.log_end] for part in self.log]
-        marks, chain = self.marks[: keep * WIDTH], [self.chain[: keep * DIGEST]]
+        position = self.position_after(keep)
+        json, log = [part[: position.end] for part in self.json], [part[: position.log_end] for part in self.log]
+        marks, chain = self.positions[: keep * WIDTH], [self.chain[: keep * DIGEST]]
         digest = chain[0][-DIGEST:]
-        pieces: list[bytes] = []
-        logged: list[bytes] = []
-        for each in more:
-            end, log_end, now = (
-                at.end + (at.end > 0) + len(each.json),
-                at.log_end,
-                max(at.timestamp_ms, each.timestamp_ms),
+        new_json: list[bytes] = []
+        new_log: list[bytes] = []
+        for snapshot in more:
+            end, log_end, timestamp_ms = (
+                position.end + (position.end > 0) + len(snapshot.json),
+                position.log_end,
+                max(position.timestamp_ms, snapshot.timestamp_ms),
             )
-            if each.on_main:
+            if snapshot.on_main:
                 # Iceberg's readers refuse a log that goes back in time.
-                logged.append(b'{"snapshot-id":%d,"timestamp-ms":%d}' % (each.id, now))
-                log_end += (log_end > 0) + len(logged[-1])
-            at = Mark(each.id, end, log_end, max(at.sequence, each.sequence), now)
-            marks.extend(at)
-            pieces.append(each.json)
-            digest = blake2b(digest + each.json, digest_size=DIGEST).digest()
+                new_log.append(b'{"snapshot-id":%d,"timestamp-ms":%d}' % (snapshot.id, timestamp_ms))
+                log_end += (log_end > 0) + len(new_log[-1])
+            position = ListPosition(snapshot.id, end, log_end, max(position.sequence, snapshot.sequence), timestamp_ms)
+            marks.extend(position)
+            new_json.append(snapshot.json)
+            digest = blake2b(digest + snapshot.json, digest_size=DIGEST).digest()
             chain.append(digest)
-        versions = (*self.versions[:keep], *(each.version for each in more))
-        return Line(_joined(json, pieces), _joined(log, logged), marks, b"".join(chain), versions)
+        versions = (*self.versions[:keep], *(snapshot.version for snapshot in more))
+        return SnapshotList(_join_json(json, new_json), _join_json(log, new_log), marks, b"".join(chain), versions)
 
-    def placed(self, whole: memoryview, start: int, log_start: int) -> Line:
+    def share_buffer(self, buffer: memoryview, start: int, log_start: int) -> SnapshotList:
         """The same, with its JSON where the table has it."""
         end = self.end
-        return replace(self, json=(whole[start : start + end.end],), log=(whole[log_start : log_start + end.log_end],))
+        return replace(
+            self, json=(buffer[start : start + end.end],), log=(buffer[log_start : log_start + end.log_end],)
+        )
 
 
-def _joined(kept: Sequence[bytes | memoryview], pieces: Sequence[bytes]) -> tuple[bytes | memoryview, ...]:
+def _join_json(existing: Sequence[bytes | memoryview], pieces: Sequence[bytes]) -> tuple[bytes | memoryview, ...]:
     if not pieces:
-        return tuple(kept)
-    return (*kept, *([b","] if any(kept) else []), b",".join(pieces))
+        return tuple(existing)
+    return (*existing, *([b","] if any(existing) else []), b",".join(pieces))

@@ -14,7 +14,7 @@ from lancehouse.store.database import Database, Tx
 T = TypeVar("T")
 
 
-def write(
+def write_once(
     database: Database, caller: Caller, work: Callable[[Tx], T], *, body: Callable[[T], bytes] | None = None
 ) -> T:
     """Carry out `work`, once for each idempotency key; it is durable when this returns.
@@ -32,15 +32,15 @@ def write(
     if key is None:
         return database.write(work)
 
-    def recorded(tx: Tx) -> T:
+    def write_with_key(tx: Tx) -> T:
         if not repository.insert_key(tx, key.key, key.digest, 0, None, now_ms()):
             raise AlreadyDoneError
-        done = work(tx)
+        result = work(tx)
         if body is not None:
-            repository.finish_key(tx, key.key, 200, body(done))
-        return done
+            repository.finish_key(tx, key.key, 200, body(result))
+        return result
 
-    return database.write(recorded)
+    return database.write(write_with_key)
 
 
 def now_ms() -> int:

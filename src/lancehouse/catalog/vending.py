@@ -18,7 +18,7 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
 from lancehouse.catalog import locations
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.credentials import EXPIRES, PROOFS, SECRETS, canonical, to_iceberg
+from lancehouse.credentials import EXPIRES, PROOFS, SECRETS, canonical_options, to_iceberg_config
 from lancehouse.store.rows import Json, Kind
 
 DURATION_S = 3600
@@ -39,7 +39,7 @@ Access = tuple[dict[str, str], list[Json]]
 """LoadTable's `config` and `storage-credentials`."""
 
 
-def check(warehouse: Warehouse) -> None:
+def check_warehouse(warehouse: Warehouse) -> None:
     """Refuse a warehouse whose credentials could never be vended, so that this shows at the start.
 
     Raises:
@@ -48,7 +48,7 @@ def check(warehouse: Warehouse) -> None:
     _check_static_read(warehouse)
     if warehouse.vend == "none":
         return
-    options = canonical(warehouse.storage)
+    options = canonical_options(warehouse.storage)
     if warehouse.vend == "static" and not (options.keys() & SECRETS) and not _is_local(warehouse.location):
         raise InvalidInputError(f"warehouse {warehouse.name}: to vend static credentials, put them in its options")
     if warehouse.vend == "sts":
@@ -56,31 +56,33 @@ def check(warehouse: Warehouse) -> None:
             raise InvalidInputError(f"warehouse {warehouse.name}: STS is for s3://, not for {warehouse.location}")
         if not re.fullmatch(r"arn:[^:]+:iam:[^:]*:[^:]*:role/.+", warehouse.role_arn or ""):
             raise InvalidInputError(f"warehouse {warehouse.name}: STS needs the role to assume, arn:aws:iam::…:role/…")
-        _botocore()
+        _import_botocore()
 
 
 def _check_static_read(warehouse: Warehouse) -> None:
     """Refuse credentials for readers that nobody would get, or that are the warehouse's own again."""
     if not warehouse.static_read:
         return
-    about = f"warehouse {warehouse.name}: static_read"
+    subject = f"warehouse {warehouse.name}: static_read"
     if warehouse.vend != "static":
-        raise InvalidInputError(f"{about} is for vend: static, not for vend: {warehouse.vend}")
-    own, readers = canonical(warehouse.storage), canonical(warehouse.static_read)
+        raise InvalidInputError(f"{subject} is for vend: static, not for vend: {warehouse.vend}")
+    own, readers = canonical_options(warehouse.storage), canonical_options(warehouse.static_read)
     if others := sorted(readers.keys() - SECRETS):
-        raise InvalidInputError(f"{about} holds credentials only; {', '.join(others)} belongs in storage")
+        raise InvalidInputError(f"{subject} holds credentials only; {', '.join(others)} belongs in storage")
     if any(own.get(key) == value for key, value in readers.items() if key in PROOFS):
-        raise InvalidInputError(f"{about} has the warehouse's own key: give one that can only read")
+        raise InvalidInputError(f"{subject} has the warehouse's own key: give one that can only read")
 
 
-def settings(warehouse: Warehouse) -> dict[str, str]:
+def client_settings(warehouse: Warehouse) -> dict[str, str]:
     """What every client may know: region, endpoint, and how a bucket is addressed."""
     if _is_local(warehouse.location):
         return {}
-    return to_iceberg({key: value for key, value in canonical(warehouse.storage).items() if key not in SECRETS})
+    return to_iceberg_config(
+        {key: value for key, value in canonical_options(warehouse.storage).items() if key not in SECRETS}
+    )
 
 
-def vended(
+def vend_access(
     warehouse: Warehouse, location: str, *, write: bool, kind: Kind = "lance", uuid: str | None = None
 ) -> Access:
     """Access to a table's files, and to read the copies of its rows that scans are answered with.
@@ -99,28 +101,30 @@ def vended(
     Raises:
         ServiceUnavailableError: the service that makes the credentials does not answer, or refuses.
     """
-    config = settings(warehouse)
+    config = client_settings(warehouse)
     if warehouse.vend == "none" or _is_local(warehouse.location):
         return config, []
-    copies = f"{locations.cache(warehouse).rstrip('/')}/{uuid}" if uuid else None
-    options = canonical(warehouse.storage)
+    copies = f"{locations.cache_location(warehouse).rstrip('/')}/{uuid}" if uuid else None
+    options = canonical_options(warehouse.storage)
     if warehouse.vend == "static" and not write:
         # The warehouse's own keys could write, and to every table: a reader gets others, or none.
-        options = {key: value for key, value in options.items() if key not in SECRETS} | canonical(
+        options = {key: value for key, value in options.items() if key not in SECRETS} | canonical_options(
             warehouse.static_read
         )
     if warehouse.vend == "sts":
         readable = locations.key(copies, "iceberg") if copies else None
-        options |= _SESSIONS.get(_Request.of(warehouse, locations.key(location, kind), readable, write=write))
-    secrets = {key: value for key, value in to_iceberg(options).items() if key not in config}
+        options |= _SESSIONS.get(
+            _StsRequest.for_warehouse(warehouse, locations.key(location, kind), readable, write=write)
+        )
+    secrets = {key: value for key, value in to_iceberg_config(options).items() if key not in config}
     if not secrets:
         return config, []
-    whole = config | secrets
-    return whole, [{"prefix": prefix, "config": whole} for prefix in (location, copies) if prefix]
+    full_config = config | secrets
+    return full_config, [{"prefix": prefix, "config": full_config} for prefix in (location, copies) if prefix]
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _StsRequest:
     """What is asked of STS; equal requests share their credentials."""
 
     role: str
@@ -132,65 +136,67 @@ class _Request:
     token: str | None = field(repr=False)
 
     @classmethod
-    def of(cls, warehouse: Warehouse, table: str, copies: str | None, *, write: bool) -> _Request:
-        options = canonical(warehouse.storage)
+    def for_warehouse(cls, warehouse: Warehouse, table: str, copies: str | None, *, write: bool) -> _StsRequest:
+        options = canonical_options(warehouse.storage)
         role = warehouse.role_arn or ""
         return cls(
             role,
-            policy(role.split(":")[1] if role.startswith("arn:") else "aws", table, copies, write=write),
+            session_policy(role.split(":")[1] if role.startswith("arn:") else "aws", table, copies, write=write),
             options.get("aws_region", "us-east-1"),
-            options.get(STS_ENDPOINT) or _same_endpoint(options.get("aws_endpoint")),
+            options.get(STS_ENDPOINT) or _sts_endpoint(options.get("aws_endpoint")),
             options.get("aws_access_key_id"),
             options.get("aws_secret_access_key"),
             options.get("aws_session_token"),
         )
 
 
-class _Sessions:
+class _CredentialCache:
     """Credentials by what they are for, until shortly before they expire; one call for all who wait for the same.
 
     A refusal is kept for a moment too, so that those who wait do not wait one after the other.
     """
 
     def __init__(self) -> None:
-        self._held: OrderedDict[_Request, tuple[float, dict[str, str] | ServiceUnavailableError]] = OrderedDict()
-        self._turns: dict[_Request, Lock] = {}
+        self._credentials: OrderedDict[_StsRequest, tuple[float, dict[str, str] | ServiceUnavailableError]] = (
+            OrderedDict()
+        )
+        self._request_locks: dict[_StsRequest, Lock] = {}
         self._lock = Lock()
 
-    def get(self, request: _Request) -> dict[str, str]:
+    def get(self, request: _StsRequest) -> dict[str, str]:
         with self._lock:
-            turn = self._turns.setdefault(request, Lock())
-        with turn:
-            known = self._known(request) or self._ask(request)
-        if isinstance(known, ServiceUnavailableError):
-            raise known
-        return known
+            request_lock = self._request_locks.setdefault(request, Lock())
+        with request_lock:
+            credentials = self._find_cached(request) or self._request_and_cache(request)
+        if isinstance(credentials, ServiceUnavailableError):
+            raise credentials
+        return credentials
 
-    def _known(self, request: _Request) -> dict[str, str] | ServiceUnavailableError | None:
+    def _find_cached(self, request: _StsRequest) -> dict[str, str] | ServiceUnavailableError | None:
         with self._lock:
-            until, known = self._held.get(request, (0.0, None))
-            return known if time.time() < until else None
+            expires_at, credentials = self._credentials.get(request, (0.0, None))
+            return credentials if time.time() < expires_at else None
 
-    def _ask(self, request: _Request) -> dict[str, str] | ServiceUnavailableError:
+    def _request_and_cache(self, request: _StsRequest) -> dict[str, str] | ServiceUnavailableError:
         answer: dict[str, str] | ServiceUnavailableError
         try:
-            answer = _assume(request)
-            until = int(answer[EXPIRES]) / 1000 - EARLY_S
+            answer = _assume_role(request)
+            expires_at = int(answer[EXPIRES]) / 1000 - EARLY_S
         except ServiceUnavailableError as refusal:
-            answer, until = refusal, time.time() + REFUSED_S
+            answer, expires_at = refusal, time.time() + REFUSED_S
         with self._lock:
-            self._held[request] = until, answer
-            self._held.move_to_end(request)
-            self._turns.pop(request, None)
-            while len(self._held) > HELD:
-                self._held.popitem(last=False)
+            self._credentials[request] = expires_at, answer
+            self._credentials.move_to_end(request)
+            self._request_locks.pop(request, None)
+            while len(self._credentials) > HELD:
+                self._credentials.popitem(last=False)
         return answer
 
 
-_SESSIONS = _Sessions()
+_SESSIONS = _CredentialCache()
 
 
-def policy(partition: str, table: str, copies: str | None, *, write: bool) -> str:
+def session_policy(partition: str, table: str, copies: str | None, *, write: bool) -> str:
     """The session policy: this table's files, and to read the copies; both places are keys of `locations`.
 
     Raises:
@@ -199,12 +205,16 @@ def policy(partition: str, table: str, copies: str | None, *, write: bool) -> st
     allowed = {table: READS + WRITES if write else READS} | ({copies: READS} if copies else {})
     arn = f"arn:{partition}:s3:::"
     statements: list[Json] = [
-        {"Effect": "Allow", "Action": list(actions), "Resource": f"{arn}{_literal(place.removeprefix('s3://'))}*"}
+        {
+            "Effect": "Allow",
+            "Action": list(actions),
+            "Resource": f"{arn}{_escape_wildcards(place.removeprefix('s3://'))}*",
+        }
         for place, actions in allowed.items()
     ]
     for place in allowed:
         bucket, _, path = place.removeprefix("s3://").rstrip("/").partition("/")
-        below = {"StringLike": {"s3:prefix": [_literal(path), f"{_literal(path)}/*"]}}
+        below = {"StringLike": {"s3:prefix": [_escape_wildcards(path), f"{_escape_wildcards(path)}/*"]}}
         statements.append(
             {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": f"{arn}{bucket}", "Condition": below}
         )
@@ -214,16 +224,16 @@ def policy(partition: str, table: str, copies: str | None, *, write: bool) -> st
     return text
 
 
-def _literal(path: str) -> str:
+def _escape_wildcards(path: str) -> str:
     """A path in a policy, where `*`, `?` and `$` would mean something else."""
     return re.sub(r"[*?$]", lambda match: f"${{{match[0]}}}", path)
 
 
-def _assume(request: _Request) -> dict[str, str]:
+def _assume_role(request: _StsRequest) -> dict[str, str]:
     """Assume the role; the answer in Lance's names."""
-    failures = _botocore()[1]
+    failures = _import_botocore()[1]
     try:
-        client = _sts(request.region, request.endpoint, request.access_key, request.secret_key, request.token)
+        client = _sts_client(request.region, request.endpoint, request.access_key, request.secret_key, request.token)
         answer = client.assume_role(
             RoleArn=request.role, RoleSessionName="lancehouse", Policy=request.policy, DurationSeconds=DURATION_S
         )
@@ -232,30 +242,32 @@ def _assume(request: _Request) -> dict[str, str]:
         raise ServiceUnavailableError(
             f"no credentials to the storage: AWS STS does not give the role {request.role} ({code})"
         ) from None
-    given = answer["Credentials"]
+    credentials = answer["Credentials"]
     return {
-        "aws_access_key_id": given["AccessKeyId"],
-        "aws_secret_access_key": given["SecretAccessKey"],
-        "aws_session_token": given["SessionToken"],
-        EXPIRES: str(int(given["Expiration"].timestamp() * 1000)),
+        "aws_access_key_id": credentials["AccessKeyId"],
+        "aws_secret_access_key": credentials["SecretAccessKey"],
+        "aws_session_token": credentials["SessionToken"],
+        EXPIRES: str(int(credentials["Expiration"].timestamp() * 1000)),
     }
 
 
 @lru_cache(maxsize=16)
-def _sts(region: str, endpoint: str | None, access_key: str | None, secret_key: str | None, token: str | None) -> Any:
+def _sts_client(
+    region: str, endpoint: str | None, access_key: str | None, secret_key: str | None, token: str | None
+) -> Any:
     """A client, which takes a while to make and is good for all threads."""
-    return _botocore()[0]().create_client(
+    return _import_botocore()[0]().create_client(
         "sts",
         region_name=region,
         endpoint_url=endpoint,
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
         aws_session_token=token,
-        config=_botocore()[2](connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2}),
+        config=_import_botocore()[2](connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2}),
     )
 
 
-def _botocore() -> tuple[Any, tuple[type[Exception], ...], Any]:
+def _import_botocore() -> tuple[Any, tuple[type[Exception], ...], Any]:
     """How a session is made, what its calls raise, and how it is configured."""
     try:
         from botocore.config import Config
@@ -267,7 +279,7 @@ def _botocore() -> tuple[Any, tuple[type[Exception], ...], Any]:
     return Session, (BotoCoreError, ClientError), Config
 
 
-def _same_endpoint(endpoint: str | None) -> str | None:
+def _sts_endpoint(endpoint: str | None) -> str | None:
     """Where S3 is not Amazon's, STS is at the same address."""
     host = urlsplit(endpoint or "").hostname or ""
     return None if not host or re.search(r"\.amazonaws\.com(\.cn)?$", host) else endpoint

@@ -10,13 +10,20 @@ from lance_namespace.errors import ConcurrentModificationError
 
 from lancehouse.catalog import locations, places
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.documents import Document, provisional
-from lancehouse.catalog.entries import TableName, insert, list_names, record, rename_entry, require_free
-from lancehouse.catalog.files import Files
+from lancehouse.catalog.documents import MetadataDocument, discard_on_failure
+from lancehouse.catalog.entries import (
+    TableName,
+    create_entry,
+    list_names,
+    record_commit,
+    rename_entry,
+    require_name_free,
+)
+from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import views
-from lancehouse.catalog.loading import Loaded, Loader
-from lancehouse.catalog.names import Levels, checked_name, no_view
-from lancehouse.catalog.transactions import now_ms, write
+from lancehouse.catalog.loading import LoadResult, MetadataLoader
+from lancehouse.catalog.names import Levels, check_name, view_not_found
+from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
@@ -26,14 +33,14 @@ VIEWS: tuple[Kind, ...] = ("view",)
 ATTEMPTS = 8
 
 
-class _OvertakenError(Exception):
+class _CommitConflictError(Exception):
     """Another commit came between."""
 
 
 class Views:
     """What clients do with views."""
 
-    def __init__(self, database: Database, loader: Loader) -> None:
+    def __init__(self, database: Database, loader: MetadataLoader) -> None:
         self._database = database
         self._loader = loader
 
@@ -43,106 +50,110 @@ class Views:
         """The names of the views in a namespace, and the token of the next page."""
         return list_names(self._database, caller, warehouse, levels, VIEWS, page_token, page_size)
 
-    def load(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Loaded:
+    def load(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> LoadResult:
         """A view's metadata.
 
         Raises:
             ViewNotFoundError: there is no such view.
         """
-        return self._loader.load(caller, warehouse, levels, self.find(caller, warehouse, levels, name))
+        return self._loader.load(caller, warehouse, levels, self.get_entry(caller, warehouse, levels, name))
 
-    def find(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
+    def get_entry(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
         """The entry of a view.
 
         Raises:
             ViewNotFoundError: there is no such view; a table is none.
         """
-        caller.identity.require(Role.READER, warehouse.name, levels)
+        caller.identity.require_role(Role.READER, warehouse.name, levels)
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind != "view":
-            raise no_view(levels, name)
+            raise view_not_found(levels, name)
         return entry
 
-    def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> Loaded:
+    def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
         """Make a view.
 
         Raises:
             NamespaceNotFoundError, ViewAlreadyExistsError, TableAlreadyExistsError: nothing was made.
         """
-        caller.identity.require(Role.WRITER, warehouse.name, levels)
-        name = TableName(levels, checked_name("view name", request["name"]))
-        self._database.read(lambda tx: require_free(tx, warehouse, name, "view"))
-        wanted = request.get("location")
+        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        name = TableName(levels, check_name("view name", request["name"]))
+        self._database.read(lambda tx: require_name_free(tx, warehouse, name, "view"))
+        requested_location = request.get("location")
         location = (
-            places.chosen(self._database, caller, warehouse, wanted, "view")
-            if wanted
-            else places.free(self._database, warehouse, levels, name.name, "view")
+            places.check_chosen_location(self._database, caller, warehouse, requested_location, "view")
+            if requested_location
+            else places.find_free_location(self._database, warehouse, levels, name.name, "view")
         )
         metadata = views.new_view(request, location)
-        self._check_path(caller, warehouse, metadata)
-        document = self._written(warehouse, metadata, None)
+        self._check_paths(caller, warehouse, metadata)
+        document = self._write_metadata(warehouse, metadata, None)
 
         def work(tx: Tx) -> EntryRow:
-            return self._inserted(tx, caller, warehouse, name, metadata, document)
+            return self._insert_entry(tx, caller, warehouse, name, metadata, document)
 
-        return self._made(caller, warehouse, levels, document, work)
+        return self._publish(caller, warehouse, levels, document, work)
 
-    def register(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> Loaded:
+    def register(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
         """Take in a view by its metadata file.
 
         Raises:
             NamespaceNotFoundError, ViewAlreadyExistsError, TableAlreadyExistsError: nothing was registered.
             MetadataNotFoundError: there is no such file.
         """
-        caller.identity.require(Role.WRITER, warehouse.name, levels)
-        name = TableName(levels, checked_name("view name", request["name"]))
-        self._database.read(lambda tx: require_free(tx, warehouse, name, "view"))
-        place = places.chosen(self._database, caller, warehouse, request["metadata-location"], "view")
-        document = self._loader.documents.load(warehouse, place)
-        metadata = views.parse(document.all)
-        places.chosen(self._database, caller, warehouse, metadata["location"], "view")
-        self._check_path(caller, warehouse, metadata)
-        entry = write(
-            self._database, caller, lambda tx: self._inserted(tx, caller, warehouse, name, metadata, document)
+        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        name = TableName(levels, check_name("view name", request["name"]))
+        self._database.read(lambda tx: require_name_free(tx, warehouse, name, "view"))
+        metadata_location = places.check_chosen_location(
+            self._database, caller, warehouse, request["metadata-location"], "view"
+        )
+        document = self._loader.documents.load(warehouse, metadata_location)
+        metadata = views.parse(document.full_json)
+        places.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
+        self._check_paths(caller, warehouse, metadata)
+        entry = write_once(
+            self._database, caller, lambda tx: self._insert_entry(tx, caller, warehouse, name, metadata, document)
         )
         return self._loader.load(caller, warehouse, levels, entry)
 
-    def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> Loaded:
+    def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> LoadResult:
         """Replace a view's definition, or change its properties.
 
         Raises:
             ViewNotFoundError: there is no such view.
             ConcurrentModificationError: a requirement does not hold, or others were always faster.
         """
-        caller.identity.require(Role.WRITER, warehouse.name, levels)
+        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         for _ in range(ATTEMPTS):
-            entry = self.find(caller, warehouse, levels, name)
-            before = self._loader.documents.load(warehouse, str(entry.metadata_location))
-            known = views.parse(before.all)
-            metadata = views.apply(known, request.get("requirements") or [], request["updates"])
-            if metadata is known or self._replaced(caller, warehouse, entry, metadata, before.location):
+            entry = self.get_entry(caller, warehouse, levels, name)
+            document = self._loader.documents.load(warehouse, str(entry.metadata_location))
+            current = views.parse(document.full_json)
+            metadata = views.apply_updates(current, request.get("requirements") or [], request["updates"])
+            if metadata is current or self._replace_metadata(caller, warehouse, entry, metadata, document.location):
                 return self.load(caller, warehouse, levels, name)
         raise ConcurrentModificationError(f"other commits to view {TableName(levels, name)} were always faster")
 
-    def _replaced(self, caller: Caller, warehouse: Warehouse, entry: EntryRow, metadata: Json, previous: str) -> bool:
+    def _replace_metadata(
+        self, caller: Caller, warehouse: Warehouse, entry: EntryRow, metadata: Json, previous: str
+    ) -> bool:
         """Let the entry point to new metadata; False if another commit came between."""
-        places.chosen(self._database, caller, warehouse, metadata["location"], "view")
-        self._check_path(caller, warehouse, metadata)
-        document = self._written(warehouse, metadata, previous)
+        places.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
+        self._check_paths(caller, warehouse, metadata)
+        document = self._write_metadata(warehouse, metadata, previous)
 
         def work(tx: Tx) -> None:
             now = now_ms()
-            changed = {"metadata_location": document.location}
-            if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **changed):
-                raise _OvertakenError
-            record(tx, replace(entry, revision=entry.revision + 1, updated_ms=now), caller, "replace", None)
+            values = {"metadata_location": document.location}
+            if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
+                raise _CommitConflictError
+            record_commit(tx, replace(entry, revision=entry.revision + 1, updated_ms=now), caller, "replace", None)
 
         try:
-            with provisional(warehouse, [document.location]):
-                write(self._database, caller, work)
-        except _OvertakenError:
+            with discard_on_failure(warehouse, [document.location]):
+                write_once(self._database, caller, work)
+        except _CommitConflictError:
             return False
-        self._loader.documents.hold(document)
+        self._loader.documents.add(document)
         return True
 
     def drop(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> None:
@@ -151,14 +162,14 @@ class Views:
         Raises:
             ViewNotFoundError: there is no such view.
         """
-        caller.identity.require(Role.WRITER, warehouse.name, levels)
-        entry = self.find(caller, warehouse, levels, name)
+        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        entry = self.get_entry(caller, warehouse, levels, name)
 
         def work(tx: Tx) -> None:
             if not repository.delete_entry(tx, entry.id):
-                raise no_view(levels, name)
+                raise view_not_found(levels, name)
 
-        write(self._database, caller, work)
+        write_once(self._database, caller, work)
 
     def rename(self, caller: Caller, warehouse: Warehouse, source: TableName, destination: TableName) -> None:
         """Give a view another name.
@@ -168,32 +179,39 @@ class Views:
         """
         rename_entry(self._database, caller, warehouse, VIEWS, source, destination)
 
-    def _made(
-        self, caller: Caller, warehouse: Warehouse, levels: Levels, document: Document, work: Callable[[Tx], EntryRow]
-    ) -> Loaded:
-        with provisional(warehouse, [document.location]):
-            entry = write(self._database, caller, work)
-        self._loader.documents.hold(document)
+    def _publish(
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        levels: Levels,
+        document: MetadataDocument,
+        work: Callable[[Tx], EntryRow],
+    ) -> LoadResult:
+        with discard_on_failure(warehouse, [document.location]):
+            entry = write_once(self._database, caller, work)
+        self._loader.documents.add(document)
         return self._loader.load(caller, warehouse, levels, entry)
 
-    def _inserted(
-        self, tx: Tx, caller: Caller, warehouse: Warehouse, name: TableName, metadata: Json, document: Document
+    def _insert_entry(
+        self, tx: Tx, caller: Caller, warehouse: Warehouse, name: TableName, metadata: Json, document: MetadataDocument
     ) -> EntryRow:
-        namespace = require_free(tx, warehouse, name, "view")
+        namespace = require_name_free(tx, warehouse, name, "view")
         uuid, location = metadata["view-uuid"], metadata["location"]
-        return insert(
+        return create_entry(
             tx, namespace, name, "view", uuid, location, {}, metadata_location=document.location, caller=caller
         )
 
-    def _check_path(self, caller: Caller, warehouse: Warehouse, metadata: Json) -> None:
+    def _check_paths(self, caller: Caller, warehouse: Warehouse, metadata: Json) -> None:
         """Refuse a view that wants its metadata where the caller may not choose, or in a table."""
         path = metadata["properties"].get("write.metadata.path")
         for place in filter(None, (metadata["location"], path)):
-            self._database.read(lambda tx: places.require_unshared(tx, place, "view"))  # noqa: B023
+            self._database.read(lambda tx: places.require_location_free(tx, place, "view"))  # noqa: B023
         if path:
-            places.chosen(self._database, caller, warehouse, path, "view")
+            places.check_chosen_location(self._database, caller, warehouse, path, "view")
 
-    def _written(self, warehouse: Warehouse, metadata: Json, previous: str | None) -> Document:
-        document = Document(views.next_location(metadata, previous), orjson.dumps(metadata))
-        Files(warehouse).write(locations.checked(warehouse, document.location, "view"), document.all)
+    def _write_metadata(self, warehouse: Warehouse, metadata: Json, previous: str | None) -> MetadataDocument:
+        document = MetadataDocument(views.next_metadata_location(metadata, previous), orjson.dumps(metadata))
+        WarehouseFiles(warehouse).write(
+            locations.check_location(warehouse, document.location, "view"), document.full_json
+        )
         return document

@@ -10,12 +10,12 @@ import click
 from lancehouse.cli.output import FAILED
 
 if TYPE_CHECKING:
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
 with_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask; without a terminal nobody could answer.")
 
 
-def confirm(app: App, question: str, *, yes: bool) -> None:
+def confirm(app: CliContext, question: str, *, yes: bool) -> None:
     """Go on only if somebody says so.
 
     Raises:

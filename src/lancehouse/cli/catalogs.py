@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
 
     from lancehouse.care.catalogs import Shell
-    from lancehouse.cli.main import App
-    from lancehouse.conformance.target import Target
+    from lancehouse.cli.main import CliContext
+    from lancehouse.conformance.target import ConformanceTarget
 
 Command = Callable[..., Any]
 
@@ -29,7 +29,7 @@ CONSTRUCTING = re.compile(r"^Failed to construct namespace impl \S+: ")
 """What `lance_namespace.connect` puts in front of the reason."""
 
 
-def levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def parse_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """An id as people write it, taken apart."""
     from lance_namespace.errors import InvalidInputError
 
@@ -41,37 +41,37 @@ def levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-def placed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def parse_id_with_parent(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """An id in the catalog, with the levels that the catalog puts in front of it; none where nothing is written."""
-    typed = levels(ctx, param, value)
-    return (*chosen(ctx).parent, *typed) if typed else ()
+    typed_id = parse_id(ctx, param, value)
+    return (*get_catalog(ctx).parent, *typed_id) if typed_id else ()
 
 
-def needed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def parse_required_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """An id in the catalog, which must not be empty: a variable of a script may be."""
-    return _written(ctx, param, placed(ctx, param, value))
+    return _check_not_empty(ctx, param, parse_id_with_parent(ctx, param, value))
 
 
-def name(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def parse_required_name(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """A name or an id, as it is written, which must not be empty."""
-    return _written(ctx, param, levels(ctx, param, value))
+    return _check_not_empty(ctx, param, parse_id(ctx, param, value))
 
 
-def _written(ctx: click.Context, param: click.Parameter, id: tuple[str, ...]) -> tuple[str, ...]:
+def _check_not_empty(ctx: click.Context, param: click.Parameter, id: tuple[str, ...]) -> tuple[str, ...]:
     if not id:
         raise click.BadParameter("it is empty: a name is missing", ctx, param)
     return id
 
 
-def shown(target: Target, id: Sequence[str]) -> str:
+def format_id(target: ConformanceTarget, id: Sequence[str]) -> str:
     """An id as it is typed: without the levels that the catalog puts in front of it."""
-    from lancehouse.identifiers import write_levels
+    from lancehouse.identifiers import format_levels
 
     above = len(target.parent)
-    return write_levels(id[above:] if tuple(id[:above]) == target.parent else id)
+    return format_levels(id[above:] if tuple(id[:above]) == target.parent else id)
 
 
-def pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+def parse_properties(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
     """Properties taken apart; what is wrong with one is said without repeating it, for it may hold a secret."""
     from lance_namespace.errors import InvalidInputError
 
@@ -88,45 +88,45 @@ with_properties = click.option(
     "properties",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=pairs,
+    callback=parse_properties,
     help="Of the client: endpoint=URL, …; repeat it for each.",
 )
-with_table = click.argument("table", metavar="ID", callback=needed)
+with_table = click.argument("table", metavar="ID", callback=parse_required_id)
 
 
-def named(ctx: click.Context) -> Target | None:
+def find_named_catalog(ctx: click.Context) -> ConformanceTarget | None:
     """The catalog that --catalog, its variable or the file's `default` names.
 
     Raises:
         InvalidInputError: there is none of that name, or what is said of it is wrong.
     """
-    app: App = ctx.obj
+    app: CliContext = ctx.obj
     name = app.catalog or app.config.default
     return app.config.catalog(name) if name else None
 
 
-def chosen(ctx: click.Context) -> Target:
+def get_catalog(ctx: click.Context) -> ConformanceTarget:
     """The catalog that a command is to work in, without its --property options.
 
     Raises:
         UsageError: it is named in two ways.
     """
     from lancehouse.cli.config import CLASS_PATHS, ICEBERG
-    from lancehouse.conformance.target import Target
+    from lancehouse.conformance.target import ConformanceTarget
 
     impl: str | None = ctx.params.get("impl")
     if impl is None:
-        return named(ctx) or Target(CLASS_PATHS[ICEBERG])
+        return find_named_catalog(ctx) or ConformanceTarget(CLASS_PATHS[ICEBERG])
     if ctx.obj.catalog:
         raise click.UsageError(
             f"the catalog {ctx.obj.catalog} (--catalog or LANCEHOUSE_CATALOG) has an implementation: "
             "leave --impl out, or the catalog",
             ctx,
         )
-    return Target(CLASS_PATHS.get(impl, impl))
+    return ConformanceTarget(CLASS_PATHS.get(impl, impl))
 
 
-def connect(target: Target) -> LanceNamespace:
+def connect(target: ConformanceTarget) -> LanceNamespace:
     """The client of a catalog; an error names the catalog, where it has a name.
 
     Raises:
@@ -137,11 +137,11 @@ def connect(target: Target) -> LanceNamespace:
     try:
         return target.connect()
     except InvalidInputError as error:
-        from lancehouse.lake.errors import readable
+        from lancehouse.lake.errors import clean_message
 
         ctx = click.get_current_context()
         name = None if ctx.params.get("impl") else ctx.obj.catalog or ctx.obj.config.default
-        words = readable(CONSTRUCTING.sub("", str(error)))
+        words = clean_message(CONSTRUCTING.sub("", str(error)))
         raise InvalidInputError(f"catalog {name}: {words}" if name else words) from None
 
 
@@ -157,13 +157,13 @@ def with_target(command: Command) -> Command:
     )
     @with_properties
     @wraps(command)
-    def prepared(*arguments: Any, properties: dict[str, str], **options: Any) -> Any:
+    def wrapper(*arguments: Any, properties: dict[str, str], **options: Any) -> Any:
         options.pop("impl")  # `chosen` has it from the context, as the ids have
         os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
-        target = chosen(click.get_current_context())
-        return command(*arguments, target=added(target, properties), **options)
+        target = get_catalog(click.get_current_context())
+        return command(*arguments, target=override_properties(target, properties), **options)
 
-    return prepared
+    return wrapper
 
 
 def with_catalog(command: Command) -> Command:
@@ -171,7 +171,7 @@ def with_catalog(command: Command) -> Command:
     return click.option("--catalog", cls=CatalogOption)(command)
 
 
-def added(target: Target, properties: Mapping[str, str]) -> Target:
+def override_properties(target: ConformanceTarget, properties: Mapping[str, str]) -> ConformanceTarget:
     """The same catalog, with properties that win over its own."""
     return replace(target, properties={**target.properties, **properties})
 
@@ -181,33 +181,36 @@ def with_client(command: Command) -> Command:
 
     @with_target
     @wraps(command)
-    def connected(*arguments: Any, target: Target, **options: Any) -> Any:
+    def wrapper(*arguments: Any, target: ConformanceTarget, **options: Any) -> Any:
         from lancehouse.cli.client import Client
-        from lancehouse.lake.reaching import reaching
+        from lancehouse.lake.reaching import with_storage_options
 
-        reached = reaching(connect(target), target.properties)
-        client = Client(reached, target, shell(click.get_current_context(), target))
+        namespace = with_storage_options(connect(target), target.properties)
+        client = Client(namespace, target, create_shell(click.get_current_context(), target))
         return command(*arguments, client=client, **options)
 
-    return connected
+    return wrapper
 
 
-def shell(ctx: click.Context, target: Target) -> Shell:
+def create_shell(ctx: click.Context, target: ConformanceTarget) -> Shell:
     """How commands begin and end that work in the same catalog; secrets are left out."""
     import shlex
 
     from lancehouse.care.catalogs import Shell
-    from lancehouse.cli.words import hidden
+    from lancehouse.cli.words import redact_properties
 
     impl: str | None = ctx.params.get("impl")
     name = None if impl else ctx.obj.catalog or ctx.obj.config.default
-    said = hidden(ctx.params.get("properties") or {} if name else target.properties)
-    words = [*(["--impl", impl] if impl else []), *(word for pair in said.items() for word in _property(*pair))]
+    properties = redact_properties(ctx.params.get("properties") or {} if name else target.properties)
+    words = [
+        *(["--impl", impl] if impl else []),
+        *(word for pair in properties.items() for word in _property_option(*pair)),
+    ]
     explicit = f"lancehouse --catalog {shlex.quote(ctx.obj.catalog)}" if name and ctx.obj.catalog else "lancehouse"
     return Shell(explicit, shlex.join(words))
 
 
-def _property(key: str, value: str) -> tuple[str, str]:
+def _property_option(key: str, value: str) -> tuple[str, str]:
     return "--property", f"{key}={value}"
 
 
@@ -218,6 +221,6 @@ def with_set(what: str) -> Callable[[Command], Command]:
         "stored",
         metavar="KEY=VALUE",
         multiple=True,
-        callback=pairs,
+        callback=parse_properties,
         help=f"A property of the {what}; repeat it for each.",
     )

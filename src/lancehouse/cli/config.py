@@ -1,8 +1,8 @@
 """Named catalogs: what `~/.lancehouse.yaml` and the variables `LANCEHOUSE_CATALOG__…` say of them.
 
-`config.load().catalog("prod")` is the one way from a name to what it stands for: a `Target`, whose `connect()` gives
-the client and whose `parent` holds the levels that stand in front of every id. A variable adds to what the file says
-of a catalog, or wins over it. Names and keys are the same in any case, and with `-` as with `_`.
+`config.load().catalog("prod")` is the one way from a name to what it stands for: a `ConformanceTarget`. Its
+`connect()` gives the client and its `parent` the levels that stand in front of every id. A variable adds to what the
+file says of a catalog, or wins over it. Names and keys are the same in any case, and with `-` as with `_`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.identifiers import parse_levels
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ConfigValue:
     """What is said of a catalog under one key, and where."""
 
     key: str
@@ -58,30 +58,30 @@ class Value:
     has_references: bool
     """Whether `${NAME}` in it stands for what the environment has."""
 
-    def filled(self) -> str:
+    def resolve(self) -> str:
         """The text with what the environment has.
 
         Raises:
             InvalidInputError: it does not have what is asked for.
         """
-        return _REFERENCE.sub(self._known, self.text) if self.has_references else self.text
+        return _REFERENCE.sub(self._substitute, self.text) if self.has_references else self.text
 
-    def _known(self, found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1]
-        if found[2] not in os.environ:
-            raise InvalidInputError(f"{self.source}: {self.key} needs {found[2]}, which the environment does not have")
-        return os.environ[found[2]]
+    def _substitute(self, match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        if match[2] not in os.environ:
+            raise InvalidInputError(f"{self.source}: {self.key} needs {match[2]}, which the environment does not have")
+        return os.environ[match[2]]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class NamedCatalogs:
     """The catalogs that have a name. Its repr shows no secret."""
 
     file: str
     default: str | None = None
     """The catalog to take where none is named."""
-    entries: Mapping[str, tuple[str, Mapping[str, Value]]] = field(default_factory=dict)
+    entries: Mapping[str, tuple[str, Mapping[str, ConfigValue]]] = field(default_factory=dict)
     """The name as it was written, and what was said, by names and keys without case."""
 
     @property
@@ -89,174 +89,185 @@ class Config:
         """The names of all catalogs."""
         return sorted(name for name, _ in self.entries.values())
 
-    def catalog(self, name: str) -> Target:
+    def catalog(self, name: str) -> ConformanceTarget:
         """A catalog by its name: `connect()` gives its client, `parent` stands in front of all ids.
 
         Raises:
             InvalidInputError: there is no such catalog, or what is said of it is wrong; the text shows no secret.
         """
-        if folded(name) not in self.entries:
-            raise InvalidInputError(self._unknown(name))
-        _, values = self.entries[folded(name)]
-        said = {value.key: value.filled() for key, value in values.items() if key not in (IMPL, PARENT)}
-        impl = values[IMPL].filled() if IMPL in values else ICEBERG
-        return Target(CLASS_PATHS.get(impl.lower(), impl), said, _parent(values.get(PARENT)))
+        if normalize_key(name) not in self.entries:
+            raise InvalidInputError(self._unknown_message(name))
+        _, values = self.entries[normalize_key(name)]
+        properties = {value.key: value.resolve() for key, value in values.items() if key not in (IMPL, PARENT)}
+        impl = values[IMPL].resolve() if IMPL in values else ICEBERG
+        return ConformanceTarget(CLASS_PATHS.get(impl.lower(), impl), properties, _parse_parent(values.get(PARENT)))
 
-    def _unknown(self, name: str) -> str:
+    def _unknown_message(self, name: str) -> str:
         if not self.names:
-            variable = f"{PREFIX}{folded(name).upper()}__ENDPOINT"
+            variable = f"{PREFIX}{normalize_key(name).upper()}__ENDPOINT"
             return f"there is no catalog {name!r}: write it into {self.file}, or set {variable}"
-        near = get_close_matches(folded(name), self.entries, 1, 0.5)
+        near = get_close_matches(normalize_key(name), self.entries, 1, 0.5)
         hint = f"did you mean {self.entries[near[0]][0]!r}? " if near else ""
         return f"there is no catalog {name!r}; {hint}{self.file} and the environment have {', '.join(self.names)}"
 
 
-def folded(word: str) -> str:
+def normalize_key(word: str) -> str:
     """A name or a key without what it may differ in."""
     return word.lower().replace("-", "_")
 
 
-def load() -> Config:
+def load() -> NamedCatalogs:
     """What the file and the environment say.
 
     Raises:
         InvalidInputError: the file cannot be read or is wrong, or a variable is; the text names the line and no value.
     """
-    named = os.environ.get(VARIABLE)
-    shown = named or HOME_FILE
-    path = Path(os.path.expanduser(shown))  # noqa: PTH111 - Path.expanduser fails where there is no home
-    default, entries = _File(shown).read(path) if named or path.exists() else (None, {})
-    for key, (name, values) in _variables().items():
+    configured_path = os.environ.get(VARIABLE)
+    display_path = configured_path or HOME_FILE
+    path = Path(os.path.expanduser(display_path))  # noqa: PTH111 - Path.expanduser fails where there is no home
+    default, entries = _ConfigFile(display_path).read(path) if configured_path or path.exists() else (None, {})
+    for key, (name, values) in _read_variables().items():
         name, before = entries.get(key, (name, {}))
-        entries[key] = name, {**before, **{each: _named_as(before, each, value) for each, value in values.items()}}
-    return Config(shown, default, entries)
+        entries[key] = (
+            name,
+            {
+                **before,
+                **{
+                    property_key: _with_file_spelling(before, property_key, value)
+                    for property_key, value in values.items()
+                },
+            },
+        )
+    return NamedCatalogs(display_path, default, entries)
 
 
-def _named_as(before: Mapping[str, Value], key: str, value: Value) -> Value:
+def _with_file_spelling(before: Mapping[str, ConfigValue], key: str, value: ConfigValue) -> ConfigValue:
     """A variable has no case: it takes the key as the file spells it."""
     spelled = before[key].key if key in before else value.key
-    return Value(spelled, value.text, value.source, value.has_references)
+    return ConfigValue(spelled, value.text, value.source, value.has_references)
 
 
-def _parent(value: Value | None) -> tuple[str, ...]:
+def _parse_parent(value: ConfigValue | None) -> tuple[str, ...]:
     try:
-        return parse_levels(value.filled()) if value else ()
+        return parse_levels(value.resolve()) if value else ()
     except InvalidInputError as error:
         raise InvalidInputError(f"{value.source if value else ''}: {PARENT}: {error}") from None
 
 
-def _variables() -> dict[str, tuple[str, dict[str, Value]]]:
-    found: dict[str, tuple[str, dict[str, Value]]] = {}
+def _read_variables() -> dict[str, tuple[str, dict[str, ConfigValue]]]:
+    catalogs: dict[str, tuple[str, dict[str, ConfigValue]]] = {}
     for variable in sorted(os.environ):
         if not variable.startswith(PREFIX):
             continue
-        name, *parts = map(folded, variable.removeprefix(PREFIX).split("__"))
+        name, *parts = map(normalize_key, variable.removeprefix(PREFIX).split("__"))
         if not name or not parts or not all(parts):
             raise InvalidInputError(f"the variable {variable} names no property of a catalog: {PREFIX}NAME__KEY does")
         key = ".".join(parts)
-        _, values = found.setdefault(name, (name, {}))
+        _, values = catalogs.setdefault(name, (name, {}))
         if key in values:
             raise InvalidInputError(f"the variables {values[key].source} and {variable} say the same; unset one")
-        values[key] = Value(key, os.environ[variable], variable, has_references=False)
-    return found
+        values[key] = ConfigValue(key, os.environ[variable], variable, has_references=False)
+    return catalogs
 
 
-class _File:
+class _ConfigFile:
     """Reads the file. What is wrong is told with its line, and never with a value, which may be a secret."""
 
-    def __init__(self, shown: str) -> None:
-        self._shown = shown
+    def __init__(self, display_path: str) -> None:
+        self._display_path = display_path
 
-    def read(self, path: Path) -> tuple[str | None, dict[str, tuple[str, Mapping[str, Value]]]]:
+    def read(self, path: Path) -> tuple[str | None, dict[str, tuple[str, Mapping[str, ConfigValue]]]]:
         """The name of the default catalog, and what is said of each."""
-        root = self._composed(path)
+        root = self._compose(path)
         default: str | None = None
-        entries: dict[str, tuple[str, Mapping[str, Value]]] = {}
-        for key, at, node in self._pairs(root, f"the file holds {CATALOGS} and {DEFAULT}"):
+        entries: dict[str, tuple[str, Mapping[str, ConfigValue]]] = {}
+        for key, at, node in self._iterate_pairs(root, f"the file holds {CATALOGS} and {DEFAULT}"):
             if key == DEFAULT:
-                default = self._text(node, DEFAULT)
+                default = self._parse_text(node, DEFAULT)
             elif key == CATALOGS:
-                entries = self._catalogs(node)
+                entries = self._parse_catalogs(node)
             else:
-                raise self._wrong(at, f"unknown key {key!r}; {meant(key, (CATALOGS, DEFAULT))}")
+                raise self._error(at, f"unknown key {key!r}; {suggest(key, (CATALOGS, DEFAULT))}")
         return default, entries
 
-    def _composed(self, path: Path) -> yaml.Node | None:
+    def _compose(self, path: Path) -> yaml.Node | None:
         import yaml
 
         try:
             root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except OSError as error:
-            raise InvalidInputError(f"{self._shown} cannot be read: {error.strerror}") from None
+            raise InvalidInputError(f"{self._display_path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise InvalidInputError(f"{self._shown} is no YAML: it is not UTF-8") from None
+            raise InvalidInputError(f"{self._display_path} is no YAML: it is not UTF-8") from None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
-            raise InvalidInputError(f"{self._shown}:{line}: this is no YAML: {_reason(error)}") from None
+            raise InvalidInputError(
+                f"{self._display_path}:{line}: this is no YAML: {_format_yaml_error(error)}"
+            ) from None
         except yaml.reader.ReaderError as error:
-            raise InvalidInputError(f"{self._shown} is no YAML: {error.reason}") from None
+            raise InvalidInputError(f"{self._display_path} is no YAML: {error.reason}") from None
         return root
 
-    def _catalogs(self, node: yaml.Node) -> dict[str, tuple[str, Mapping[str, Value]]]:
-        found: dict[str, tuple[str, Mapping[str, Value]]] = {}
-        for name, at, described in self._pairs(node, f"{CATALOGS} are names, with what is said of each below it"):
-            if folded(name) in found:
-                raise self._wrong(at, f"the catalog {name} is there twice")
-            values: dict[str, Value] = {}
-            for value in self._values(described, f"{CATALOGS}.{name}", ()):
-                if folded(value.key) in values:
+    def _parse_catalogs(self, node: yaml.Node) -> dict[str, tuple[str, Mapping[str, ConfigValue]]]:
+        catalogs: dict[str, tuple[str, Mapping[str, ConfigValue]]] = {}
+        for name, at, body in self._iterate_pairs(node, f"{CATALOGS} are names, with what is said of each below it"):
+            if normalize_key(name) in catalogs:
+                raise self._error(at, f"the catalog {name} is there twice")
+            values: dict[str, ConfigValue] = {}
+            for value in self._iterate_values(body, f"{CATALOGS}.{name}", ()):
+                if normalize_key(value.key) in values:
                     raise InvalidInputError(f"{value.source}: {CATALOGS}.{name}.{value.key} is there twice")
-                values[folded(value.key)] = value
-            found[folded(name)] = name, values
-        return found
+                values[normalize_key(value.key)] = value
+            catalogs[normalize_key(name)] = name, values
+        return catalogs
 
-    def _values(self, node: yaml.Node, place: str, above: tuple[str, ...]) -> Iterator[Value]:
-        for key, at, child in self._pairs(node, f"{place} has keys and values"):
+    def _iterate_values(self, node: yaml.Node, place: str, above: tuple[str, ...]) -> Iterator[ConfigValue]:
+        for key, at, child in self._iterate_pairs(node, f"{place} has keys and values"):
             levels = (*above, key)
             if len(levels) > DEEPEST:
-                raise self._wrong(at, f"{CATALOGS}.{'.'.join(place.split('.')[1:3])} goes too deep")
+                raise self._error(at, f"{CATALOGS}.{'.'.join(place.split('.')[1:3])} goes too deep")
             if _is_mapping(child):
-                yield from self._values(child, f"{place}.{key}", levels)
+                yield from self._iterate_values(child, f"{place}.{key}", levels)
             else:
-                text = self._text(child, f"{place}.{key}")
-                source = f"{self._shown}:{at.start_mark.line + 1}"
-                yield Value(".".join(levels), text, source, has_references=True)
+                text = self._parse_text(child, f"{place}.{key}")
+                source = f"{self._display_path}:{at.start_mark.line + 1}"
+                yield ConfigValue(".".join(levels), text, source, has_references=True)
 
-    def _pairs(self, node: yaml.Node | None, words: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    def _iterate_pairs(self, node: yaml.Node | None, words: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         """The keys with their values; nothing at all has none."""
         if node is None or node.tag == _NULL:
             return
         if not _is_mapping(node):
-            raise self._wrong(node, words)
+            raise self._error(node, words)
         for key, value in node.value:
             if key.tag not in _TEXT or key.value == "<<":
-                raise self._wrong(key, "a key is a word")
+                raise self._error(key, "a key is a word")
             yield key.value, key, value
 
-    def _text(self, node: yaml.Node, place: str) -> str:
+    def _parse_text(self, node: yaml.Node, place: str) -> str:
         if node.tag == _NULL:
-            raise self._wrong(node, f"{place} has no value")
+            raise self._error(node, f"{place} has no value")
         if node.tag not in _TEXT:
             kind = "a list" if node.tag.endswith(":seq") else "no text; put it in quotes"
-            raise self._wrong(node, f"{place} is {kind}: it has one value")
+            raise self._error(node, f"{place} is {kind}: it has one value")
         return str(node.value)
 
-    def _wrong(self, node: yaml.Node, words: str) -> InvalidInputError:
-        return InvalidInputError(f"{self._shown}:{node.start_mark.line + 1}: {words}")
+    def _error(self, node: yaml.Node, words: str) -> InvalidInputError:
+        return InvalidInputError(f"{self._display_path}:{node.start_mark.line + 1}: {words}")
 
 
 def _is_mapping(node: yaml.Node) -> bool:
     return node.tag.endswith(":map") and isinstance(node.value, list)
 
 
-def _reason(error: Any) -> str:
+def _format_yaml_error(error: Any) -> str:
     """YAML's own words, without the names that it repeats: one may be a secret that begins with * or !."""
     words = ", ".join(filter(None, (error.context, error.problem)))
     return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
 
 
-def meant(word: str, known: Sequence[str]) -> str:
+def suggest(word: str, known: Sequence[str]) -> str:
     """What somebody may have meant by a word that is not known."""
     near = get_close_matches(word.lower(), known, 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

@@ -13,15 +13,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import added, chosen, connect, levels, named, with_catalog, with_properties
-from lancehouse.cli.output import FAILED, INTERRUPTED, OK, Column
+from lancehouse.cli.catalogs import (
+    connect,
+    find_named_catalog,
+    get_catalog,
+    override_properties,
+    parse_id,
+    with_catalog,
+    with_properties,
+)
+from lancehouse.cli.output import FAILED, INTERRUPTED, OK, OutputColumn
 from lancehouse.conformance import checks as suite
 from lancehouse.conformance.checks import AREAS
 
 if TYPE_CHECKING:
-    from lancehouse.cli.main import App
-    from lancehouse.conformance.results import Report, Result
-    from lancehouse.conformance.target import Target
+    from lancehouse.cli.main import CliContext
+    from lancehouse.conformance.results import CheckResult, ConformanceReport
+    from lancehouse.conformance.target import ConformanceTarget
 
 SMALL = 12
 SUITE = Path(suite.__file__).parent
@@ -29,14 +37,14 @@ LARGE = 205
 """More than two pages of a server that never gives more than 100."""
 
 COLUMNS = (
-    Column("area", "Area", width=10, grouped=True),
-    Column("sentence", "Check"),
-    Column("outcome", "Result", width=11),
-    Column("seen", "What was seen"),
+    OutputColumn("area", "Area", width=10, grouped=True),
+    OutputColumn("sentence", "Check"),
+    OutputColumn("outcome", "Result", width=11),
+    OutputColumn("seen", "What was seen"),
 )
 
 
-def checks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def parse_checks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Names of checks, which are those of functions in the suite's files."""
     for value in values:
         area, _, check = value.partition("[")[0].partition(".")
@@ -51,7 +59,7 @@ def checks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--impl", metavar="NAME", is_eager=True, help="Alias (iceberg, dir, …) or full class path.")
 @with_properties
 @click.option(
-    "--parent", metavar="ID", default="", callback=levels, help="Where to work: a.b or a.`b.c`; else the root."
+    "--parent", metavar="ID", default="", callback=parse_id, help="Where to work: a.b or a.`b.c`; else the root."
 )
 @click.option("--root", "--location", metavar="FOLDER", help="Where tables may lie; default: a temporary folder.")
 @click.option("--entries", type=click.IntRange(6), help=f"Length of a long list; default {SMALL}, {LARGE} with --full.")
@@ -65,7 +73,11 @@ def checks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help=f"Only this one; may be repeated: {', '.join(AREAS)}.",
 )
 @click.option(
-    "--known", metavar="CHECK", multiple=True, callback=checks, help="A check known to fail: reported, not counted."
+    "--known",
+    metavar="CHECK",
+    multiple=True,
+    callback=parse_checks,
+    help="A check known to fail: reported, not counted.",
 )
 @click.pass_context
 def conformance(
@@ -84,32 +96,40 @@ def conformance(
     Any will do. The suite makes namespaces and tables with names of its own below --parent, and removes them again. It
     exits with 1 if something does not hold.
     """
-    app: App = ctx.obj
+    app: CliContext = ctx.obj
     size = entries or (LARGE if full else SMALL)
-    found = added(checked(ctx, impl), properties)
-    target = replace(found, parent=parent or found.parent, root=root, entries=size, known=frozenset(known), areas=areas)
-    with app.output.progress(f"checking {target.impl}") as progress, terminable():
+    selected = override_properties(resolve_target(ctx, impl), properties)
+    target = replace(
+        selected, parent=parent or selected.parent, root=root, entries=size, known=frozenset(known), areas=areas
+    )
+    with app.output.progress(f"checking {target.impl}") as progress, interrupt_on_sigterm():
         connect(target)
-        report = run(target, lambda result: progress.say(result.check))
-    show(app, report)
+        report = run_suite(target, lambda result: progress.say(result.check))
+    show_report(app, report)
     ctx.exit(INTERRUPTED if report.interrupted else OK if report.ok else FAILED)
 
 
-def checked(ctx: click.Context, impl: str | None) -> Target:
+def resolve_target(ctx: click.Context, impl: str | None) -> ConformanceTarget:
     """The implementation to check, and the properties that its name stands for.
 
     Raises:
         UsageError: none is named, or twice.
     """
-    from lancehouse.conformance.target import Target
+    from lancehouse.conformance.target import ConformanceTarget
 
-    found = Target(impl) if impl and not ctx.obj.catalog else chosen(ctx) if impl else named(ctx)
-    if found is None or not (impl or ctx.obj.catalog):  # nobody wants its `default` written to unasked
+    target = (
+        ConformanceTarget(impl)
+        if impl and not ctx.obj.catalog
+        else get_catalog(ctx)
+        if impl
+        else find_named_catalog(ctx)
+    )
+    if target is None or not (impl or ctx.obj.catalog):  # nobody wants its `default` written to unasked
         raise click.UsageError("give --impl with its --property options, or --catalog", ctx)
-    return found
+    return target
 
 
-def run(target: Target, on_result: Callable[[Result], None]) -> Report:
+def run_suite(target: ConformanceTarget, on_result: Callable[[CheckResult], None]) -> ConformanceReport:
     """Run the suite; pytest, which drives it, comes with an extra."""
     os.environ.setdefault("LANCE_LOG", "error")  # pylance warns on stderr of what the checks provoke
     try:
@@ -121,11 +141,11 @@ def run(target: Target, on_result: Callable[[Result], None]) -> Report:
     return runner.run(target, on_result)
 
 
-def show(app: App, report: Report) -> None:
+def show_report(app: CliContext, report: ConformanceReport) -> None:
     """Hand the results over."""
-    counts = report.counts()
+    counts = report.count_by_outcome()
     where = ".".join(report.parent) or "the root"
-    words = ", ".join(f"{count} {word(outcome, count)}" for outcome, count in counts.items() if count)
+    words = ", ".join(f"{count} {format_outcome(outcome, count)}" for outcome, count in counts.items() if count)
     summary = {
         "implementation": report.impl,
         "parent": list(report.parent),
@@ -133,23 +153,23 @@ def show(app: App, report: Report) -> None:
         "interrupted": report.interrupted,
         "counts": counts,
     }
-    app.output.table(COLUMNS, report.rows(), summary, f"{report.impl} in {where}: {words}")
+    app.output.table(COLUMNS, report.to_rows(), summary, f"{report.impl} in {where}: {words}")
     for trouble in report.trouble:
         app.output.error(trouble)
     if report.interrupted:
         app.output.error("interrupted; what the suite had made is removed")
 
 
-def word(outcome: str, count: int) -> str:
+def format_outcome(outcome: str, count: int) -> str:
     """The outcome, as it is said of that many."""
-    from lancehouse.conformance.results import Outcome
+    from lancehouse.conformance.results import CheckOutcome
 
-    plural = {Outcome.HOLDS.value: "hold", Outcome.FAILS.value: "fail"}
+    plural = {CheckOutcome.HOLDS.value: "hold", CheckOutcome.FAILS.value: "fail"}
     return plural.get(outcome, outcome) if count != 1 else outcome
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """A polite kill is an interrupt: the suite removes what it made."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -9,30 +9,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import name
-from lancehouse.cli.local import session, told, with_cores
-from lancehouse.cli.output import FAILED, Column
-from lancehouse.cli.pairs import side, with_namespace, with_side
-from lancehouse.cli.words import counted, hidden, size, some
+from lancehouse.cli.catalogs import parse_required_name
+from lancehouse.cli.local import progress_callback, session, with_cores
+from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.pairs import open_side, with_namespace, with_side
+from lancehouse.cli.words import format_count, format_names, format_size, redact_properties
 
 if TYPE_CHECKING:
-    from lancehouse.care.copying import Copier, Step
-    from lancehouse.cli.main import App
+    from lancehouse.care.copying import Copier, CopyStep
+    from lancehouse.cli.main import CliContext
 
 FAIL, SKIP, REPLACE = "fail", "skip", "replace"
-STEPS = (Column("table", "Table"), Column("action", "Action"), Column("words", "What"))
+STEPS = (OutputColumn("table", "Table"), OutputColumn("action", "Action"), OutputColumn("words", "What"))
 
 
-def ids(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def parse_ids(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Ids as people write them, taken apart."""
-    return tuple(name(ctx, param, value) for value in values)
+    return tuple(parse_required_name(ctx, param, value) for value in values)
 
 
 @click.command()
 @with_side("source", "FROM")
 @with_side("target", "TO")
 @with_namespace
-@click.option("--table", "tables", metavar="ID", multiple=True, callback=ids, help="Only this one; may be repeated.")
+@click.option(
+    "--table", "tables", metavar="ID", multiple=True, callback=parse_ids, help="Only this one; may be repeated."
+)
 @click.option("--data", is_flag=True, help="Copy the data too, on Spark; else TO names the same places.")
 @click.option("--root", metavar="PLACE", help="With --data: where the copies go; default: where TO puts tables.")
 @click.option(
@@ -66,46 +68,48 @@ def copy(
     branch are kept; other branches stay behind, and are named.
     """
     from lancehouse.care.copying import Copier
-    from lancehouse.care.sides import chosen
+    from lancehouse.care.sides import select_tables
 
-    app: App = ctx.obj
+    app: CliContext = ctx.obj
     if tables and namespace:
         raise click.UsageError("give --table or --namespace, not both")
     if root and not data:
         raise click.UsageError("--root goes with --data: without it, the data stays where it is")
-    copier = Copier(side(app, source), side(app, target), data, root, replaces=on_conflict == REPLACE)
+    copier = Copier(open_side(app, source), open_side(app, target), data, root, replaces=on_conflict == REPLACE)
     with app.output.progress("planning") as progress:
-        steps = copier.plan(chosen(copier.source, namespace, tables), progress.count)
+        steps = copier.plan(select_tables(copier.source, namespace, tables), progress.count)
     fails = [step for step in steps if step.action == "fails"]
     conflicts = [step for step in steps if step.action == "conflict"] if on_conflict == FAIL else []
     if dry_run or (on_conflict == FAIL and (conflicts or fails)):
-        show(app, steps, source, target, dry_run=True)
-        _end(ctx, app, conflicts, fails, dry_run=dry_run)
+        show_steps(app, steps, source, target, dry_run=True)
+        _exit_on_conflicts(ctx, app, conflicts, fails, dry_run=dry_run)
         return
     if replaced := [step.name for step in steps if step.replaces]:
-        confirm(app, f"Take {some(replaced)} out of {target}? Their data stays.", yes=yes)
-    done = _done(app, copier, steps, cores)
-    show(app, done, source, target, dry_run=False)
-    if any(step.action == "fails" for step in done):
+        confirm(app, f"Take {format_names(replaced)} out of {target}? Their data stays.", yes=yes)
+    results = _execute(app, copier, steps, cores)
+    show_steps(app, results, source, target, dry_run=False)
+    if any(step.action == "fails" for step in results):
         ctx.exit(FAILED)
 
 
-def _end(ctx: click.Context, app: App, conflicts: Sequence[Step], fails: Sequence[Step], *, dry_run: bool) -> None:
+def _exit_on_conflicts(
+    ctx: click.Context, app: CliContext, conflicts: Sequence[CopyStep], fails: Sequence[CopyStep], *, dry_run: bool
+) -> None:
     if not conflicts and not fails:
         return
     if not dry_run:
-        failures = f"{counted(len(fails), 'table')} that cannot be copied" if fails else ""
-        said = ", ".join(filter(None, (counted(len(conflicts), "conflict") if conflicts else "", failures)))
+        failures = f"{format_count(len(fails), 'table')} that cannot be copied" if fails else ""
+        counts = ", ".join(filter(None, (format_count(len(conflicts), "conflict") if conflicts else "", failures)))
         hints = ["--on-conflict skip leaves them out; --on-conflict replace takes the entries in TO away"]
-        names = some([step.name for step in (*conflicts, *fails)])
+        names = format_names([step.name for step in (*conflicts, *fails)])
         app.output.error(
-            f"nothing was done: {said}: {names}",
+            f"nothing was done: {counts}: {names}",
             hints if conflicts else ["--on-conflict skip copies the others; it exits with 1 then"],
         )
     ctx.exit(FAILED)
 
 
-def _done(app: App, copier: Copier, steps: Sequence[Step], cores: int | None) -> list[Step]:
+def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: int | None) -> list[CopyStep]:
     """Carry out a plan; Spark is started only where there is something for it to do."""
     needs_spark = any(step.action == "copy" for step in steps)
     with app.output.progress("copying") as progress:
@@ -115,42 +119,43 @@ def _done(app: App, copier: Copier, steps: Sequence[Step], cores: int | None) ->
             if spark is None:
                 return copier.execute(steps, None, progress.count)
             from lancehouse.spark import copying
-            from lancehouse.spark.address import Catalog
-            from lancehouse.spark.watching import watch
+            from lancehouse.spark.address import Connection
+            from lancehouse.spark.watching import watch_tasks
 
             here, there = (
-                Catalog.of(each.catalog.target.impl, each.catalog.target.properties)  # type: ignore[attr-defined]
+                Connection.from_properties(each.catalog.target.impl, each.catalog.target.properties)  # type: ignore[attr-defined]
                 for each in (copier.source, copier.target)
             )
             progress.say("")
-            with watch(spark, told(progress)):
+            with watch_tasks(spark, progress_callback(progress)):
                 return copier.execute(
-                    steps, lambda table, copied: copying.copy(spark, here.table(table), there.table(copied))
+                    steps,
+                    lambda table, copied: copying.copy(spark, here.table_address(table), there.table_address(copied)),
                 )
 
 
-def show(app: App, steps: Sequence[Step], source: str, target: str, *, dry_run: bool) -> None:
+def show_steps(app: CliContext, steps: Sequence[CopyStep], source: str, target: str, *, dry_run: bool) -> None:
     """Hand over a plan, or what came of it."""
-    rows = [_row(step) for step in steps]
+    rows = [_step_row(step) for step in steps]
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["action"]] = counts.get(row["action"], 0) + 1
-    said = ", ".join(f"{count} {action}" for action, count in sorted(counts.items())) or "no tables"
+    count_words = ", ".join(f"{count} {action}" for action, count in sorted(counts.items())) or "no tables"
     summary = {"from": source, "to": target, "dry_run": dry_run, "counts": counts}
-    words = f"{source} to {target}{' (nothing was done)' * dry_run}: {said}"
-    app.output.table(STEPS, rows, summary, f"{words}{_left(steps, source)}", name="tables")
+    words = f"{source} to {target}{' (nothing was done)' * dry_run}: {count_words}"
+    app.output.table(STEPS, rows, summary, f"{words}{_format_branches_left(steps, source)}", name="tables")
 
 
-def _left(steps: Sequence[Step], source: str) -> str:
+def _format_branches_left(steps: Sequence[CopyStep], source: str) -> str:
     """A sentence about what is not copied, so that nobody removes the only one."""
     names = [f"{step.name} ({', '.join(step.branches)})" for step in steps if step.branches]
     if not names:
         return ""
-    return f"\nOnly the main branch is copied. These branches are in {source} alone: {some(names)}"
+    return f"\nOnly the main branch is copied. These branches are in {source} alone: {format_names(names)}"
 
 
-def _row(step: Step) -> dict[str, Any]:
-    amount = f"{counted(step.files, 'file')}, {size(step.bytes)}" if step.files else ""
+def _step_row(step: CopyStep) -> dict[str, Any]:
+    amount = f"{format_count(step.files, 'file')}, {format_size(step.bytes)}" if step.files else ""
     words = "; ".join(filter(None, (step.why, amount, step.target if step.action != "conflict" else "")))
     return {
         "table": step.name,
@@ -164,5 +169,5 @@ def _row(step: Step) -> dict[str, Any]:
         "version": step.version,
         "branches_left": list(step.branches),
         "tags_left": list(step.tags),
-        "properties": hidden(step.properties),
+        "properties": redact_properties(step.properties),
     }

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.lazy import Group
+from lancehouse.cli.lazy import LazyGroup
 from lancehouse.cli.output import FAILED
 
 if TYPE_CHECKING:
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
     from lancehouse.store.database import Database
 
 with_db = click.option(
@@ -22,7 +22,7 @@ with_db = click.option(
 
 
 @contextmanager
-def opened(url: str | None) -> Iterator[Database]:
+def open_database(url: str | None) -> Iterator[Database]:
     """A database, whatever its schema; what opens it comes with an extra."""
     try:
         from lancehouse.store.database import Database
@@ -39,7 +39,7 @@ def opened(url: str | None) -> Iterator[Database]:
         database.close()
 
 
-@click.group(cls=Group)
+@click.group(cls=LazyGroup)
 def db() -> None:
     """Look after the database of the catalog server."""
 
@@ -47,12 +47,12 @@ def db() -> None:
 @db.command()
 @with_db
 @click.pass_obj
-def upgrade(app: App, url: str | None) -> None:
+def upgrade(app: CliContext, url: str | None) -> None:
     """Make the database's schema, or bring it up to date.
 
     Stop the servers that run an older lancehouse, and make a backup, before.
     """
-    with opened(url) as database:
+    with open_database(url) as database:
         from lancehouse.store import migrate
 
         before, after = migrate.upgrade(database)
@@ -63,12 +63,12 @@ def upgrade(app: App, url: str | None) -> None:
 @with_db
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
 @click.pass_obj
-def backup(app: App, url: str | None, target: Path) -> None:
+def backup(app: CliContext, url: str | None, target: Path) -> None:
     """Copy the database to the new file TARGET, while servers run on it.
 
     Of SQLite the copy is a database again. Of Postgres it is an archive for pg_restore.
     """
-    with opened(url) as database, app.output.progress(f"copying {database.name}"):
+    with open_database(url) as database, app.output.progress(f"copying {database.name}"):
         from lancehouse.store.backup import backup as copy
 
         copy(database, target)
@@ -80,12 +80,12 @@ def backup(app: App, url: str | None, target: Path) -> None:
 @click.pass_context
 def status(ctx: click.Context, url: str | None) -> None:
     """Show the database's schema; it exits with 1 unless a server could start on it."""
-    app: App = ctx.obj
-    with opened(url) as database:
+    app: CliContext = ctx.obj
+    with open_database(url) as database:
         from lancehouse.store import migrate
 
-        there = migrate.found(database)
-        state = migrate.state_of(there)
-        app.output.record("", {"database": database.name, "schema": there or "none", "state": state.value})
-    if state is not migrate.State.CURRENT:
+        schema = migrate.read_schema_version(database)
+        state = migrate.schema_state(schema)
+        app.output.record("", {"database": database.name, "schema": schema or "none", "state": state.value})
+    if state is not migrate.SchemaState.CURRENT:
         ctx.exit(FAILED)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.output import FAILED, Column
-from lancehouse.cli.pairs import side, with_namespace, with_side
-from lancehouse.cli.words import counted, hidden
+from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.pairs import open_side, with_namespace, with_side
+from lancehouse.cli.words import format_count, redact_properties
 
 if TYPE_CHECKING:
     from lancehouse.care.diffs import Difference
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
 FIELDS = ("location", "version", "rows", "schema", "properties")
 """What is compared."""
@@ -34,20 +34,21 @@ def diff(ctx: click.Context, first: str, second: str, namespace: tuple[str, ...]
     """
     from lancehouse.care.diffs import compare
 
-    app: App = ctx.obj
-    one, other = side(app, first), side(app, second)
+    app: CliContext = ctx.obj
+    one, other = open_side(app, first), open_side(app, second)
     with app.output.progress(f"comparing {first} and {second}") as progress:
-        found = compare(one, other, namespace, ignored, progress.count)
-    rows = [_row(each, first, second) for each in found.different]
-    columns = (Column("table", "Table"), Column("result", "Where"), Column("words", "What differs"))
+        comparison = compare(one, other, namespace, ignored, progress.count)
+    rows = [_difference_row(difference, first, second) for difference in comparison.different]
+    columns = (OutputColumn("table", "Table"), OutputColumn("result", "Where"), OutputColumn("words", "What differs"))
     counts = {
-        "same": found.same,
-        "only_in_a": sum(not each.is_in_second for each in found.different),
-        "only_in_b": sum(not each.is_in_first for each in found.different),
-        "different": sum(each.is_in_first and each.is_in_second for each in found.different),
+        "same": comparison.same,
+        "only_in_a": sum(not difference.is_in_second for difference in comparison.different),
+        "only_in_b": sum(not difference.is_in_first for difference in comparison.different),
+        "different": sum(difference.is_in_first and difference.is_in_second for difference in comparison.different),
     }
     words = (
-        f"{counted(counts['same'], 'table')} the same, {counts['different']} different, {counts['only_in_a']} only in "
+        f"{format_count(counts['same'], 'table')} the same, {counts['different']} different, "
+        f"{counts['only_in_a']} only in "
         f"{first}, {counts['only_in_b']} only in {second}"
     )
     app.output.table(columns, rows, {"a": first, "b": second, "counts": counts}, words, name="tables")
@@ -55,18 +56,22 @@ def diff(ctx: click.Context, first: str, second: str, namespace: tuple[str, ...]
         ctx.exit(FAILED)
 
 
-def _row(found: Difference, first: str, second: str) -> dict[str, Any]:
-    where = "both" if found.is_in_first and found.is_in_second else f"only in {first if found.is_in_first else second}"
-    fields = {name: [_hidden(name, value) for value in values] for name, values in found.fields.items()}
-    words = [f"{name}: {_said(one)} / {_said(other)}" for name, (one, other) in fields.items()]
-    return {"table": found.table, "result": where, "words": "; ".join(words), "fields": fields}
+def _difference_row(difference: Difference, first: str, second: str) -> dict[str, Any]:
+    where = (
+        "both"
+        if difference.is_in_first and difference.is_in_second
+        else f"only in {first if difference.is_in_first else second}"
+    )
+    fields = {name: [_redact_value(name, value) for value in values] for name, values in difference.fields.items()}
+    words = [f"{name}: {_format_value(one)} / {_format_value(other)}" for name, (one, other) in fields.items()]
+    return {"table": difference.table, "result": where, "words": "; ".join(words), "fields": fields}
 
 
-def _hidden(name: str, value: Any) -> Any:
-    return hidden(value) if name == "properties" and value is not None else value
+def _redact_value(name: str, value: Any) -> Any:
+    return redact_properties(value) if name == "properties" and value is not None else value
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {each}" for key, each in value.items()) or "none"
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
     return "none" if value is None else str(value)

@@ -12,44 +12,44 @@ import click
 
 from lancehouse.cli.asking import confirm, with_yes
 from lancehouse.cli.catalogs import with_client
-from lancehouse.cli.local import age
-from lancehouse.cli.namespace import below
-from lancehouse.cli.output import FAILED, Column
-from lancehouse.cli.words import counted
+from lancehouse.cli.local import parse_age
+from lancehouse.cli.namespace import parse_namespace
+from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.words import format_count
 
 if TYPE_CHECKING:
-    from lancehouse.care.findings import Finding, Report
+    from lancehouse.care.findings import DoctorReport, Finding
     from lancehouse.cli.client import Client
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
 FINDINGS = (
-    Column("number", "#", is_number=True),
-    Column("severity", "Severity"),
-    Column("about", "Table or place"),
-    Column("words", "What is wrong"),
+    OutputColumn("number", "#", is_number=True),
+    OutputColumn("severity", "Severity"),
+    OutputColumn("about", "Table or place"),
+    OutputColumn("words", "What is wrong"),
 )
 
 
-def least(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
     """An age at which no writer is still at it."""
     from lancehouse.lake.orphans import LEAST_AGE
 
-    wanted = age(ctx, param, value)
-    if wanted < LEAST_AGE:
+    min_age = parse_age(ctx, param, value)
+    if min_age < LEAST_AGE:
         raise click.BadParameter("a writer may need an hour to commit: give 1h or more", ctx, param)
-    return wanted
+    return min_age
 
 
 @click.command()
-@click.argument("table", metavar="[ID]", required=False, default="", callback=below)
-@click.option("--namespace", metavar="NS", default="", callback=below, help="All tables there and below.")
+@click.argument("table", metavar="[ID]", required=False, default="", callback=parse_namespace)
+@click.option("--namespace", metavar="NS", default="", callback=parse_namespace, help="All tables there and below.")
 @click.option("--root", "roots", metavar="PLACE", multiple=True, help="Look here too for datasets without an entry.")
 @click.option(
     "--older-than",
     metavar="AGE",
     default="7d",
     show_default=True,
-    callback=least,
+    callback=parse_min_age,
     help="Staged manifests, and files that no version names, whose writers have surely died.",
 )
 @click.option("--skip-files", is_flag=True, help="Do not list the files of every table: faster where there are many.")
@@ -76,23 +76,23 @@ def doctor(
     """
     from lancehouse.care.doctor import Doctor
 
-    app: App = ctx.obj
+    app: CliContext = ctx.obj
     is_table = table != client.target.parent
     if is_table and (roots or namespace != client.target.parent):
         raise click.UsageError("give the ID of a table, or --namespace NS, or neither; --root goes with the last two")
     with app.output.progress("checking") as progress:
         visit = Doctor(client, roots, older_than, not skip_files, progress.count)
-        with _explained(client, table if is_table else namespace, is_table=is_table):
-            report = visit.table(table) if is_table else visit.namespace(namespace)
-    if fix and report.mendable:
-        report = _mended(app, client, report, yes=yes)
-    show(app, report)
-    if report.needs_care:
+        with _explain_short_ids(client, table if is_table else namespace, is_table=is_table):
+            report = visit.examine_table(table) if is_table else visit.examine_namespace(namespace)
+    if fix and report.fixable:
+        report = _confirm_and_repair(app, client, report, yes=yes)
+    show_report(app, report)
+    if report.needs_action:
         ctx.exit(FAILED)
 
 
 @contextmanager
-def _explained(client: Client, id: tuple[str, ...], *, is_table: bool) -> Iterator[None]:
+def _explain_short_ids(client: Client, id: tuple[str, ...], *, is_table: bool) -> Iterator[None]:
     """What to type where an id has too few levels."""
     from lance_namespace.errors import InvalidInputError
 
@@ -100,55 +100,57 @@ def _explained(client: Client, id: tuple[str, ...], *, is_table: bool) -> Iterat
         yield
     except InvalidInputError as error:
         if "id is [warehouse or catalog" in str(error):
-            words = ["--namespace", client.shown(id)] if is_table else ["--namespace", "WAREHOUSE"]
+            words = ["--namespace", client.format_id(id)] if is_table else ["--namespace", "WAREHOUSE"]
             what = "a namespace with all its tables" if is_table else "one warehouse: this catalog does not list them"
             error.add_note(f"`{client.shell.command('doctor', *words)}` checks {what}")
         raise
 
 
-def _mended(app: App, client: Client, report: Report, *, yes: bool) -> Report:
-    from lancehouse.care.doctor import mended
+def _confirm_and_repair(app: CliContext, client: Client, report: DoctorReport, *, yes: bool) -> DoctorReport:
+    from lancehouse.care.doctor import fix_all
 
-    doomed = "\n".join(f"  {each.about}: {each.what}" for each in report.mendable)
-    confirm(app, f"{doomed}\nMend {counted(len(report.mendable), 'finding')}?", yes=yes)
+    listing = "\n".join(f"  {finding.about}: {finding.what}" for finding in report.fixable)
+    confirm(app, f"{listing}\nMend {format_count(len(report.fixable), 'finding')}?", yes=yes)
     with app.output.progress("mending") as progress:
-        return replace(report, findings=mended(report.findings, client, progress.count))
+        return replace(report, findings=fix_all(report.findings, client, progress.count))
 
 
-def show(app: App, report: Report) -> None:
+def show_report(app: CliContext, report: DoctorReport) -> None:
     """Hand over what was found."""
-    rows = [_row(number, each) for number, each in enumerate(report.findings, 1)]
-    counts = _counts(report.findings)
-    said = ", ".join(counted(count, severity) for severity, count in counts.items() if count) or "all is well"
-    fixed = sum(each.is_fixed for each in report.findings)
-    words = f"{counted(report.tables, 'table')}: {said}{f', {fixed} of them mended' if fixed else ''}"
+    rows = [_finding_row(number, finding) for number, finding in enumerate(report.findings, 1)]
+    counts = _count_by_severity(report.findings)
+    count_words = (
+        ", ".join(format_count(count, severity) for severity, count in counts.items() if count) or "all is well"
+    )
+    fixed = sum(finding.is_fixed for finding in report.findings)
+    words = f"{format_count(report.tables, 'table')}: {count_words}{f', {fixed} of them mended' if fixed else ''}"
     next_ones = [f"{row['number']}  {row['command']}" for row in rows if row["command"] and not row["fixed"]]
     typed = "\n".join(["", "What to type:", *next_ones]) if next_ones else ""
     summary = {"tables": report.tables, "counts": counts, "fixed": fixed}
     app.output.table(FINDINGS, rows, summary, f"{words}{typed}", name="findings")
 
 
-def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+def _count_by_severity(findings: Sequence[Finding]) -> dict[str, int]:
     from lancehouse.care.findings import Severity
 
-    return {str(each): sum(found.severity is each for found in findings) for each in Severity}
+    return {str(severity): sum(finding.severity is severity for finding in findings) for severity in Severity}
 
 
-def _row(number: int, found: Finding) -> dict[str, Any]:
-    words = found.what
-    if found.is_fixed:
+def _finding_row(number: int, finding: Finding) -> dict[str, Any]:
+    words = finding.what
+    if finding.is_fixed:
         words = f"mended: {words}"
-    elif found.failure:
-        words = f"{words}; not mended: {found.failure}"
+    elif finding.failure:
+        words = f"{words}; not mended: {finding.failure}"
     return {
         "number": number,
-        "severity": str(found.severity),
-        "kind": str(found.kind),
-        "about": found.about,
-        "what": found.what,
+        "severity": str(finding.severity),
+        "kind": str(finding.kind),
+        "about": finding.about,
+        "what": finding.what,
         "words": words,
-        "command": found.command,
-        "can_fix": found.mend is not None,
-        "fixed": found.is_fixed,
-        **({"failure": found.failure} if found.failure else {}),
+        "command": finding.command,
+        "can_fix": finding.fix is not None,
+        "fixed": finding.is_fixed,
+        **({"failure": finding.failure} if finding.failure else {}),
     }

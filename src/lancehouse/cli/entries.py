@@ -11,60 +11,64 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import chosen, name, with_client, with_set, with_table
-from lancehouse.cli.moments import Moment, with_moment
-from lancehouse.cli.namespace import with_below, with_recursive
-from lancehouse.cli.output import Column
+from lancehouse.cli.catalogs import get_catalog, parse_required_name, with_client, with_set, with_table
+from lancehouse.cli.moments import VersionOptions, with_version_options
+from lancehouse.cli.namespace import with_optional_namespace, with_recursive
+from lancehouse.cli.output import OutputColumn
 from lancehouse.cli.rows import COUNT
-from lancehouse.cli.words import counted, hidden, moment, size
+from lancehouse.cli.words import format_count, format_size, format_time, redact_properties
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
 Levels = tuple[str, ...]
 
-TABLES = (Column("table", "Table"),)
+TABLES = (OutputColumn("table", "Table"),)
 VERSIONS = (
-    Column("version", "Version", is_number=True),
-    Column("at", "When"),
-    Column("operation", "By"),
-    Column("rows", "Rows", is_number=True),
-    Column("files", "Files", is_number=True),
-    Column("size", "Size", is_number=True),
-    Column("tags", "Tags"),
+    OutputColumn("version", "Version", is_number=True),
+    OutputColumn("at", "When"),
+    OutputColumn("operation", "By"),
+    OutputColumn("rows", "Rows", is_number=True),
+    OutputColumn("files", "Files", is_number=True),
+    OutputColumn("size", "Size", is_number=True),
+    OutputColumn("tags", "Tags"),
 )
-COLUMNS = (Column("name", "Column"), Column("type", "Type"), Column("null", "Null"))
+COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputColumn("null", "Null"))
 
 
 @click.command("list")
-@with_below
+@with_optional_namespace
 @with_recursive
 @with_client
 @click.pass_obj
-def list_tables(app: App, namespace: Levels, recursive: bool, client: Client) -> None:
+def list_tables(app: CliContext, namespace: Levels, recursive: bool, client: Client) -> None:
     """Show the tables of a namespace.
 
     Without ID, those of the whole catalog.
     """
     from lance_namespace.errors import InvalidInputError
 
-    from lancehouse.trees import all_tables
+    from lancehouse.trees import walk_tables
 
-    shown = client.shown(namespace)
-    recursive = recursive or not shown
+    namespace_text = client.format_id(namespace)
+    recursive = recursive or not namespace_text
     with app.output.progress("listing tables"):
         try:
-            found = list(all_tables(client, namespace)) if recursive else client.tables(namespace)
+            tables = list(walk_tables(client, namespace)) if recursive else client.tables(namespace)
         except InvalidInputError as error:
             if not recursive and namespace:
-                command = client.shell.command("table", "list", shown, "--recursive")
+                command = client.shell.command("table", "list", namespace_text, "--recursive")
                 error.add_note(f"`{command}` lists those of all namespaces below it")
             raise
-    rows = [{"table": client.shown(each), "id": list(each)} for each in found]
+    rows = [{"table": client.format_id(table), "id": list(table)} for table in tables]
     summary = {"namespace": list(namespace), "count": len(rows)}
     app.output.table(
-        TABLES, rows, summary, f"{counted(len(rows), 'table')}{f' in {shown}' * bool(shown)}", name="tables"
+        TABLES,
+        rows,
+        summary,
+        f"{format_count(len(rows), 'table')}{f' in {namespace_text}' * bool(namespace_text)}",
+        name="tables",
     )
 
 
@@ -72,7 +76,7 @@ def list_tables(app: App, namespace: Levels, recursive: bool, client: Client) ->
 @with_table
 @with_client
 @click.pass_obj
-def describe(app: App, table: Levels, client: Client) -> None:
+def describe(app: CliContext, table: Levels, client: Client) -> None:
     """Show what is known of the table ID.
 
     Where it lies, its current version, and how much is in it; properties without their secrets.
@@ -83,49 +87,49 @@ def describe(app: App, table: Levels, client: Client) -> None:
 
     entry = client.call("describe_table", table)
     fields: dict[str, Any] = {
-        "table": client.shown(table),
+        "table": client.format_id(table),
         "location": entry.location,
         MANAGED_BY: IMPL if entry.managed_versioning else STORAGE,
     }
     try:
-        fields |= _inside(client, table)
+        fields |= _dataset_details(client, table)
     except TableNotFoundError:
         fields["version"] = None  # it is declared, and has no data yet
-    app.output.record("", {**fields, "properties": hidden(entry.properties)})
+    app.output.record("", {**fields, "properties": redact_properties(entry.properties)})
 
 
-def _inside(client: Client, table: Levels) -> dict[str, Any]:
-    from lancehouse.lake.versions import millis
+def _dataset_details(client: Client, table: Levels) -> dict[str, Any]:
+    from lancehouse.lake.versions import to_millis
 
-    with client.opened(table) as (_, dataset):
+    with client.open_table(table) as (_, dataset):
         now, stats, names = dataset.get_version(), dataset.stats.dataset_stats(), dataset.schema.names
     indices = client.call("list_table_indices", table).indexes
     return {
         "version": now["version"],
-        "changed": moment(millis(now["timestamp"])),
+        "changed": format_time(to_millis(now["timestamp"])),
         "rows": int(now["metadata"].get("total_rows", 0)),
         "deleted_rows": stats["num_deleted_rows"],
         "fragments": stats["num_fragments"],
         "bytes": int(now["metadata"].get("total_files_size", 0)),
         "columns": names,
-        "indices": sorted({f"{each.index_name} ({', '.join(each.columns)})" for each in indices}),
+        "indices": sorted({f"{index.index_name} ({', '.join(index.columns)})" for index in indices}),
     }
 
 
 @click.command()
 @with_table
-@with_moment
+@with_version_options
 @with_client
 @click.pass_obj
-def schema(app: App, table: Levels, at: Moment, client: Client) -> None:
+def schema(app: CliContext, table: Levels, at: VersionOptions, client: Client) -> None:
     """Show the columns of the table ID."""
-    from lancehouse.schema.shown import field_json
+    from lancehouse.schema.shown import field_to_json
 
-    with client.opened(table, **at.arguments) as (_, dataset):
-        columns, version = list(map(field_json, dataset.schema)), dataset.version
+    with client.open_table(table, **at.arguments) as (_, dataset):
+        columns, version = list(map(field_to_json, dataset.schema)), dataset.version
     rows = [{**column, "null": "yes" if column["nullable"] else "no"} for column in columns]
-    summary = {"table": client.shown(table), "version": version}
-    words = f"{client.shown(table)}, version {version}: {counted(len(rows), 'column')}"
+    summary = {"table": client.format_id(table), "version": version}
+    words = f"{client.format_id(table)}, version {version}: {format_count(len(rows), 'column')}"
     app.output.table(COLUMNS, rows, summary, words, name="columns")
 
 
@@ -134,28 +138,28 @@ def schema(app: App, table: Levels, at: Moment, client: Client) -> None:
 @click.option("--limit", type=COUNT, metavar="N", help="Only so many, the latest.")
 @with_client
 @click.pass_obj
-def history(app: App, table: Levels, limit: int | None, client: Client) -> None:
+def history(app: CliContext, table: Levels, limit: int | None, client: Client) -> None:
     """Show the versions of the table ID, the latest first."""
     with app.output.progress("reading versions"):
-        rows = list(islice(_versions(client, table, limit), limit))
-    words = f"{client.shown(table)}: {'the latest ' * (len(rows) == limit)}{counted(len(rows), 'version')}"
-    app.output.table(VERSIONS, rows, {"table": client.shown(table), "count": len(rows)}, words, name="versions")
+        rows = list(islice(_version_rows(client, table, limit), limit))
+    words = f"{client.format_id(table)}: {'the latest ' * (len(rows) == limit)}{format_count(len(rows), 'version')}"
+    app.output.table(VERSIONS, rows, {"table": client.format_id(table), "count": len(rows)}, words, name="versions")
 
 
-def _versions(client: Client, table: Levels, limit: int | None) -> Iterator[dict[str, Any]]:
+def _version_rows(client: Client, table: Levels, limit: int | None) -> Iterator[dict[str, Any]]:
     from lancehouse.lake import timeline
     from lancehouse.lake.dataset import TableRef
 
-    named = TableRef.of(client.namespace, table)
-    with client.explained(table):
+    ref = TableRef.in_namespace(client.namespace, table)
+    with client.translate_errors(table):
         tags: dict[int, list[str]] = {}
-        for tag, (branch, version) in timeline.refs(named).tags.items():
+        for tag, (branch, version) in timeline.read_refs(ref).tags.items():
             if branch is None:
                 tags.setdefault(version, []).append(tag)
         for numbers in client.versions(table, limit):
-            for made in timeline.read(named, numbers):
-                at, names = moment(made.timestamp_ms), tags.get(made.version, [])
-                yield {**asdict(made), "at": at, "size": size(made.bytes), "tags": names}
+            for entry in timeline.read_versions(ref, numbers):
+                at, names = format_time(entry.timestamp_ms), tags.get(entry.version, [])
+                yield {**asdict(entry), "at": at, "size": format_size(entry.bytes), "tags": names}
 
 
 @click.command()
@@ -165,7 +169,9 @@ def _versions(client: Client, table: Levels, limit: int | None) -> Iterator[dict
 @with_set("table")
 @with_client
 @click.pass_obj
-def register(app: App, table: Levels, location: str, overwrite: bool, stored: dict[str, str], client: Client) -> None:
+def register(
+    app: CliContext, table: Levels, location: str, overwrite: bool, stored: dict[str, str], client: Client
+) -> None:
     """Bring the Lance dataset at LOCATION into the catalog.
 
     LOCATION is a folder or a URL (s3://, gs://, az://) that the catalog's readers can reach too. No data is moved.
@@ -174,11 +180,11 @@ def register(app: App, table: Levels, location: str, overwrite: bool, stored: di
 
     mode = "Overwrite" if overwrite else "Create"
     try:
-        made = client.call("register_table", table, location=location, mode=mode, properties=stored or None)
+        response = client.call("register_table", table, location=location, mode=mode, properties=stored or None)
     except TableAlreadyExistsError as error:
         error.add_note("--overwrite puts this one in its place; the data of the other stays")
         raise
-    app.output.record("", {"table": client.shown(table), "location": made.location or location})
+    app.output.record("", {"table": client.format_id(table), "location": response.location or location})
 
 
 @click.command()
@@ -186,13 +192,13 @@ def register(app: App, table: Levels, location: str, overwrite: bool, stored: di
 @with_yes
 @with_client
 @click.pass_obj
-def deregister(app: App, table: Levels, yes: bool, client: Client) -> None:
+def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
     """Take the table ID out of the catalog; its data stays."""
-    shown, where = client.shown(table), _location(client, table)
-    confirm(app, f"Take the table {shown} out of the catalog? Its data at {where} stays.", yes=yes)
-    with _as_it_was_described(client):
-        gone = client.call("deregister_table", table)
-    app.output.record("", {"deregistered": shown, "location": gone.location or where})
+    table_text, where = client.format_id(table), _get_location(client, table)
+    confirm(app, f"Take the table {table_text} out of the catalog? Its data at {where} stays.", yes=yes)
+    with _explain_dir_not_found(client):
+        response = client.call("deregister_table", table)
+    app.output.record("", {"deregistered": table_text, "location": response.location or where})
 
 
 @click.command()
@@ -200,20 +206,20 @@ def deregister(app: App, table: Levels, yes: bool, client: Client) -> None:
 @with_yes
 @with_client
 @click.pass_obj
-def drop(app: App, table: Levels, yes: bool, client: Client) -> None:
+def drop(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
     """Drop the table ID with its data.
 
     It cannot be undone; `deregister` leaves the data where it is.
     """
-    shown, where = client.shown(table), _location(client, table)
-    confirm(app, f"Drop the table {shown} and all its data at {where}?", yes=yes)
-    with _as_it_was_described(client):
-        gone = client.call("drop_table", table)
-    app.output.record("", {"dropped": shown, "location": gone.location or where})
+    table_text, where = client.format_id(table), _get_location(client, table)
+    confirm(app, f"Drop the table {table_text} and all its data at {where}?", yes=yes)
+    with _explain_dir_not_found(client):
+        response = client.call("drop_table", table)
+    app.output.record("", {"dropped": table_text, "location": response.location or where})
 
 
 @contextmanager
-def _as_it_was_described(client: Client) -> Iterator[None]:
+def _explain_dir_not_found(client: Client) -> Iterator[None]:
     """Lance's `dir` describes tables that somebody wrote past it, and then does not find them."""
     from lance_namespace.errors import TableNotFoundError
 
@@ -222,19 +228,19 @@ def _as_it_was_described(client: Client) -> Iterator[None]:
     except TableNotFoundError as error:
         if client.target.impl != "dir":
             raise
-        told = TableNotFoundError(str(error))
-        told.add_note("one that was written past the catalog goes with --property manifest_enabled=false")
-        raise told from error
+        explained = TableNotFoundError(str(error))
+        explained.add_note("one that was written past the catalog goes with --property manifest_enabled=false")
+        raise explained from error
 
 
-def _location(client: Client, table: Levels) -> str:
+def _get_location(client: Client, table: Levels) -> str:
     """Where a table lies, which has to be there."""
     return str(client.call("describe_table", table).location)
 
 
 @click.command()
 @with_table
-@click.argument("new", metavar="NEW", callback=name)
+@click.argument("new", metavar="NEW", callback=parse_required_name)
 @with_client
 @click.pass_context
 def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> None:
@@ -244,14 +250,14 @@ def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> No
     """
     from lance_namespace.errors import UnsupportedOperationError
 
-    app: App = ctx.obj
-    target = (*table[:-1], *new) if len(new) == 1 else (*chosen(ctx).parent, *new)
+    app: CliContext = ctx.obj
+    target = (*table[:-1], *new) if len(new) == 1 else (*get_catalog(ctx).parent, *new)
     try:
         client.call("rename_table", table, new_table_name=target[-1], new_namespace_id=list(target[:-1]))
     except UnsupportedOperationError as error:
-        register = client.shell.command("table", "register", client.shown(target), "LOCATION")
-        deregister = client.shell.command("table", "deregister", client.shown(table))
+        register = client.shell.command("table", "register", client.format_id(target), "LOCATION")
+        deregister = client.shell.command("table", "deregister", client.format_id(table))
         where = "is the part below the catalog's root" if client.target.impl == "dir" else "is what `describe` shows"
         error.add_note(f"`{deregister}` and `{register}` come to the same; LOCATION {where}")
         raise
-    app.output.record("", {"table": client.shown(table), "renamed": client.shown(target)})
+    app.output.record("", {"table": client.format_id(table), "renamed": client.format_id(target)})

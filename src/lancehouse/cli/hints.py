@@ -47,7 +47,7 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def hints(error: Exception) -> list[str]:
+def find_hints(error: Exception) -> list[str]:
     """What was noted on an error on its way; else what is known of such errors."""
     if noted := getattr(error, "__notes__", []):
         return list(map(str, noted))

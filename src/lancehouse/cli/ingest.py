@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lancehouse.cli.catalogs import needed, pairs
-from lancehouse.cli.local import Work, with_work
+from lancehouse.cli.catalogs import parse_properties, parse_required_id
+from lancehouse.cli.local import SparkWork, with_work
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
 MODES = ("append", "overwrite", "create")
@@ -14,7 +14,9 @@ ICEBERG = "iceberg"
 
 @click.command()
 @click.argument("sources", metavar="SOURCE…", nargs=-1, required=True)
-@click.option("--table", required=True, metavar="ID", callback=needed, help="Where to; a missing table is created.")
+@click.option(
+    "--table", required=True, metavar="ID", callback=parse_required_id, help="Where to; a missing table is created."
+)
 @click.option("--format", type=click.Choice(FORMATS), help="By default what the extensions say.")
 @click.option(
     "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What becomes of rows that are there."
@@ -25,7 +27,7 @@ ICEBERG = "iceberg"
     "format_options",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=pairs,
+    callback=parse_properties,
     help="Of the format: delimiter=';', encoding=latin-1, …; repeat it for each.",
 )
 @click.option(
@@ -33,7 +35,7 @@ ICEBERG = "iceberg"
     "types",
     metavar="COLUMN=TYPE",
     multiple=True,
-    callback=pairs,
+    callback=parse_properties,
     help="Of a column of CSV or JSON, as Spark has it: zip=string; repeat it for each.",
 )
 @click.option(
@@ -41,7 +43,7 @@ ICEBERG = "iceberg"
     "options",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=pairs,
+    callback=parse_properties,
     help="Of the source's storage, or of Iceberg's catalog; repeat it for each.",
 )
 @click.option("--run", metavar="TEXT", help="Names this run: the same one again adds nothing.")
@@ -56,7 +58,7 @@ def ingest(
     types: dict[str, str],
     options: dict[str, str],
     run: str | None,
-    work: Work,
+    work: SparkWork,
 ) -> None:
     """Bring files or an Iceberg table into a Lance table.
 
@@ -65,8 +67,8 @@ def ingest(
     """
     if format == ICEBERG and len(sources) > 1:
         raise click.UsageError("one Iceberg table at a time")
-    look(work, table, () if format == ICEBERG else sources)
-    with work.begin(f"ingesting into {work.shown(table)}") as catalog:
+    check_inputs(work, table, () if format == ICEBERG else sources)
+    with work.start_spark(f"ingesting into {work.format_id(table)}") as catalog:
         version = catalog.ingest(
             sources[0] if format == ICEBERG else list(sources),
             table,
@@ -77,18 +79,18 @@ def ingest(
             run=run,
         )
         rows = catalog.count(table, version=version)
-    work.app.output.record("", {"table": work.shown(table), "version": version, "rows": rows})
+    work.app.output.record("", {"table": work.format_id(table), "version": version, "rows": rows})
 
 
-def look(work: Work, table: tuple[str, ...], sources: tuple[str, ...]) -> None:
+def check_inputs(work: SparkWork, table: tuple[str, ...], sources: tuple[str, ...]) -> None:
     """See that the catalog answers and that files of this machine are there, before Spark is started.
 
     Raises:
         LanceNamespaceError: it does not, or one is not.
     """
     from lancehouse.lake.dataset import TableRef
-    from lancehouse.spark.sources.listing import find
+    from lancehouse.spark.sources.listing import list_files
 
-    TableRef.of(work.look(), table).exists()
-    if here := [source for source in sources if "://" not in source]:
-        find(here, {})
+    TableRef.in_namespace(work.connect_client(), table).exists()
+    if local_sources := [source for source in sources if "://" not in source]:
+        list_files(local_sources, {})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
 KINDS = ("text", "json")
 """How commands answer."""
@@ -35,7 +35,7 @@ EVERYWHERE = "Every command takes --output text|json and --debug too."
 """The end of each command's help."""
 
 
-class Lazy(click.Command):
+class LazyCommand(click.Command):
     """Stands for a command: its name, what it does, and where it is.
 
     Args:
@@ -61,12 +61,12 @@ class Lazy(click.Command):
         return command
 
 
-class Group(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands may be loaded when they are called, and take the options that go with every command."""
 
     group_class: type[click.Group] | type[type] | None = type
 
-    def __init__(self, *arguments: Any, lazy: Sequence[Lazy] = (), **named: Any) -> None:
+    def __init__(self, *arguments: Any, lazy: Sequence[LazyCommand] = (), **named: Any) -> None:
         super().__init__(*arguments, **named)
         for each in lazy:
             self.add_command(each)
@@ -74,7 +74,7 @@ class Group(click.Group):
     def load(self, name: str) -> click.Command:
         """A command of this group, itself."""
         command = self.commands[name]
-        return with_everywhere(command.load() if isinstance(command, Lazy) else command)
+        return with_global_options(command.load() if isinstance(command, LazyCommand) else command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,17 +84,19 @@ class Group(click.Group):
             return args[0], self.load(args[0]), args[1:]
         if args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        meant = self._near(ctx, args[0]) or self._below(ctx, args[0])
-        hint = f" Did you mean `{'` or `'.join(meant)}`?" if meant else ""
+        suggestions = self._similar_commands(ctx, args[0]) or self._subcommands_named(ctx, args[0])
+        hint = f" Did you mean `{'` or `'.join(suggestions)}`?" if suggestions else ""
         raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
 
-    def _near(self, ctx: click.Context, name: str) -> list[str]:
+    def _similar_commands(self, ctx: click.Context, name: str) -> list[str]:
         same = [each for each in OTHER_WORDS.get(name.lower(), ()) if each in self.commands]
         return [f"{ctx.command_path} {each}" for each in same or get_close_matches(name, self.commands, 1, 0.7)]
 
-    def _below(self, ctx: click.Context, name: str) -> list[str]:
+    def _subcommands_named(self, ctx: click.Context, name: str) -> list[str]:
         """Commands of that name one level down."""
-        groups = [each for each, command in self.commands.items() if isinstance(command, Lazy) and command.is_group]
+        groups = [
+            each for each, command in self.commands.items() if isinstance(command, LazyCommand) and command.is_group
+        ]
         loaded = {each: self.load(each) for each in groups}
         return [
             f"{ctx.command_path} {each} {name}"
@@ -103,17 +105,17 @@ class Group(click.Group):
         ]
 
 
-class Everywhere(click.Option):
+class GlobalOption(click.Option):
     """An option that says something to the whole command, wherever it stands; the last one wins."""
 
     def __init__(
-        self, names: Sequence[str], *, told: Callable[[App, Any], None], is_shown: bool = False, **named: Any
+        self, names: Sequence[str], *, apply: Callable[[CliContext, Any], None], is_shown: bool = False, **named: Any
     ) -> None:
-        def tell(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        def on_value(ctx: click.Context, _: click.Parameter, value: Any) -> None:
             if value and ctx.obj is not None:
-                told(ctx.obj, value)
+                apply(ctx.obj, value)
 
-        super().__init__(names, expose_value=False, is_eager=True, callback=tell, **named)
+        super().__init__(names, expose_value=False, is_eager=True, callback=on_value, **named)
         self._is_shown = is_shown
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -133,26 +135,26 @@ def complete_catalog(_ctx: click.Context, _param: click.Parameter, incomplete: s
         return []
 
 
-def _take_catalog(app: App, name: str) -> None:
+def _set_catalog(app: CliContext, name: str) -> None:
     app.catalog = name
 
 
-def _take_kind(app: App, kind: str) -> None:
+def _set_kind(app: CliContext, kind: str) -> None:
     app.kind = kind
 
 
-def _take_debug(app: App, _: bool) -> None:
+def _set_debug(app: CliContext, _: bool) -> None:
     app.debug = True
 
 
-class CatalogOption(Everywhere):
+class CatalogOption(GlobalOption):
     """`--catalog`; a command that works in a catalog shows it in its help."""
 
     def __init__(self, names: Sequence[str], *, is_shown: bool = True, **named: Any) -> None:
         super().__init__(
             names,
             metavar="NAME",
-            told=_take_catalog,
+            told=_set_catalog,
             shell_complete=complete_catalog,
             help=CATALOG,
             is_shown=is_shown,
@@ -160,15 +162,15 @@ class CatalogOption(Everywhere):
         )
 
 
-def with_everywhere(command: click.Command) -> click.Command:
+def with_global_options(command: click.Command) -> click.Command:
     """The same command, which takes after its name what may stand before it too."""
     is_group = isinstance(command, click.Group)
-    taken = {name for param in command.params for name in param.opts}
-    output = Everywhere(["--output"], type=click.Choice(KINDS), told=_take_kind)
-    debug = Everywhere(["--debug"], is_flag=True, told=_take_debug)
+    existing = {name for param in command.params for name in param.opts}
+    output = GlobalOption(["--output"], type=click.Choice(KINDS), apply=_set_kind)
+    debug = GlobalOption(["--debug"], is_flag=True, apply=_set_debug)
     options = (output, debug, *([CatalogOption(["--catalog"], is_shown=False)] if is_group else ()))
-    same = copy(command)
-    same.params = [*command.params, *(option for option in options if not taken.intersection(option.opts))]
+    extended = copy(command)
+    extended.params = [*command.params, *(option for option in options if not existing.intersection(option.opts))]
     if not is_group:
-        same.epilog = command.epilog or EVERYWHERE
-    return same
+        extended.epilog = command.epilog or EVERYWHERE
+    return extended

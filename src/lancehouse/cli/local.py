@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import Command, connect, pairs, shown, with_target
+from lancehouse.cli.catalogs import Command, connect, format_id, parse_properties, with_target
 
 if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
 
-    from lancehouse.cli.main import App
-    from lancehouse.cli.output import Progress
-    from lancehouse.conformance.target import Target
+    from lancehouse.cli.main import CliContext
+    from lancehouse.cli.output import ProgressDisplay
+    from lancehouse.conformance.target import ConformanceTarget
     from lancehouse.spark import LanceCatalog
 
 AGE = re.compile(r"(\d+)([smhdw])")
@@ -28,43 +28,43 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 
 
 @dataclass(frozen=True)
-class Work:
+class SparkWork:
     """A catalog, and the Spark that is to work in it."""
 
-    app: App
-    target: Target
+    app: CliContext
+    target: ConformanceTarget
     cores: int | None
 
-    def look(self) -> LanceNamespace:
+    def connect_client(self) -> LanceNamespace:
         """A client for what should be seen before Spark is started, which takes a while."""
         return connect(self.target)
 
-    def shown(self, id: Sequence[str]) -> str:
+    def format_id(self, id: Sequence[str]) -> str:
         """An id as it is typed."""
-        return shown(self.target, id)
+        return format_id(self.target, id)
 
     @contextmanager
-    def begin(self, words: str) -> Iterator[LanceCatalog]:
+    def start_spark(self, words: str) -> Iterator[LanceCatalog]:
         """Start Spark; show what it does and how far it is, until the block ends."""
         with self.app.output.progress(words) as progress:
             progress.say("starting Spark …")
             with session(self.app, self.cores) as spark:
                 from lancehouse.spark import LanceCatalog
-                from lancehouse.spark.watching import watch
+                from lancehouse.spark.watching import watch_tasks
 
                 catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
                 progress.say("")
-                with watch(spark, told(progress)):
+                with watch_tasks(spark, progress_callback(progress)):
                     yield catalog
 
 
-def told(progress: Progress) -> Callable[[Any], None] | None:
+def progress_callback(progress: ProgressDisplay) -> Callable[[Any], None] | None:
     """What `watch` is to call; nothing, where nobody sees it."""
     return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
 
 
 @contextmanager
-def session(app: App, cores: int | None) -> Iterator[Any]:
+def session(app: CliContext, cores: int | None) -> Iterator[Any]:
     """A Spark on this machine, which says something on the terminal with --debug only.
 
     Raises:
@@ -73,12 +73,12 @@ def session(app: App, cores: int | None) -> Iterator[Any]:
     from lance_namespace.errors import InvalidInputError
 
     try:
-        from lancehouse.spark.quiet import quiet
+        from lancehouse.spark.quiet import quiet_session
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("lancehouse"):
             raise
         raise InvalidInputError(f"this needs {error.name.partition('.')[0]}: pip install 'lancehouse[spark]'") from None
-    with quiet(cores, shows_log=app.debug) as spark:
+    with quiet_session(cores, shows_log=app.debug) as spark:
         yield spark
 
 
@@ -93,32 +93,32 @@ def with_work(command: Command) -> Command:
     @with_target
     @with_cores
     @wraps(command)
-    def prepared(*arguments: Any, target: Target, cores: int | None, **options: Any) -> Any:
-        app: App = click.get_current_context().obj
-        return command(*arguments, work=Work(app, target, cores), **options)
+    def wrapper(*arguments: Any, target: ConformanceTarget, cores: int | None, **options: Any) -> Any:
+        app: CliContext = click.get_current_context().obj
+        return command(*arguments, work=SparkWork(app, target, cores), **options)
 
-    return prepared
+    return wrapper
 
 
-def age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+def parse_age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
     """How old something is, as people write it."""
     match = AGE.fullmatch(value.strip())
     if match is None:
         raise click.BadParameter(f"{value!r} is no age: write 12h, 14d or 2w", ctx, param)
     try:
-        wanted = timedelta(**{UNITS[match[2]]: int(match[1])})
-        datetime.now(UTC) - wanted
-        return wanted
+        duration = timedelta(**{UNITS[match[2]]: int(match[1])})
+        datetime.now(UTC) - duration
+        return duration
     except OverflowError:
         raise click.BadParameter(f"{value!r} is more than a calendar has", ctx, param) from None
 
 
-def values(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
+def parse_values(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
     """Parameters: numbers, true, false and the rest of JSON as what they are, anything else as text."""
-    return {key: _value(text) for key, text in pairs(ctx, param, given).items()}
+    return {key: _parse_value(text) for key, text in parse_properties(ctx, param, texts).items()}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -127,4 +127,4 @@ def _value(text: str) -> Any:
 
 def with_values(name: str, help: str) -> Callable[[Command], Command]:
     """An option for parameters, which may be repeated."""
-    return click.option(name, "params", metavar="KEY=VALUE", multiple=True, callback=values, help=help)
+    return click.option(name, "params", metavar="KEY=VALUE", multiple=True, callback=parse_values, help=help)

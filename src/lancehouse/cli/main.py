@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli import lazy
-from lancehouse.cli.lazy import CATALOG, KINDS, Lazy, complete_catalog
+from lancehouse.cli.lazy import CATALOG, KINDS, LazyCommand, complete_catalog
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
 
 if TYPE_CHECKING:
-    from lancehouse.cli.config import Config
+    from lancehouse.cli.config import NamedCatalogs
 
 START = """
 ~/.lancehouse.yaml gives catalogs their names:
@@ -29,28 +29,30 @@ catalogs:
 TYPED = "lancehouse.typed"
 UNFORESEEN = "--debug shows the whole trace, which a report of it needs"
 COMMANDS = (
-    Lazy("completion", "lancehouse.cli.completion", "Print what makes a shell complete commands."),
-    Lazy(
+    LazyCommand("completion", "lancehouse.cli.completion", "Print what makes a shell complete commands."),
+    LazyCommand(
         "conformance",
         "lancehouse.cli.conformance",
         "Check an implementation of lance_namespace on a live server.",
     ),
-    Lazy("copy", "lancehouse.cli.copy", "Bring the tables of one catalog into another."),
-    Lazy("db", "lancehouse.cli.db", "Look after the database of the catalog server.", is_group=True),
-    Lazy("demo", "lancehouse.cli.demo.command", "See a catalog, a pipeline and a table from every side."),
-    Lazy("diff", "lancehouse.cli.diff", "Compare the tables of two catalogs."),
-    Lazy("doctor", "lancehouse.cli.doctor", "Check a catalog against storage, or one table of it."),
-    Lazy("ingest", "lancehouse.cli.ingest", "Bring files or an Iceberg table into a Lance table."),
-    Lazy("namespace", "lancehouse.cli.namespace", "Look at namespaces, make and drop them.", is_group=True),
-    Lazy("principal", "lancehouse.cli.principal", "Say who may call the server, and what they may do.", is_group=True),
-    Lazy("run", "lancehouse.cli.run", "Run the pipeline in FILE."),
-    Lazy("serve", "lancehouse.cli.serve", "Serve an Iceberg REST catalog with Lance tables in it."),
-    Lazy("table", "lancehouse.cli.table", "Look at tables, and look after them.", is_group=True),
+    LazyCommand("copy", "lancehouse.cli.copy", "Bring the tables of one catalog into another."),
+    LazyCommand("db", "lancehouse.cli.db", "Look after the database of the catalog server.", is_group=True),
+    LazyCommand("demo", "lancehouse.cli.demo.command", "See a catalog, a pipeline and a table from every side."),
+    LazyCommand("diff", "lancehouse.cli.diff", "Compare the tables of two catalogs."),
+    LazyCommand("doctor", "lancehouse.cli.doctor", "Check a catalog against storage, or one table of it."),
+    LazyCommand("ingest", "lancehouse.cli.ingest", "Bring files or an Iceberg table into a Lance table."),
+    LazyCommand("namespace", "lancehouse.cli.namespace", "Look at namespaces, make and drop them.", is_group=True),
+    LazyCommand(
+        "principal", "lancehouse.cli.principal", "Say who may call the server, and what they may do.", is_group=True
+    ),
+    LazyCommand("run", "lancehouse.cli.run", "Run the pipeline in FILE."),
+    LazyCommand("serve", "lancehouse.cli.serve", "Serve an Iceberg REST catalog with Lance tables in it."),
+    LazyCommand("table", "lancehouse.cli.table", "Look at tables, and look after them.", is_group=True),
 )
 
 
 @dataclass
-class App:
+class CliContext:
     """What every command is given; the options that go with every command change it, wherever they stand."""
 
     kind: str = KINDS[0]
@@ -64,7 +66,7 @@ class App:
         return OUTPUTS[self.kind]()
 
     @cached_property
-    def config(self) -> Config:
+    def config(self) -> NamedCatalogs:
         """The catalogs that have a name.
 
         Raises:
@@ -75,10 +77,10 @@ class App:
         return config.load()
 
 
-class Group(lazy.Group):
+class MainGroup(lazy.LazyGroup):
     """Errors of the catalog and of this machine become one sentence and an exit code, here and nowhere else."""
 
-    group_class = lazy.Group
+    group_class = lazy.LazyGroup
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remember what was typed: how errors are to look may stand behind what is wrong."""
@@ -89,12 +91,12 @@ class Group(lazy.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except of_catalogs() as error:
+        except catalog_error_types() as error:
             if ctx.obj.debug:
                 raise
-            from lancehouse.cli.hints import hints
+            from lancehouse.cli.hints import find_hints
 
-            ctx.obj.output.error(str(error), hints(error))
+            ctx.obj.output.error(str(error), find_hints(error))
             ctx.exit(FAILED)
         except click.ClickException as error:
             if not _wants_json(ctx):
@@ -126,7 +128,7 @@ def _wants_json(ctx: click.Context) -> bool:
     return "--output=json" in typed or ("--output", "json") in pairwise(typed)
 
 
-def of_catalogs() -> tuple[type[Exception], ...]:
+def catalog_error_types() -> tuple[type[Exception], ...]:
     """The errors that become a sentence; none, as long as nobody has loaded what could raise one."""
     errors = sys.modules.get("lance_namespace.errors")
     return (errors.LanceNamespaceError,) if errors else ()
@@ -141,7 +143,7 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=Group, lazy=COMMANDS, epilog=START, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=MainGroup, lazy=COMMANDS, epilog=START, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--catalog",
     metavar="NAME",
@@ -157,12 +159,12 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.pass_context
 def main(ctx: click.Context, catalog: str | None, output: str, debug: bool) -> None:
     """Lance tables in the catalog you already run."""
-    ctx.obj = App(output, debug, catalog or None)
+    ctx.obj = CliContext(output, debug, catalog or None)
 
 
 @main.command()
 @click.pass_obj
-def version(app: App) -> None:
+def version(app: CliContext) -> None:
     """Show the versions of lancehouse and of what it stands on."""
     import platform
     from importlib.metadata import version as version_of

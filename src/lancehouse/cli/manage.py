@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
 
     from lancehouse.cli.client import Client
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
     from lancehouse.clients.management import ManagedTables
 
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @with_client
 @with_table
 @click.pass_obj
-def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, client: Client) -> None:
+def manage(app: CliContext, table: tuple[str, ...], by: str, adopt: bool, client: Client) -> None:
     """Say who decides which version is the current one.
 
     ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
@@ -38,12 +38,12 @@ def manage(app: App, table: tuple[str, ...], by: str, adopt: bool, client: Clien
     """
     if adopt and by != IMPL:
         raise click.UsageError(f"--adopt goes with --by {IMPL}")
-    with client.explained(table):
-        version = managing(client.namespace).manage_table(table, by, adopt=adopt)
-    app.output.record("", {"table": client.shown(table), MANAGED_BY: by, "version": version})
+    with client.translate_errors(table):
+        version = get_managed_tables(client.namespace).manage_table(table, by, adopt=adopt)
+    app.output.record("", {"table": client.format_id(table), MANAGED_BY: by, "version": version})
 
 
-def managing(namespace: LanceNamespace) -> ManagedTables:
+def get_managed_tables(namespace: LanceNamespace) -> ManagedTables:
     """A client whose catalog can manage the versions of tables.
 
     Raises:
@@ -57,9 +57,9 @@ def managing(namespace: LanceNamespace) -> ManagedTables:
     if isinstance(namespace, ManagedTables):
         return namespace
     client, way_out = (
-        (namespace.client, namespace.way_out)
+        (namespace.client, namespace.managed_versions_hint)
         if isinstance(namespace, CatalogNamespace)
-        else (type(namespace).__name__, CatalogNamespace.way_out)
+        else (type(namespace).__name__, CatalogNamespace.managed_versions_hint)
     )
     raise UnsupportedOperationError(
         f"{MANAGED_BY}={IMPL} is not possible with {client}, whose tables have no ref that a commit could move; "

@@ -9,43 +9,44 @@ from typing import Any
 
 import click
 
-from lancehouse.cli.lazy import Group
+from lancehouse.cli.lazy import LazyGroup
 from lancehouse.cli.main import main
 
 MARK = "<!-- What follows is written by `python -m lancehouse.cli.manual docs/cli.md`. -->\n"
 WIDTH = 80
 
 
-def pages(group: Group, ctx: click.Context) -> Iterator[click.Context]:
+def command_contexts(group: LazyGroup, ctx: click.Context) -> Iterator[click.Context]:
     """A group and every command below it."""
     yield ctx
     for name in group.list_commands(ctx):
         command = group.load(name)
-        below = click.Context(command, parent=ctx, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
-        if isinstance(command, Group):
-            yield from pages(command, below)
+        child = click.Context(command, parent=ctx, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+        if isinstance(command, LazyGroup):
+            yield from command_contexts(command, child)
         else:
-            yield below
+            yield child
 
 
-def everything() -> Iterator[click.Context]:
+def all_command_contexts() -> Iterator[click.Context]:
     """The program and every command of it."""
     settings: dict[str, Any] = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
-    return pages(main, click.Context(main, info_name="lancehouse", **settings))
+    return command_contexts(main, click.Context(main, info_name="lancehouse", **settings))
 
 
-def manual() -> str:
+def render_manual() -> str:
     """All of it, in Markdown."""
     return "\n".join(
-        f"### `{ctx.command_path}`\n\n```text\n{ctx.command.get_help(ctx).rstrip()}\n```\n" for ctx in everything()
+        f"### `{ctx.command_path}`\n\n```text\n{ctx.command.get_help(ctx).rstrip()}\n```\n"
+        for ctx in all_command_contexts()
     )
 
 
-def updated(page: str) -> str:
+def update_page(page: str) -> str:
     """A page with the help as it is now, below the mark."""
-    return f"{page.partition(MARK)[0]}{MARK}\n{manual()}"
+    return f"{page.partition(MARK)[0]}{MARK}\n{render_manual()}"
 
 
 if __name__ == "__main__":
     file = Path(sys.argv[1])
-    file.write_text(updated(file.read_text("utf-8")), "utf-8")
+    file.write_text(update_page(file.read_text("utf-8")), "utf-8")

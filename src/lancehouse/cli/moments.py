@@ -14,7 +14,7 @@ VERSION = click.IntRange(1, 2**63 - 1)
 
 
 @dataclass(frozen=True)
-class Moment:
+class VersionOptions:
     """A version by its number or by a tag; the latest, where neither is given."""
 
     version: int | None
@@ -26,15 +26,15 @@ class Moment:
         return {"version": self.version, "tag": self.tag}
 
 
-def with_moment(command: Command) -> Command:
+def with_version_options(command: Command) -> Command:
     """The options that name a version. The command gets what they say, as `at`."""
 
     @click.option("--version", type=VERSION, metavar="N", help="Of this version; default: the latest.")
     @click.option("--tag", metavar="NAME", help="Of the version that has this tag.")
     @wraps(command)
-    def placed(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:
+    def wrapper(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:
         if version is not None and tag is not None:
             raise click.UsageError("give --version or --tag, not both")
-        return command(*arguments, at=Moment(version, tag), **options)
+        return command(*arguments, at=VersionOptions(version, tag), **options)
 
-    return placed
+    return wrapper

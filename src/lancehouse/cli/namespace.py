@@ -7,30 +7,32 @@ from typing import TYPE_CHECKING
 import click
 
 from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import chosen, needed, placed, with_client, with_set
-from lancehouse.cli.lazy import Group
-from lancehouse.cli.output import Column
-from lancehouse.cli.words import counted, hidden
+from lancehouse.cli.catalogs import get_catalog, parse_id_with_parent, parse_required_id, with_client, with_set
+from lancehouse.cli.lazy import LazyGroup
+from lancehouse.cli.output import OutputColumn
+from lancehouse.cli.words import format_count, redact_properties
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
-NAMESPACES = (Column("namespace", "Namespace"),)
+NAMESPACES = (OutputColumn("namespace", "Namespace"),)
 
-with_namespace_id = click.argument("namespace", metavar="ID", callback=needed)
+with_namespace_id = click.argument("namespace", metavar="ID", callback=parse_required_id)
 
 
-def below(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def parse_namespace(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """A namespace; the whole catalog, or what its `parent` says, where none is written."""
-    return placed(ctx, param, value) or chosen(ctx).parent
+    return parse_id_with_parent(ctx, param, value) or get_catalog(ctx).parent
 
 
-with_below = click.argument("namespace", metavar="[ID]", required=False, default="", callback=below)
+with_optional_namespace = click.argument(
+    "namespace", metavar="[ID]", required=False, default="", callback=parse_namespace
+)
 with_recursive = click.option("--recursive", "-r", is_flag=True, help="All below it too, at any depth.")
 
 
-@click.group(cls=Group)
+@click.group(cls=LazyGroup)
 def namespace() -> None:
     """Look at namespaces, make and drop them.
 
@@ -39,20 +41,20 @@ def namespace() -> None:
 
 
 @namespace.command("list")
-@with_below
+@with_optional_namespace
 @with_recursive
 @with_client
 @click.pass_obj
-def list_all(app: App, namespace: tuple[str, ...], recursive: bool, client: Client) -> None:
+def list_namespaces(app: CliContext, namespace: tuple[str, ...], recursive: bool, client: Client) -> None:
     """Show the namespaces below ID, or those of the whole catalog."""
-    from lancehouse.trees import tree
+    from lancehouse.trees import walk_namespaces
 
     with app.output.progress("listing namespaces"):
-        found = list(tree(client, namespace))[1:] if recursive else client.namespaces(namespace)
-    rows = [{"namespace": client.shown(each), "id": list(each)} for each in found]
-    where = f" below {client.shown(namespace)}" if client.shown(namespace) else ""
+        namespaces = list(walk_namespaces(client, namespace))[1:] if recursive else client.namespaces(namespace)
+    rows = [{"namespace": client.format_id(levels), "id": list(levels)} for levels in namespaces]
+    where = f" below {client.format_id(namespace)}" if client.format_id(namespace) else ""
     summary = {"below": list(namespace), "count": len(rows)}
-    app.output.table(NAMESPACES, rows, summary, f"{counted(len(rows), 'namespace')}{where}", name="namespaces")
+    app.output.table(NAMESPACES, rows, summary, f"{format_count(len(rows), 'namespace')}{where}", name="namespaces")
 
 
 @namespace.command()
@@ -61,21 +63,25 @@ def list_all(app: App, namespace: tuple[str, ...], recursive: bool, client: Clie
 @click.option("--exist-ok", is_flag=True, help="One that is there already will do.")
 @with_client
 @click.pass_obj
-def create(app: App, namespace: tuple[str, ...], stored: dict[str, str], exist_ok: bool, client: Client) -> None:
+def create(app: CliContext, namespace: tuple[str, ...], stored: dict[str, str], exist_ok: bool, client: Client) -> None:
     """Make the namespace ID."""
     mode = "ExistOk" if exist_ok else "Create"
-    made = client.call("create_namespace", namespace, mode=mode, properties=stored or None)
-    app.output.record("", {"namespace": client.shown(namespace), "properties": hidden(made.properties)})
+    response = client.call("create_namespace", namespace, mode=mode, properties=stored or None)
+    app.output.record(
+        "", {"namespace": client.format_id(namespace), "properties": redact_properties(response.properties)}
+    )
 
 
 @namespace.command()
 @with_namespace_id
 @with_client
 @click.pass_obj
-def describe(app: App, namespace: tuple[str, ...], client: Client) -> None:
+def describe(app: CliContext, namespace: tuple[str, ...], client: Client) -> None:
     """Show the properties of the namespace ID."""
-    found = client.call("describe_namespace", namespace)
-    app.output.record("", {"namespace": client.shown(namespace), "properties": hidden(found.properties)})
+    response = client.call("describe_namespace", namespace)
+    app.output.record(
+        "", {"namespace": client.format_id(namespace), "properties": redact_properties(response.properties)}
+    )
 
 
 @namespace.command()
@@ -84,10 +90,10 @@ def describe(app: App, namespace: tuple[str, ...], client: Client) -> None:
 @with_yes
 @with_client
 @click.pass_obj
-def drop(app: App, namespace: tuple[str, ...], cascade: bool, yes: bool, client: Client) -> None:
+def drop(app: CliContext, namespace: tuple[str, ...], cascade: bool, yes: bool, client: Client) -> None:
     """Drop the namespace ID, which has to be empty."""
-    shown = client.shown(namespace)
-    confirm(app, f"Drop the namespace {shown}{' and all that is in it' if cascade else ''}?", yes=yes)
+    namespace_text = client.format_id(namespace)
+    confirm(app, f"Drop the namespace {namespace_text}{' and all that is in it' if cascade else ''}?", yes=yes)
     behavior = "Cascade" if cascade else "Restrict"
     client.call("drop_namespace", namespace, mode="Fail", behavior=behavior)
-    app.output.record("", {"dropped": shown})
+    app.output.record("", {"dropped": namespace_text})

@@ -44,7 +44,7 @@ STYLES = {
 
 
 @dataclass(frozen=True)
-class Column:
+class OutputColumn:
     """A column for people; programs get every key of a row."""
 
     key: str
@@ -57,7 +57,7 @@ class Column:
     """Half of a value would mislead."""
 
 
-class Progress:
+class ProgressDisplay:
     """What a command says while it works; nothing, unless someone watches."""
 
     is_seen = False
@@ -78,7 +78,7 @@ class Output(ABC):
 
     @abstractmethod
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
     ) -> None:
         """Many things of a kind.
 
@@ -93,8 +93,8 @@ class Output(ABC):
     @abstractmethod
     def rows(
         self,
-        columns: Sequence[Column],
-        shown: Callable[[], Sequence[Row]],
+        columns: Sequence[OutputColumn],
+        display_rows: Callable[[], Sequence[Row]],
         values: Callable[[], Sequence[Row]],
         summary: Row,
         words: str,
@@ -103,7 +103,7 @@ class Output(ABC):
 
         Args:
             columns: of the data.
-            shown: what people see of the values.
+            display_rows: what people see of the values.
             values: what programs get.
             summary: about all of them, for programs.
             words: the same for people.
@@ -115,14 +115,14 @@ class Output(ABC):
 
     def ask(self, question: str) -> bool:
         """Whether somebody at the terminal says yes; the question is on stderr."""
-        return click.confirm(plain(question), err=True)
+        return click.confirm(strip_control(question), err=True)
 
     @abstractmethod
-    def progress(self, words: str) -> AbstractContextManager[Progress]:
+    def progress(self, words: str) -> AbstractContextManager[ProgressDisplay]:
         """Something that takes a while."""
 
 
-class Text(Output):
+class TextOutput(Output):
     """For people. A table fits the terminal, or 80 columns where there is none."""
 
     def __init__(self) -> None:
@@ -134,93 +134,93 @@ class Text(Output):
     def record(self, title: str, fields: Row) -> None:
         if title:
             self._out.print(title, style="bold", markup=False)
-        self._fields(fields, "")
+        self._print_fields(fields, "")
 
-    def _fields(self, fields: Row, indent: str) -> None:
+    def _print_fields(self, fields: Row, indent: str) -> None:
         width = max(map(len, fields), default=0)
         for key, value in fields.items():
             if isinstance(value, Mapping) and value:
-                self._line(f"{indent}{key}")
-                self._fields(value, f"{indent}  ")
+                self._print_line(f"{indent}{key}")
+                self._print_fields(value, f"{indent}  ")
             else:
-                self._line(f"{indent}{key:{width}}  {_said(value)}")
+                self._print_line(f"{indent}{key:{width}}  {_format_value(value)}")
 
-    def _line(self, text: str) -> None:
-        self._out.print(plain(text), soft_wrap=True, markup=False)
+    def _print_line(self, text: str) -> None:
+        self._out.print(strip_control(text), soft_wrap=True, markup=False)
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
     ) -> None:
         if rows:
-            self._out.print(_grid(columns, rows))
-        self._line(words)
+            self._out.print(_render_table(columns, rows))
+        self._print_line(words)
 
     def rows(
         self,
-        columns: Sequence[Column],
-        shown: Callable[[], Sequence[Row]],
+        columns: Sequence[OutputColumn],
+        display_rows: Callable[[], Sequence[Row]],
         values: Callable[[], Sequence[Row]],
         summary: Row,
         words: str,
     ) -> None:
-        rows = shown()
-        most, fitting = _fitting(columns, rows, self._out.width)
-        self.table(fitting, [_cut(row, fitting, most) for row in rows], summary, words)
+        rows = display_rows()
+        most, fitting = _fit_columns(columns, rows, self._out.width)
+        self.table(fitting, [_truncate_row(row, fitting, most) for row in rows], summary, words)
         if left_out := [column.title for column in columns[len(fitting) :]]:
             more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
-            self._line(
+            self._print_line(
                 f"There is no room for {', '.join(left_out[:NAMED])}{more}: --column NAME shows what you choose."
             )
 
     def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
         self._err.print("[bold red]Error:[/bold red]", end=" ")
-        self._err.print(plain(sentence), soft_wrap=True, markup=False)
+        self._err.print(strip_control(sentence), soft_wrap=True, markup=False)
         for hint in hints:
             self._err.print("[bold]Hint:[/bold]", end=" ")
-            self._err.print(plain(hint), soft_wrap=True, markup=False)
+            self._err.print(strip_control(hint), soft_wrap=True, markup=False)
 
     @contextmanager
-    def progress(self, words: str) -> Iterator[Progress]:
+    def progress(self, words: str) -> Iterator[ProgressDisplay]:
         if not self._err.is_terminal:
-            yield Progress()
+            yield ProgressDisplay()
             return
-        with _bar(self._err) as bar:
-            yield _Line(bar, words)
+        with _create_bar(self._err) as bar:
+            yield _ProgressBar(bar, words)
 
 
-class Json(Output):
+class JsonOutput(Output):
     """For programs: one JSON document on stdout."""
 
     def record(self, title: str, fields: Row) -> None:
-        _print(fields)
+        _print_json(fields)
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
     ) -> None:
-        _print({**summary, name: list(rows)})
+        _print_json({**summary, name: list(rows)})
 
     def rows(
         self,
-        columns: Sequence[Column],
-        shown: Callable[[], Sequence[Row]],
+        columns: Sequence[OutputColumn],
+        display_rows: Callable[[], Sequence[Row]],
         values: Callable[[], Sequence[Row]],
         summary: Row,
         words: str,
     ) -> None:
-        _print({**summary, "rows": list(values())})
+        _print_json({**summary, "rows": list(values())})
 
     def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
-        said = {"error": sentence, **({"hints": list(hints)} if hints else {})}
-        click.echo(json.dumps(said, ensure_ascii=False), err=True)
+        document = {"error": sentence, **({"hints": list(hints)} if hints else {})}
+        click.echo(json.dumps(document, ensure_ascii=False), err=True)
 
-    def progress(self, words: str) -> AbstractContextManager[Progress]:
-        return nullcontext(Progress())
-
-
-OUTPUTS: dict[str, type[Output]] = {"text": Text, "json": Json}
+    def progress(self, words: str) -> AbstractContextManager[ProgressDisplay]:
+        return nullcontext(ProgressDisplay())
 
 
-class _Line(Progress):
+OUTPUTS: dict[str, type[Output]] = {"text": TextOutput, "json": JsonOutput}
+
+
+class _ProgressBar(ProgressDisplay):
     is_seen = True
 
     def __init__(self, bar: Bar, words: str) -> None:
@@ -238,14 +238,14 @@ class _Line(Progress):
         self._bar.update(self._task, completed=done, total=total or None)
 
 
-def _bar(console: Console) -> Bar:
+def _create_bar(console: Console) -> Bar:
     """A line that goes away: words, how far it is where that is known, and for how long it has been at it."""
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
     from rich.progress import Progress as Bar
     from rich.table import Column as Place
     from rich.text import Text as Words
 
-    class Known(ProgressColumn):
+    class DeterminateColumn(ProgressColumn):
         """A column that is empty as long as nobody knows how much there is."""
 
         def __init__(self, column: ProgressColumn) -> None:
@@ -255,26 +255,35 @@ def _bar(console: Console) -> Bar:
         def render(self, task: Task) -> RenderableType:
             return Words() if task.total is None else self._column.render(task)
 
-    class Said(ProgressColumn):
+    class DescriptionColumn(ProgressColumn):
         """The words, cut where they would need a second line."""
 
         def render(self, task: Task) -> RenderableType:
             return Words.from_markup(task.description, overflow="ellipsis")
 
-    said, bar = Said(Place(ratio=1, no_wrap=True)), BarColumn(20, complete_style="green", finished_style="green")
-    columns = (SpinnerColumn(), said, Known(bar), Known(MofNCompleteColumn()), TimeElapsedColumn())
+    description, bar = (
+        DescriptionColumn(Place(ratio=1, no_wrap=True)),
+        BarColumn(20, complete_style="green", finished_style="green"),
+    )
+    columns = (
+        SpinnerColumn(),
+        description,
+        DeterminateColumn(bar),
+        DeterminateColumn(MofNCompleteColumn()),
+        TimeElapsedColumn(),
+    )
     # Whoever has stderr for himself meanwhile, as `quiet` does, would not find it in its place.
     return Bar(*columns, console=console, transient=True, expand=True, redirect_stderr=False, redirect_stdout=False)
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     """What is known, or that nothing is."""
     if isinstance(value, list | tuple | Mapping):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 
-def _grid(columns: Sequence[Column], rows: Sequence[Row]) -> RenderableType:
+def _render_table(columns: Sequence[OutputColumn], rows: Sequence[Row]) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text as Words
@@ -285,18 +294,20 @@ def _grid(columns: Sequence[Column], rows: Sequence[Row]) -> RenderableType:
         table.add_column(Words(column.title), width=column.width, overflow="fold", justify=justify)
     before: Row = {}
     for row in rows:
-        cells = [_cell(column, row, before) for column in columns]
+        cells = [_format_cell(column, row, before) for column in columns]
         table.add_row(*(Words(cell, style=STYLES.get(cell, "")) for cell in cells))
         before = row
     return table
 
 
-def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> tuple[int, Sequence[Column]]:
+def _fit_columns(
+    columns: Sequence[OutputColumn], rows: Sequence[Row], width: int
+) -> tuple[int, Sequence[OutputColumn]]:
     """How wide a cell may be, and the columns that a line then has room for, the first ones; one at least."""
     for most in WIDTHS:
         room = width + BETWEEN
         for place, column in enumerate(columns):
-            room -= _width(column, rows, most) + BETWEEN
+            room -= _column_width(column, rows, most) + BETWEEN
             if room < 0 and place:
                 break
         else:
@@ -304,18 +315,18 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> tupl
     return most, columns[:place]
 
 
-def _width(column: Column, rows: Sequence[Row], most: int) -> int:
+def _column_width(column: OutputColumn, rows: Sequence[Row], most: int) -> int:
     from rich.cells import cell_len
 
-    widest = max((cell_len(_cell(column, row, {})) for row in rows), default=0)
+    widest = max((cell_len(_format_cell(column, row, {})) for row in rows), default=0)
     return max(cell_len(column.title), widest if column.is_rigid else min(widest, most))
 
 
-def _cut(row: Row, columns: Sequence[Column], most: int) -> Row:
+def _truncate_row(row: Row, columns: Sequence[OutputColumn], most: int) -> Row:
     """A row whose cells are no wider than that, where they can be cut."""
     from rich.cells import cell_len, set_cell_size
 
-    cells = {column.key: _cell(column, row, {}) for column in columns}
+    cells = {column.key: _format_cell(column, row, {}) for column in columns}
     return {
         column.key: cells[column.key]
         if column.is_rigid or cell_len(cells[column.key]) <= max(most, cell_len(column.title))
@@ -324,17 +335,17 @@ def _cut(row: Row, columns: Sequence[Column], most: int) -> Row:
     }
 
 
-def _cell(column: Column, row: Row, before: Row) -> str:
+def _format_cell(column: OutputColumn, row: Row, before: Row) -> str:
     if column.grouped and row[column.key] == before.get(column.key):
         return ""
-    value = plain(_said(row[column.key])) if row[column.key] not in (None, [], ()) else ""
+    value = strip_control(_format_value(row[column.key])) if row[column.key] not in (None, [], ()) else ""
     return value if len(value) <= LONG else value[:LONG] + "…"
 
 
-def plain(text: str) -> str:
+def strip_control(text: str) -> str:
     """The text without what would move a terminal's cursor or colour it."""
     return CONTROL.sub("�", text)
 
 
-def _print(data: Row) -> None:
+def _print_json(data: Row) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import CONSTRUCTING, Command, levels
+from lancehouse.cli.catalogs import CONSTRUCTING, Command, parse_id
 from lancehouse.cli.lazy import complete_catalog
 
 if TYPE_CHECKING:
-    from lancehouse.care.sides import Side
-    from lancehouse.cli.main import App
+    from lancehouse.care.sides import NamedCatalog
+    from lancehouse.cli.main import CliContext
 
 
 def with_side(name: str, metavar: str) -> Command:
@@ -22,11 +22,11 @@ def with_side(name: str, metavar: str) -> Command:
 
 
 with_namespace = click.option(
-    "--namespace", metavar="NS", default="", callback=levels, help="Only what is in it and below; default: all."
+    "--namespace", metavar="NS", default="", callback=parse_id, help="Only what is in it and below; default: all."
 )
 
 
-def side(app: App, name: str) -> Side:
+def open_side(app: CliContext, name: str) -> NamedCatalog:
     """A catalog by its name.
 
     Raises:
@@ -35,16 +35,16 @@ def side(app: App, name: str) -> Side:
     from lance_namespace.errors import InvalidInputError
 
     from lancehouse.care.catalogs import Shell
-    from lancehouse.care.sides import Side
+    from lancehouse.care.sides import NamedCatalog
     from lancehouse.cli.client import Client
-    from lancehouse.lake.reaching import reaching
+    from lancehouse.lake.reaching import with_storage_options
 
     os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
     target = app.config.catalog(name)
     try:
         shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
-        return Side(name, Client(reaching(target.connect(), target.properties), target, shell))
+        return NamedCatalog(name, Client(with_storage_options(target.connect(), target.properties), target, shell))
     except InvalidInputError as error:
-        from lancehouse.lake.errors import readable
+        from lancehouse.lake.errors import clean_message
 
-        raise InvalidInputError(f"catalog {name}: {readable(CONSTRUCTING.sub('', str(error)))}") from None
+        raise InvalidInputError(f"catalog {name}: {clean_message(CONSTRUCTING.sub('', str(error)))}") from None

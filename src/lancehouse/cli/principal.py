@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import levels
-from lancehouse.cli.lazy import Group
-from lancehouse.cli.output import Column
+from lancehouse.cli.catalogs import parse_id
+from lancehouse.cli.lazy import LazyGroup
+from lancehouse.cli.output import OutputColumn
 
 if TYPE_CHECKING:
     from lancehouse.catalog.callers import Grant
     from lancehouse.catalog.principals import Credential, Principals
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
 
 ROLES = ("reader", "writer", "admin")
 
 PRINCIPALS = (
-    Column("name", "Name"),
-    Column("client_id", "Client id"),
-    Column("roles", "May act as"),
-    Column("created", "Created"),
+    OutputColumn("name", "Name"),
+    OutputColumn("client_id", "Client id"),
+    OutputColumn("roles", "May act as"),
+    OutputColumn("created", "Created"),
 )
-TOKENS = (Column("label", "Label"), Column("created", "Created"))
+TOKENS = (OutputColumn("label", "Label"), OutputColumn("created", "Created"))
 
 Command = Callable[..., Any]
 
@@ -41,7 +41,7 @@ with_config = click.option(
     help="The server's file: roles can be granted on the backends that it names too.",
 )
 with_namespace = click.option(
-    "--namespace", metavar="ID", default="", callback=levels, help="Only there and below: a.b or a.`b.c`."
+    "--namespace", metavar="ID", default="", callback=parse_id, help="Only there and below: a.b or a.`b.c`."
 )
 
 
@@ -51,7 +51,7 @@ def with_role(*, required: bool) -> Callable[[Command], Command]:
 
 
 @contextmanager
-def opened(url: str | None, config: str | None = None) -> Iterator[Principals]:
+def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals]:
     """The principals of a database, which is made if it is not there yet."""
     try:
         from lancehouse.catalog.opening import open_database
@@ -71,7 +71,7 @@ def opened(url: str | None, config: str | None = None) -> Iterator[Principals]:
         database.close()
 
 
-@click.group(cls=Group)
+@click.group(cls=LazyGroup)
 def principal() -> None:
     """Say who may call the server, and what they may do.
 
@@ -90,7 +90,7 @@ def principal() -> None:
 @with_db
 @click.pass_obj
 def create(
-    app: App,
+    app: CliContext,
     name: str,
     role: str | None,
     warehouse: str | None,
@@ -105,43 +105,43 @@ def create(
     """
     if role is None and (warehouse or namespace):
         raise click.UsageError("--warehouse and --namespace say where a --role is given; give one")
-    grants = [granted(role, warehouse, namespace)] if role else []
-    with opened(db, config) as principals:
+    grants = [create_grant(role, warehouse, namespace)] if role else []
+    with open_principals(db, config) as principals:
         credential = principals.create(name, grants, external=external)
     if credential is None:
         app.output.record("", {"name": name, "external": True})
     else:
-        show(app, name, credential)
+        show_credential(app, name, credential)
 
 
 @principal.command("list")
 @with_db
 @click.pass_obj
-def list_all(app: App, db: str | None) -> None:
+def list_principals(app: CliContext, db: str | None) -> None:
     """Show all principals and what they were granted."""
-    with opened(db) as principals:
-        found = principals.list()
+    with open_principals(db) as principals:
+        records = principals.list()
     rows = [
         {
-            "name": each.name,
-            "client_id": each.client_id or "",
-            "external": each.external,
-            "grants": list(map(described, each.grants)),
-            "roles": "; ".join(map(str, each.grants)) or "nothing",
-            "created": moment(each.created_ms),
+            "name": record.name,
+            "client_id": record.client_id or "",
+            "external": record.is_external,
+            "grants": list(map(grant_to_dict, record.grants)),
+            "roles": "; ".join(map(str, record.grants)) or "nothing",
+            "created": format_time(record.created_ms),
         }
-        for each in found
+        for record in records
     ]
-    app.output.table(PRINCIPALS, rows, {"count": len(rows)}, counted(rows, "principal"))
+    app.output.table(PRINCIPALS, rows, {"count": len(rows)}, format_count(rows, "principal"))
 
 
 @principal.command()
 @click.argument("name")
 @with_db
 @click.pass_obj
-def delete(app: App, name: str, db: str | None) -> None:
+def delete(app: CliContext, name: str, db: str | None) -> None:
     """Remove a principal with its grants, and end all its tokens."""
-    with opened(db) as principals:
+    with open_principals(db) as principals:
         principals.delete(name)
     app.output.record("", {"deleted": name})
 
@@ -150,14 +150,14 @@ def delete(app: App, name: str, db: str | None) -> None:
 @click.argument("name")
 @with_db
 @click.pass_obj
-def rotate(app: App, name: str, db: str | None) -> None:
+def rotate(app: CliContext, name: str, db: str | None) -> None:
     """Give a principal a new secret and show it, once.
 
     The old secret ends, and so do all tokens of the principal, static ones too: create those anew.
     """
-    with opened(db) as principals:
-        credential = principals.rotate(name)
-    show(app, name, credential)
+    with open_principals(db) as principals:
+        credential = principals.rotate_secret(name)
+    show_credential(app, name, credential)
 
 
 @principal.command()
@@ -169,7 +169,7 @@ def rotate(app: App, name: str, db: str | None) -> None:
 @with_db
 @click.pass_obj
 def grant(
-    app: App,
+    app: CliContext,
     name: str,
     role: str,
     warehouse: str | None,
@@ -181,10 +181,10 @@ def grant(
 
     The warehouse and the namespace must exist.
     """
-    given = granted(role, warehouse, namespace)
-    with opened(db, config) as principals:
-        principals.grant(name, given)
-    app.output.record("", {"name": name, "granted": str(given)})
+    new_grant = create_grant(role, warehouse, namespace)
+    with open_principals(db, config) as principals:
+        principals.grant(name, new_grant)
+    app.output.record("", {"name": name, "granted": str(new_grant)})
 
 
 @principal.command()
@@ -195,14 +195,14 @@ def grant(
 @with_db
 @click.pass_obj
 def revoke(
-    app: App, name: str, role: str | None, warehouse: str | None, namespace: tuple[str, ...], db: str | None
+    app: CliContext, name: str, role: str | None, warehouse: str | None, namespace: tuple[str, ...], db: str | None
 ) -> None:
     """Take away the role that was given exactly there."""
     from lancehouse.catalog.callers import Role
 
-    with opened(db) as principals:
-        taken = principals.revoke(name, warehouse, namespace, Role[role.upper()] if role else None)
-    app.output.record("", {"name": name, "revoked": str(taken)})
+    with open_principals(db) as principals:
+        revoked = principals.revoke(name, warehouse, namespace, Role[role.upper()] if role else None)
+    app.output.record("", {"name": name, "revoked": str(revoked)})
 
 
 @principal.group()
@@ -215,22 +215,22 @@ def token() -> None:
 @click.option("--label", required=True, help="What it is for; the token is deleted by it.")
 @with_db
 @click.pass_obj
-def create_token(app: App, name: str, label: str, db: str | None) -> None:
+def create_token(app: CliContext, name: str, label: str, db: str | None) -> None:
     """Make a token and show it, once. It is sent as `Authorization: Bearer lh_…`."""
-    with opened(db) as principals:
-        made = principals.create_token(name, label)
-    app.output.record("", {"name": name, "label": label, "token": made})
+    with open_principals(db) as principals:
+        token_text = principals.create_token(name, label)
+    app.output.record("", {"name": name, "label": label, "token": token_text})
 
 
 @token.command("list")
 @click.argument("name")
 @with_db
 @click.pass_obj
-def list_tokens(app: App, name: str, db: str | None) -> None:
+def list_tokens(app: CliContext, name: str, db: str | None) -> None:
     """Show the labels of a principal's tokens."""
-    with opened(db) as principals:
-        rows = [{"label": label, "created": moment(at)} for label, at in principals.list_tokens(name)]
-    app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, counted(rows, "token"))
+    with open_principals(db) as principals:
+        rows = [{"label": label, "created": format_time(at)} for label, at in principals.list_tokens(name)]
+    app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(rows, "token"))
 
 
 @token.command("delete")
@@ -238,14 +238,14 @@ def list_tokens(app: App, name: str, db: str | None) -> None:
 @click.option("--label", required=True, help="Which one.")
 @with_db
 @click.pass_obj
-def delete_token(app: App, name: str, label: str, db: str | None) -> None:
+def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None:
     """End a token."""
-    with opened(db) as principals:
+    with open_principals(db) as principals:
         principals.delete_token(name, label)
     app.output.record("", {"name": name, "deleted": label})
 
 
-def show(app: App, name: str, credential: Credential) -> None:
+def show_credential(app: CliContext, name: str, credential: Credential) -> None:
     """The one time that a secret is shown."""
     app.output.record(
         "",
@@ -258,23 +258,23 @@ def show(app: App, name: str, credential: Credential) -> None:
     )
 
 
-def granted(role: str, warehouse: str | None, namespace: tuple[str, ...]) -> Grant:
+def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...]) -> Grant:
     """A grant as it is typed."""
     from lancehouse.catalog.callers import Grant, Role
 
     return Grant(Role[role.upper()], warehouse, namespace)
 
 
-def described(grant: Grant) -> dict[str, object]:
+def grant_to_dict(grant: Grant) -> dict[str, object]:
     """A grant for programs."""
     return {"role": grant.role.name.lower(), "warehouse": grant.warehouse, "namespace": list(grant.levels)}
 
 
-def moment(at_ms: int) -> str:
+def format_time(at_ms: int) -> str:
     """A time, in words that sort."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def counted(rows: Sequence[object], noun: str) -> str:
+def format_count(rows: Sequence[object], noun: str) -> str:
     """How many there are."""
     return f"{len(rows)} {noun}{'' if len(rows) == 1 else 's'}"

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.catalogs import Command, with_client, with_table
-from lancehouse.cli.moments import Moment, with_moment
-from lancehouse.cli.output import Column, Row
-from lancehouse.cli.words import counted
+from lancehouse.cli.moments import VersionOptions, with_version_options
+from lancehouse.cli.output import OutputColumn, Row
+from lancehouse.cli.words import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lancehouse.cli.client import Client
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
     from lancehouse.lake.dataset import TableRef
 
 Levels = tuple[str, ...]
@@ -42,14 +42,14 @@ def with_columns(command: Command) -> Command:
 @click.command()
 @with_table
 @with_where
-@with_moment
+@with_version_options
 @with_client
 @click.pass_obj
-def count(app: App, table: Levels, where: str | None, at: Moment, client: Client) -> None:
+def count(app: CliContext, table: Levels, where: str | None, at: VersionOptions, client: Client) -> None:
     """Count the rows of the table ID."""
-    with client.opened(table, **at.arguments) as (_, dataset), filtered(where):
+    with client.open_table(table, **at.arguments) as (_, dataset), translate_filter_errors(where):
         rows, version = dataset.count_rows(where), dataset.version
-    app.output.record("", {"table": client.shown(table), "version": version, "rows": rows})
+    app.output.record("", {"table": client.format_id(table), "version": version, "rows": rows})
 
 
 @click.command()
@@ -57,50 +57,62 @@ def count(app: App, table: Levels, where: str | None, at: Moment, client: Client
 @click.option("--limit", "-n", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many.")
 @with_columns
 @with_where
-@with_moment
+@with_version_options
 @with_client
 @click.pass_obj
 def preview(
-    app: App, table: Levels, limit: int, columns: tuple[str, ...], where: str | None, at: Moment, client: Client
+    app: CliContext,
+    table: Levels,
+    limit: int,
+    columns: tuple[str, ...],
+    where: str | None,
+    at: VersionOptions,
+    client: Client,
 ) -> None:
     """Show the first rows of the table ID.
 
     For people, long text, vectors and bytes are cut short, and columns that do not fit are left out; with --output
     json they are whole, bytes in Base64. Blobs are not read.
     """
-    with client.opened(table, **at.arguments) as (ref, dataset):
-        names = chosen(ref, dataset.schema, columns)
-        with filtered(where):
-            found = dataset.scanner(
+    with client.open_table(table, **at.arguments) as (ref, dataset):
+        names = resolve_columns(ref, dataset.schema, columns)
+        with translate_filter_errors(where):
+            rows = dataset.scanner(
                 columns=names, filter=where, limit=limit, scan_in_order=True, blob_handling=BLOBS
             ).to_table()
         fields, version = [dataset.schema.field(name) for name in names], dataset.version
-    told = {"table": client.shown(table), "version": version, "count": found.num_rows}
-    show(app, found, fields, told, f"{client.shown(table)}, version {version}: {counted(found.num_rows, 'row')}")
+    summary = {"table": client.format_id(table), "version": version, "count": rows.num_rows}
+    show_rows(
+        app,
+        rows,
+        fields,
+        summary,
+        f"{client.format_id(table)}, version {version}: {format_count(rows.num_rows, 'row')}",
+    )
 
 
 @contextmanager
-def filtered(where: str | None) -> Iterator[None]:
+def translate_filter_errors(where: str | None) -> Iterator[None]:
     """Say what is wrong with a filter, if there is one, in words for whoever typed it; other errors pass."""
     if where is None:
         yield
         return
     from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
-    from lancehouse.lake.errors import translated
-    from lancehouse.server.console_filters import UNKNOWN, sentence
+    from lancehouse.lake.errors import translate_errors
+    from lancehouse.server.console_filters import UNKNOWN, format_filter_error
 
     try:
-        with translated("the filter"):
+        with translate_errors("the filter"):
             yield
     except (InvalidInputError, TableColumnNotFoundError) as error:
-        told = sentence(str(error))
-        if told.startswith(UNKNOWN):
+        message = format_filter_error(str(error))
+        if message.startswith(UNKNOWN):
             raise
-        raise type(error)(told[0].lower() + told[1:].removesuffix(".")) from None
+        raise type(error)(message[0].lower() + message[1:].removesuffix(".")) from None
 
 
-def chosen(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+def resolve_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     """The columns that are named, else all.
 
     Raises:
@@ -115,25 +127,29 @@ def chosen(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[s
     return list(dict.fromkeys(columns)) or schema.names
 
 
-def show(app: App, found: pa.Table, fields: Sequence[pa.Field[Any]], summary: Row, words: str) -> None:
+def show_rows(app: CliContext, table: pa.Table, fields: Sequence[pa.Field[Any]], summary: Row, words: str) -> None:
     """Hand rows over.
 
     Args:
         app: where to.
-        found: the rows.
+        table: the rows.
         fields: their columns, as the table has them.
         summary: about all of them, for programs.
         words: the same for people.
     """
-    from lancehouse.cli.cells import short, whole
-    from lancehouse.schema.shown import kind_of
+    from lancehouse.cli.cells import format_short_cells, to_json_values
+    from lancehouse.schema.shown import value_kind
 
-    kinds = {each.name: kind_of(each) for each in fields}
-    columns = [Column(name, name, is_number=kind == "number", is_rigid=kind in RIGID) for name, kind in kinds.items()]
+    kinds = {field.name: value_kind(field) for field in fields}
+    columns = [
+        OutputColumn(name, name, is_number=kind == "number", is_rigid=kind in RIGID) for name, kind in kinds.items()
+    ]
 
-    def gathered(values: Callable[[Any, Any], Sequence[Any]]) -> list[dict[str, Any]]:
-        by_column = [values(found.column(place), field) for place, field in enumerate(fields)]
+    def collect_rows(values: Callable[[Any, Any], Sequence[Any]]) -> list[dict[str, Any]]:
+        by_column = [values(table.column(place), field) for place, field in enumerate(fields)]
         names = [field.name for field in fields]
         return [dict(zip(names, row, strict=True)) for row in zip(*by_column, strict=True)]
 
-    app.output.rows(columns, lambda: gathered(short), lambda: gathered(whole), summary, words)
+    app.output.rows(
+        columns, lambda: collect_rows(format_short_cells), lambda: collect_rows(to_json_values), summary, words
+    )

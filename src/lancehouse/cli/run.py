@@ -11,22 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import pairs
-from lancehouse.cli.output import FAILED, Column
+from lancehouse.cli.catalogs import parse_properties
+from lancehouse.cli.output import FAILED, OutputColumn
 
 if TYPE_CHECKING:
-    from lancehouse.cli.main import App
-    from lancehouse.spark.pipelines import Pipeline, Plan, Report
+    from lancehouse.cli.main import CliContext
+    from lancehouse.spark.pipelines import Pipeline, PipelinePlan, RunReport
 
-PLAN = (Column("step", "Step"), Column("where", "Where"), Column("does", "Does"), Column("columns", "Columns after it"))
+PLAN = (
+    OutputColumn("step", "Step"),
+    OutputColumn("where", "Where"),
+    OutputColumn("does", "Does"),
+    OutputColumn("columns", "Columns after it"),
+)
 STEPS = (
-    Column("step", "Step"),
-    Column("where", "Where"),
-    Column("state", "State"),
-    Column("rows", "Rows"),
-    Column("version", "Version"),
-    Column("seconds", "Seconds"),
-    Column("says", ""),
+    OutputColumn("step", "Step"),
+    OutputColumn("where", "Where"),
+    OutputColumn("state", "State"),
+    OutputColumn("rows", "Rows"),
+    OutputColumn("version", "Version"),
+    OutputColumn("seconds", "Seconds"),
+    OutputColumn("says", ""),
 )
 
 
@@ -37,7 +42,7 @@ STEPS = (
     "variables",
     metavar="NAME=VALUE",
     multiple=True,
-    callback=pairs,
+    callback=parse_properties,
     help="A variable of the file; repeat it for each.",
 )
 @click.option("--run", metavar="ID", help="Names this run: the same one again does nothing twice, and goes on.")
@@ -46,32 +51,34 @@ STEPS = (
     "--report", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Write the report as JSON."
 )
 @click.pass_obj
-def run(app: App, file: str, variables: dict[str, str], run: str | None, dry_run: bool, report: str | None) -> None:
+def run(
+    app: CliContext, file: str, variables: dict[str, str], run: str | None, dry_run: bool, report: str | None
+) -> None:
     """Run the pipeline in FILE.
 
     From files or a table, through steps, into a Lance table that readers find by a tag. All of it is checked before
     anything is done. It exits with 1 if a step fails or an expectation does not hold.
     """
-    pipeline = _load(file, variables)
-    _require_folder(report)
+    pipeline = _load_pipeline(file, variables)
+    _check_report_folder(report)
     with ExitStack() as stack:
         progress = stack.enter_context(app.output.progress(f"pipeline {pipeline.shape.name}"))
-        started = _Started(app, pipeline, stack, progress)
+        lazy_spark = _LazySpark(app, pipeline, stack, progress)
         progress.say("checking")
-        plan = pipeline.plan(started, run)
+        plan = pipeline.plan(lazy_spark, run)
         if dry_run:
             stack.close()
             _show_plan(app, plan)
             return
-        done = _carried_out(app, plan, started, progress, report)
-    _show_report(app, done)
-    if not done.has_passed:
-        for failure in done.failures:
+        result = _run_plan(app, plan, lazy_spark, progress, report)
+    _show_report(app, result)
+    if not result.has_passed:
+        for failure in result.failures:
             app.output.error(failure)
         raise click.exceptions.Exit(FAILED)
 
 
-def _load(file: str, variables: dict[str, str]) -> Pipeline:
+def _load_pipeline(file: str, variables: dict[str, str]) -> Pipeline:
     os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
     from lance_namespace.errors import InvalidInputError
 
@@ -84,39 +91,41 @@ def _load(file: str, variables: dict[str, str]) -> Pipeline:
     return load(file, variables)
 
 
-class _Started:
+class _LazySpark:
     """Starts Spark when it is first needed, and stops it with everything else."""
 
-    def __init__(self, app: App, pipeline: Pipeline, stack: ExitStack, progress: Any) -> None:
+    def __init__(self, app: CliContext, pipeline: Pipeline, stack: ExitStack, progress: Any) -> None:
         self._app, self._settings, self._stack, self._progress = app, pipeline.shape.spark, stack, progress
         self._spark: Any = None
 
     def __call__(self) -> Any:
         if self._spark is None:
-            from lancehouse.spark.pipelines.sessions import session
+            from lancehouse.spark.pipelines.sessions import open_session
 
             self._progress.say("starting Spark")
-            self._spark = self._stack.enter_context(session(self._settings, shows_log=self._app.debug))
+            self._spark = self._stack.enter_context(open_session(self._settings, shows_log=self._app.debug))
         return self._spark
 
 
-def _carried_out(app: App, plan: Plan, start: Callable[[], Any], progress: Any, file: str | None) -> Report:
+def _run_plan(
+    app: CliContext, plan: PipelinePlan, start: Callable[[], Any], progress: Any, file: str | None
+) -> RunReport:
     from lance_namespace.errors import LanceNamespaceError
 
     from lancehouse.spark.pipelines import running
 
-    report = running.begun(plan)
+    report = running.create_report(plan)
 
-    def said(step: str, tasks: Any) -> None:
+    def report_step(step: str, tasks: Any) -> None:
         if tasks is None:
             progress.say(step)
             progress.count(0, 0)
         else:
             progress.count(tasks.done, tasks.total)
 
-    with _kept(report, file):
+    with _write_report(report, file):
         try:
-            running.run(plan, start(), said if progress.is_seen else None, report)
+            running.run_plan(plan, start(), report_step if progress.is_seen else None, report)
         except KeyboardInterrupt:
             app.output.error(f"interrupted; to go on where this run was: --run {plan.run}")
             raise
@@ -125,7 +134,7 @@ def _carried_out(app: App, plan: Plan, start: Callable[[], Any], progress: Any, 
     return report
 
 
-def _require_folder(report: str | None) -> None:
+def _check_report_folder(report: str | None) -> None:
     """See that a report can be written, before there is one."""
     if report is not None and not Path(report).absolute().parent.is_dir():
         from lance_namespace.errors import InvalidInputError
@@ -134,7 +143,7 @@ def _require_folder(report: str | None) -> None:
 
 
 @contextmanager
-def _kept(report: Report, file: str | None) -> Iterator[None]:
+def _write_report(report: RunReport, file: str | None) -> Iterator[None]:
     """Write the report, whatever becomes of the run."""
     try:
         yield
@@ -152,7 +161,7 @@ def _kept(report: Report, file: str | None) -> Iterator[None]:
                 raise InvalidInputError(f"the report cannot be written to {file}: {error.strerror}") from error
 
 
-def _show_plan(app: App, plan: Plan) -> None:
+def _show_plan(app: CliContext, plan: PipelinePlan) -> None:
     rows = [{name: getattr(line, name) for name in line.__slots__} for line in plan.lines]
     summary = {
         "pipeline": plan.shape.name,
@@ -163,18 +172,18 @@ def _show_plan(app: App, plan: Plan) -> None:
     app.output.table(PLAN, rows, summary, f"{plan.shape.name}: nothing was written", name="steps")
 
 
-def _show_report(app: App, report: Report) -> None:
-    told = report.to_json()
-    app.output.table(STEPS, told.pop("steps"), told, _words(report), name="steps")
+def _show_report(app: CliContext, report: RunReport) -> None:
+    fields = report.to_json()
+    app.output.table(STEPS, fields.pop("steps"), fields, _format_summary(report), name="steps")
 
 
-def _words(report: Report) -> str:
-    rows_in, rows_out = (_shown(number) or "?" for number in (report.rows_in, report.rows_out))
-    rows = f"{rows_in} rows in, {rows_out} out, {_shown(report.rows)} in the table"
+def _format_summary(report: RunReport) -> str:
+    rows_in, rows_out = (_format_number(number) or "?" for number in (report.rows_in, report.rows_out))
+    rows = f"{rows_in} rows in, {rows_out} out, {_format_number(report.rows)} in the table"
     versions = f"version {report.version_before or 'none'} before, {report.version_after} after"
     tag = f", tag {report.tag}" if report.tag and report.has_passed else ""
     return f"{report.pipeline}: {report.state} in {report.seconds:.1f} s; {rows}; {versions}{tag}; run {report.run}"
 
 
-def _shown(number: int | None) -> str:
+def _format_number(number: int | None) -> str:
     return "" if number is None else f"{number:,}"

@@ -13,16 +13,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.catalogs import Command, with_client, with_table
-from lancehouse.cli.moments import Moment, with_moment
-from lancehouse.cli.rows import COUNT, FEW, Levels, chosen, filtered, show, with_columns, with_where
-from lancehouse.cli.words import counted
+from lancehouse.cli.moments import VersionOptions, with_version_options
+from lancehouse.cli.rows import (
+    COUNT,
+    FEW,
+    Levels,
+    resolve_columns,
+    show_rows,
+    translate_filter_errors,
+    with_columns,
+    with_where,
+)
+from lancehouse.cli.words import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
 
     from lancehouse.cli.client import Client
-    from lancehouse.cli.main import App
+    from lancehouse.cli.main import CliContext
     from lancehouse.lake.dataset import TableRef
 
 METRICS = ("l2", "cosine", "dot")
@@ -32,7 +41,7 @@ LARGEST = 3.4e38
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchOptions:
     """What is looked for: a vector, or that of a row, or words."""
 
     near: tuple[float, ...] | None
@@ -60,39 +69,45 @@ class Question:
             "--refine-factor": self.refine_factor,
             "--ef": self.ef,
         }
-        if self.words is not None and (given := [name for name, value in of_vectors.items() if value is not None]):
-            raise click.UsageError(f"{given[0]} goes with --vector and --like")
+        if self.words is not None and (
+            conflicting := [name for name, value in of_vectors.items() if value is not None]
+        ):
+            raise click.UsageError(f"{conflicting[0]} goes with --vector and --like")
 
     @property
-    def measure(self) -> str:
+    def score_column(self) -> str:
         """The column that says how well a row fits."""
         return DISTANCE if self.words is None else SCORE
 
-    def answer(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
+    def run(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
         """The rows, the best first."""
-        found = self._by_vector(table, dataset, names) if self.words is None else self._by_words(table, dataset, names)
-        return found.select([self.measure, *names])
+        rows = (
+            self._search_by_vector(table, dataset, names)
+            if self.words is None
+            else self._search_by_text(table, dataset, names)
+        )
+        return rows.select([self.score_column, *names])
 
-    def _by_vector(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
-        from lancehouse.lake.search import Effort, Search, vector_column
+    def _search_by_vector(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
+        from lancehouse.lake.search import SearchEffort, VectorSearch, resolve_vector_column
 
-        column = vector_column(table, dataset.schema, self.on)
-        near = self.near if self.near is not None else self._of_a_row(table, dataset, column)
-        effort = Effort(self.nprobes, self.refine_factor, self.ef)
-        wanted = Search(near, self.k, column, self.where, tuple(names), self.metric, effort)
-        wanted.check(table, dataset)
-        return wanted.by_index(table, dataset)
+        column = resolve_vector_column(table, dataset.schema, self.on)
+        near = self.near if self.near is not None else self._vector_of_row(table, dataset, column)
+        effort = SearchEffort(self.nprobes, self.refine_factor, self.ef)
+        vector_search = VectorSearch(near, self.k, column, self.where, tuple(names), self.metric, effort)
+        vector_search.check(table, dataset)
+        return vector_search.search_index(table, dataset)
 
-    def _of_a_row(self, table: TableRef, dataset: LanceDataset, column: str) -> tuple[float, ...]:
+    def _vector_of_row(self, table: TableRef, dataset: LanceDataset, column: str) -> tuple[float, ...]:
         from lance_namespace.errors import InvalidInputError
 
-        like = f"({self.like}) AND {_quoted(column)} IS NOT NULL"
-        found = dataset.scanner(columns=[column], filter=like, limit=1, scan_in_order=True).to_table()
-        if not found.num_rows:
+        like = f"({self.like}) AND {_quote_column(column)} IS NOT NULL"
+        rows = dataset.scanner(columns=[column], filter=like, limit=1, scan_in_order=True).to_table()
+        if not rows.num_rows:
             raise InvalidInputError(f"{table}: no row with a vector in {column} is like that: {self.like}")
-        return tuple(map(float, found.column(0)[0].as_py()))
+        return tuple(map(float, rows.column(0)[0].as_py()))
 
-    def _by_words(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
+    def _search_by_text(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
         from lance_namespace.errors import InvalidInputError
 
         indexed = [index for index in dataset.describe_indices() if index.index_type == "Inverted"]
@@ -101,13 +116,13 @@ class Question:
             error.add_note("`lancehouse table index ID --column NAME --kind INVERTED` builds one")
             raise error
         query = {"query": self.words, "columns": [self.on] if self.on else None}
-        found: pa.Table = dataset.scanner(
+        rows: pa.Table = dataset.scanner(
             columns=[*names, SCORE], full_text_query=query, filter=self.where, prefilter=True, limit=self.k
         ).to_table()
-        return found
+        return rows
 
 
-def vector(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+def parse_vector(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Numbers, as JSON or joined by commas; `@FILE` has them in a file, `-` on standard input."""
     if value is None:
         return None
@@ -123,15 +138,19 @@ def vector(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
         raise click.BadParameter("a vector is numbers such as 0.1,0.2,0.3", ctx, param) from None
 
 
-def _quoted(column: str) -> str:
+def _quote_column(column: str) -> str:
     return ".".join(f"`{level}`" for level in column.split("."))
 
 
-def with_question(command: Command) -> Command:
+def with_search_options(command: Command) -> Command:
     """What to look for. The command gets it as `question`."""
 
     @click.option(
-        "--vector", "near", metavar="NUMBERS", callback=vector, help="Like this: 0.1,0.2,…; @FILE, or - for stdin."
+        "--vector",
+        "near",
+        metavar="NUMBERS",
+        callback=parse_vector,
+        help="Like this: 0.1,0.2,…; @FILE, or - for stdin.",
     )
     @click.option("--like", metavar="SQL", help="Like the vector of the first row for which this holds: 'id = 7'.")
     @click.option("--text", "words", metavar="WORDS", help="With these words, by a full-text index.")
@@ -148,34 +167,41 @@ def with_question(command: Command) -> Command:
     @click.option("--ef", type=COUNT, metavar="N", help="Candidates that an HNSW index keeps.")
     @with_where
     @wraps(command)
-    def asked(*arguments: Any, **options: Any) -> Any:
-        question = Question(**{name: options.pop(name) for name in Question.__dataclass_fields__})
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        question = SearchOptions(**{name: options.pop(name) for name in SearchOptions.__dataclass_fields__})
         question.check()
         return command(*arguments, question=question, **options)
 
-    return asked
+    return wrapper
 
 
 @click.command()
 @with_table
-@with_question
+@with_search_options
 @with_columns
-@with_moment
+@with_version_options
 @with_client
 @click.pass_obj
-def search(app: App, table: Levels, question: Question, columns: tuple[str, ...], at: Moment, client: Client) -> None:
+def search(
+    app: CliContext,
+    table: Levels,
+    question: SearchOptions,
+    columns: tuple[str, ...],
+    at: VersionOptions,
+    client: Client,
+) -> None:
     """Show rows nearest to a vector, or with some words.
 
     An index is used where there is one; without one, vectors are compared one by one. Blobs are shown if asked for.
     """
-    from lancehouse.schema.shown import kind_of
+    from lancehouse.schema.shown import value_kind
 
-    with client.opened(table, **at.arguments) as (ref, dataset):
-        names = chosen(ref, dataset.schema, columns)
+    with client.open_table(table, **at.arguments) as (ref, dataset):
+        names = resolve_columns(ref, dataset.schema, columns)
         if not columns:
-            names = [name for name in names if kind_of(dataset.schema.field(name)) != "blob"]
-        with filtered(question.where or question.like):
-            found, version = question.answer(ref, dataset, names), dataset.version
-    told = {"table": client.shown(table), "version": version, "count": found.num_rows}
-    words = f"{client.shown(table)}, version {version}: {counted(found.num_rows, 'row')}"
-    show(app, found, list(found.schema), told, words)
+            names = [name for name in names if value_kind(dataset.schema.field(name)) != "blob"]
+        with translate_filter_errors(question.where or question.like):
+            rows, version = question.run(ref, dataset, names), dataset.version
+    summary = {"table": client.format_id(table), "version": version, "count": rows.num_rows}
+    words = f"{client.format_id(table)}, version {version}: {format_count(rows.num_rows, 'row')}"
+    show_rows(app, rows, list(rows.schema), summary, words)

@@ -13,13 +13,18 @@ from lancehouse.server.options import SERVER_SETTINGS
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _options(command: F) -> F:
+def _add_setting_options(command: F) -> F:
     """One option for each setting of the table."""
     for setting in reversed(SERVER_SETTINGS):
-        shown = f"  [default: {setting.shown}]" if setting.shown else ""
+        default_text = f"  [default: {setting.default_text}]" if setting.default_text else ""
         extra: dict[str, Any] = {"is_flag": True, "flag_value": "true"} if setting.is_flag else {"metavar": "VALUE"}
         command = click.option(
-            setting.option, setting.name, envvar=setting.variable, default=None, help=setting.help + shown, **extra
+            setting.option,
+            setting.name,
+            envvar=setting.variable,
+            default=None,
+            help=setting.help + default_text,
+            **extra,
         )(command)
     return command
 
@@ -45,8 +50,8 @@ def _options(command: F) -> F:
 @click.option(
     "--config", "file", envvar="LANCEHOUSE_SERVER_CONFIG", metavar="FILE", help="YAML file with the same settings"
 )
-@_options
-def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None, **given: str | None) -> None:
+@_add_setting_options
+def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None, **options: str | None) -> None:
     """Serve an Iceberg REST catalog with Lance tables in it."""
     from lance_namespace.errors import InvalidInputError
 
@@ -54,9 +59,9 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
         raise InvalidInputError(f"the server needs {', '.join(missing)}: pip install 'lancehouse[server]'")
     from lancehouse.server import run
     from lancehouse.server.settings import ServerSettings
-    from lancehouse.server.workers import Workers
+    from lancehouse.server.workers import WorkerSupervisor
 
-    settings = ServerSettings.parse(given, warehouses, roots, file)
+    settings = ServerSettings.parse(options, warehouses, roots, file)
     with run.listen(settings) as listener:
         served = run.prepare(settings, click.echo)
 
@@ -66,4 +71,4 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
         if settings.workers == 1 and settings.max_memory is None:
             run.run(settings, listener, served, ready)
         else:
-            Workers(settings, listener, served).run(ready)
+            WorkerSupervisor(settings, listener, served).run(ready)

@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
-from lancehouse.clients.flights import Flights
+from lancehouse.clients.flights import SingleFlight
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 
@@ -18,11 +18,11 @@ Headers = Mapping[str, str]
 FetchToken = Callable[[str, Mapping[str, str]], Token]
 """Sends a form to a token endpoint."""
 
-EARLY_S = 60.0
+RENEW_BEFORE_S = 60.0
 """A token is renewed this long before it expires, or at nine tenths of its life if that is later."""
 
 
-class Authentication(Protocol):
+class RequestSigner(Protocol):
     """What signs requests."""
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
@@ -35,11 +35,11 @@ class Authentication(Protocol):
         """What must not be repeated in an error, although a server may."""
 
 
-class Fixed:
+class StaticToken:
     """The same headers for every request: a token that was given once, or none."""
 
     def __init__(self, token: str | None) -> None:
-        self._headers = bearer(token)
+        self._headers = bearer_headers(token)
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
         """The token, whatever the request."""
@@ -51,7 +51,7 @@ class Fixed:
 
     def secrets(self) -> Sequence[str]:
         """The token."""
-        return tokens(self._headers)
+        return bearer_tokens(self._headers)
 
 
 class ClientCredentials:
@@ -68,8 +68,8 @@ class ClientCredentials:
         }
         self._token_uri = token_uri
         self._fetch = fetch
-        self._flights: Flights[None] = Flights()
-        self._headers = bearer(settings.auth_token)
+        self._token_flight: SingleFlight[None] = SingleFlight()
+        self._headers = bearer_headers(settings.auth_token)
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
@@ -80,21 +80,23 @@ class ClientCredentials:
 
     def renew(self, rejected: Headers) -> bool:
         """Fetch a new token, unless another thread did so since the refused request was signed."""
-        self._flights.join("token", lambda: self._renew(rejected))
+        self._token_flight.run("token", lambda: self._renew(rejected))
         return True
 
     def secrets(self) -> Sequence[str]:
         """The client's secret, also as a form has it, and the token."""
         secret = self._form["client_secret"]
-        return [secret, quote_plus(secret), *tokens(self._headers)]
+        return [secret, quote_plus(secret), *bearer_tokens(self._headers)]
 
     def _renew(self, rejected: Headers) -> None:
         if self._headers is not rejected:
             return
         token = self._fetch(self._token_uri, self._form)
         life_s = token.expires_in
-        self._headers = bearer(token.access_token)
-        self._renew_at = float("inf") if life_s is None else time.monotonic() + max(life_s - EARLY_S, life_s * 0.9)
+        self._headers = bearer_headers(token.access_token)
+        self._renew_at = (
+            float("inf") if life_s is None else time.monotonic() + max(life_s - RENEW_BEFORE_S, life_s * 0.9)
+        )
 
 
 class SigV4:
@@ -107,7 +109,7 @@ class SigV4:
             from botocore.session import Session
         except ImportError as error:
             raise InvalidInputError("property 'sigv4.region' needs botocore: pip install 'lancehouse[aws]'") from error
-        logging.getLogger("botocore.auth").addFilter(_no_headers)
+        logging.getLogger("botocore.auth").addFilter(_is_loggable)
         self._request = AWSRequest
         self._signer = SigV4Auth
         self._session = Session()
@@ -132,25 +134,25 @@ class SigV4:
         return []
 
 
-def _no_headers(record: logging.LogRecord) -> bool:
+def _is_loggable(record: logging.LogRecord) -> bool:
     """Keep botocore from logging the request that it signs, with the session's token in it."""
     return not str(record.msg).startswith("CanonicalRequest")
 
 
-def authentication(settings: ClientSettings, token_uri: str, fetch: FetchToken) -> Authentication:
+def create_signer(settings: ClientSettings, token_uri: str, fetch: FetchToken) -> RequestSigner:
     """What the settings ask for. `token_uri` is the catalog's own token endpoint."""
     if settings.sigv4_region and settings.sigv4_service:
         return SigV4(settings.sigv4_region, settings.sigv4_service)
     if settings.credential:
         return ClientCredentials(settings, settings.oauth2_server_uri or token_uri, fetch)
-    return Fixed(settings.auth_token)
+    return StaticToken(settings.auth_token)
 
 
-def bearer(token: str | None) -> dict[str, str]:
+def bearer_headers(token: str | None) -> dict[str, str]:
     """The header for a token; none for none."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def tokens(headers: Headers) -> list[str]:
+def bearer_tokens(headers: Headers) -> list[str]:
     """The token in a header."""
     return [value.removeprefix("Bearer ") for value in headers.values()]

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from lancehouse.clients.messages import PORTS, Answer, BrokenError, Incoming, host_of, request
+from lancehouse.clients.messages import PORTS, Answer, BrokenResponseError, ResponseParser, encode_request, host_header
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FetchLimits:
     """How long and how many at once."""
 
     connect_s: float
@@ -26,46 +26,46 @@ class Limits:
     connections: int
 
 
-def fetch(
-    origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: Limits
+def fetch_many(
+    origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: FetchLimits
 ) -> list[Answer | None]:
     """GET many targets of one server, each with its headers; None for whatever did not arrive whole and in time."""
     # A thread of its own: the caller may be inside an event loop, or have one that must stay as it is.
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _fetch(origin, requests, tls, limits)).result()
+        return pool.submit(asyncio.run, _fetch_many(origin, requests, tls, limits)).result()
 
 
-async def _fetch(
-    origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: Limits
+async def _fetch_many(
+    origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: FetchLimits
 ) -> list[Answer | None]:
-    parts, host = urlsplit(origin), host_of(origin)
+    parts, host = urlsplit(origin), host_header(origin)
     secure = parts.scheme == "https"
     answers: list[Answer | None] = [None] * len(requests)
-    waiting = iter([(number, request("GET", host, *each)) for number, each in enumerate(requests)])
+    pending = iter([(number, encode_request("GET", host, *each)) for number, each in enumerate(requests)])
     loop = asyncio.get_running_loop()
 
-    async def work() -> None:
-        connection = loop.create_connection(
-            lambda: _Connection(waiting, answers, limits.read_s),
+    async def fetch_pending() -> None:
+        connecting = loop.create_connection(
+            lambda: _Connection(pending, answers, limits.read_s),
             parts.hostname or "",
             parts.port or PORTS[parts.scheme],
             ssl=tls if secure else None,
         )
         try:
-            _, protocol = await asyncio.wait_for(connection, limits.connect_s)
+            _, protocol = await asyncio.wait_for(connecting, limits.connect_s)
         except (OSError, TimeoutError):
             return
         await protocol.closed
 
-    await asyncio.gather(*(work() for _ in range(min(limits.connections, len(requests)))))
+    await asyncio.gather(*(fetch_pending() for _ in range(min(limits.connections, len(requests)))))
     return answers
 
 
 class _Connection(asyncio.Protocol):
     """Sends one request after the other as long as there are any and answers come."""
 
-    def __init__(self, waiting: Iterator[tuple[int, bytes]], answers: list[Answer | None], read_s: float) -> None:
-        self._waiting = waiting
+    def __init__(self, pending: Iterator[tuple[int, bytes]], answers: list[Answer | None], read_s: float) -> None:
+        self._pending = pending
         self._answers = answers
         self._read_s = read_s
         self._loop = asyncio.get_running_loop()
@@ -74,34 +74,34 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._next()
+        self._send_next()
 
-    def _next(self) -> None:
-        self._number, data = next(self._waiting, (-1, b""))
+    def _send_next(self) -> None:
+        self._number, data = next(self._pending, (-1, b""))
         if not data:
             self._transport.close()
             return
-        self._incoming = Incoming()
-        self._late = self._loop.call_later(self._read_s, self._transport.abort)
+        self._parser = ResponseParser()
+        self._timeout = self._loop.call_later(self._read_s, self._transport.abort)
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._incoming.feed(data)
-        except BrokenError:
+            self._parser.feed(data)
+        except BrokenResponseError:
             self._transport.abort()
             return
-        if (answer := self._incoming.answer) is None:
+        if (answer := self._parser.answer) is None:
             return
-        self._late.cancel()
+        self._timeout.cancel()
         if "content-encoding" not in answer[1]:
             self._answers[self._number] = answer
-        if self._incoming.is_last:
+        if self._parser.is_last:
             self._transport.close()
         else:
-            self._next()
+            self._send_next()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._number >= 0:
-            self._late.cancel()
+            self._timeout.cancel()
         self.closed.set_result(None)

@@ -33,15 +33,15 @@ from lance_namespace_urllib3_client.models.commit_table_operation import CommitT
 from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 from lance_namespace_urllib3_client.models.create_table_version_entry import CreateTableVersionEntry
 
-from lancehouse.clients.recent import Recent
-from lancehouse.clients.snapshots import STAGED, Staged, change
-from lancehouse.clients.versions import ManagedVersions, branch_of, stray
-from lancehouse.clients.warehouses import Warehouse
+from lancehouse.clients.recent import BoundedCache
+from lancehouse.clients.snapshots import STAGED, StagedVersion, commit_request
+from lancehouse.clients.versions import ManagedVersions, normalize_branch, unknown_version_error
+from lancehouse.clients.warehouses import WarehousePaths
 from lancehouse.errors import CommitStateUnknownError, is_no_route
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN
-from lancehouse.lake.manifests import Manifest, Manifests, staged_file, transaction_file
-from lancehouse.wire.iceberg import CommitTransaction, TableChange
+from lancehouse.lake.manifests import Manifest, ManifestStore, parse_staged_path, transaction_path
+from lancehouse.wire.iceberg import CommitTable, CommitTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class ManagedCommits(ManagedVersions):
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
         self._transactional: set[str] = set()
-        self._refusals: Recent[tuple[TableId, int], tuple[int, LanceNamespaceError]] = Recent(REFUSALS)
-        self._in_doubt: Recent[tuple[TableId, int], int] = Recent(REFUSALS)
+        self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
+        self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
         self._ticks = count(1)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
@@ -75,15 +75,15 @@ class ManagedCommits(ManagedVersions):
             ConcurrentModificationError: another version was accepted; what was staged is gone.
             CommitStateUnknownError: the catalog could not be asked what became of it; what was staged stays.
         """
-        version = self.staged(request)
-        self.accept([version])
-        return version.response()
+        version = self.read_staged_version(request)
+        self.commit_versions([version])
+        return version.to_response()
 
     def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
         """Have the catalog accept versions of several tables, all or none."""
-        versions = [self.staged(entry) for entry in request.entries]
-        self.accept(versions)
-        return BatchCreateTableVersionsResponse(versions=[each.described() for each in versions])
+        versions = [self.read_staged_version(entry) for entry in request.entries]
+        self.commit_versions(versions)
+        return BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
 
     def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
         """Do several operations, all or none.
@@ -101,23 +101,25 @@ class ManagedCommits(ManagedVersions):
             case [CommitTableOperation(delete_table_versions=BatchDeleteTableVersionsRequest() as delete)]:
                 result = CommitTableResult(delete_table_versions=self.batch_delete_table_versions(delete))
             case operations:
-                return BatchCommitTablesResponse(results=self._commit_versions(operations))
+                return BatchCommitTablesResponse(results=self._commit_operations(operations))
         return BatchCommitTablesResponse(results=[result])
 
-    def _commit_versions(self, operations: Sequence[CommitTableOperation]) -> list[CommitTableResult]:
-        requests = [each.create_table_version for each in operations if each.create_table_version is not None]
+    def _commit_operations(self, operations: Sequence[CommitTableOperation]) -> list[CommitTableResult]:
+        requests = [
+            operation.create_table_version for operation in operations if operation.create_table_version is not None
+        ]
         if len(requests) < len(operations):
             raise UnsupportedOperationError(
                 "an Iceberg catalog makes versions of several tables at once, but declares tables, deregisters them "
                 "and deletes versions one by one: send each of these on its own"
             )
-        versions = [self.staged(each) for each in requests]
-        self.accept(versions)
-        return [CommitTableResult(create_table_version=each.response()) for each in versions]
+        versions = [self.read_staged_version(each) for each in requests]
+        self.commit_versions(versions)
+        return [CommitTableResult(create_table_version=each.to_response()) for each in versions]
 
-    def staged(
+    def read_staged_version(
         self, request: CreateTableVersionRequest | CreateTableVersionEntry, *, keep_in: str | None = None
-    ) -> Staged:
+    ) -> StagedVersion:
         """What a request says was staged, read and checked.
 
         Args:
@@ -129,36 +131,38 @@ class ManagedCommits(ManagedVersions):
         """
         table = self.table_id(request.id)
         try:
-            return self._read_staged(table, request, keep_in)
+            return self._read_staged_manifest(table, request, keep_in)
         except LanceNamespaceError as error:
             # The catalog was not asked yet, so this is a definite refusal as well.
             self._remember_refusal(table, request.version, error)
             raise
 
-    def _read_staged(
+    def _read_staged_manifest(
         self, table: TableId, request: CreateTableVersionRequest | CreateTableVersionEntry, keep_in: str | None
-    ) -> Staged:
-        branch, files = branch_of(request.branch), self.files(table)
-        root, staged, final = staged_file(request.manifest_path, branch, request.version)
+    ) -> StagedVersion:
+        branch, files = normalize_branch(request.branch), self.manifest_store(table)
+        root, staged, final = parse_staged_path(request.manifest_path, branch, request.version)
         data = files.find(staged) or files.find(final)
         if data is None:
             raise InvalidInputError(f"{table}: there is no manifest at {request.manifest_path}")
         manifest = Manifest.parse(data)
         if manifest.version != request.version:
             raise InvalidInputError(f"{table}: {staged} holds version {manifest.version}, not {request.version}")
-        if manifest.operation is None and (made := files.find(transaction_file(manifest))) is not None:
-            manifest = manifest.made_by(made)
+        if manifest.operation is None and (transaction := files.find(transaction_path(manifest))) is not None:
+            manifest = manifest.with_transaction(transaction)
         if keep_in is not None:
             files.move(staged, f"{keep_in}/{final}")
             staged = f"{keep_in}/{final}"
-        return Staged(table, branch, manifest, root, staged, final, len(data), request.e_tag, request.metadata, files)
+        return StagedVersion(
+            table, branch, manifest, root, staged, final, len(data), request.e_tag, request.metadata, files
+        )
 
-    def accept(self, versions: Sequence[Staged]) -> None:
+    def commit_versions(self, versions: Sequence[StagedVersion]) -> None:
         """Have the catalog accept staged versions, of one table or of several, all or none; then put them in place."""
-        self.offer(versions)
-        self.complete(versions)
+        self.request_commit(versions)
+        self.publish_manifests(versions)
 
-    def offer(self, versions: Sequence[Staged]) -> None:
+    def request_commit(self, versions: Sequence[StagedVersion]) -> None:
         """Have the catalog accept staged versions, of one table or of several, all or none.
 
         Raises:
@@ -167,23 +171,23 @@ class ManagedCommits(ManagedVersions):
         """
         if not versions:
             raise InvalidInputError("there is nothing to commit")
-        if len({each.table.namespace.catalog for each in versions}) > 1:
+        if len({version.table.namespace.catalog for version in versions}) > 1:
             raise InvalidInputError(
-                "a commit stays in one warehouse: " + ", ".join(str(each.table) for each in versions)
+                "a commit stays in one warehouse: " + ", ".join(str(version.table) for version in versions)
             )
-        for each in versions:
-            self._refusals.forget((each.table, each.manifest.version))
+        for version in versions:
+            self._refusals.forget((version.table, version.manifest.version))
         try:
-            self._offer(versions)
+            self._commit_with_retries(versions)
         except CommitStateUnknownError:
-            for each in versions:
-                self._in_doubt.put((each.table, each.manifest.version), next(self._ticks))
+            for version in versions:
+                self._doubtful_commits.put((version.table, version.manifest.version), next(self._ticks))
             raise
         except LanceNamespaceError as error:
-            self._refused(versions, error)
+            self._discard_refused(versions, error)
             raise
 
-    def complete(self, versions: Sequence[Staged]) -> None:
+    def publish_manifests(self, versions: Sequence[StagedVersion]) -> None:
         """Put versions that the catalog has accepted in their place.
 
         They are committed already: a store that is full or does not answer leaves this step to the next reader, and
@@ -192,36 +196,36 @@ class ManagedCommits(ManagedVersions):
         Raises:
             InvalidTableStateError: another writer put a manifest of its own there, past the catalog.
         """
-        for each in versions:
+        for version in versions:
             try:
-                self._finish(self._files_of(each), each.staged, each.final)
+                self._publish_manifest(self._manifest_store_of(version), version.staged_path, version.final_path)
             except InvalidTableStateError:
                 raise
             except LanceNamespaceError as error:
                 logger.warning(
                     "%s: version %d is committed; the next reader puts its manifest in place, which failed here: %s",
-                    each.table,
-                    each.manifest.version,
+                    version.table,
+                    version.manifest.version,
                     error,
                 )
 
-    def _files_of(self, version: Staged) -> Manifests:
+    def _manifest_store_of(self, version: StagedVersion) -> ManifestStore:
         """Where a version lies: known since it was read, so that nobody need be asked after the catalog's yes."""
-        return version.files or self.files(version.table)
+        return version.manifest_store or self.manifest_store(version.table)
 
-    def _offer(self, versions: Sequence[Staged]) -> None:
-        tables = list(dict.fromkeys(each.table for each in versions))
-        if present := [each for each in versions if self._files_of(each).exists(each.final)]:
-            self._check_place(present)
+    def _commit_with_retries(self, versions: Sequence[StagedVersion]) -> None:
+        tables = list(dict.fromkeys(version.table for version in versions))
+        if present := [version for version in versions if self._manifest_store_of(version).exists(version.final_path)]:
+            self._check_existing_manifests(present)
             if len(present) == len(versions):
                 return
             raise ConcurrentModificationError(
                 f"{present[0].table}: its version was accepted before, without the others"
             )
         for attempt in range(ATTEMPTS):
-            was_known = attempt < ATTEMPTS - 1 and all(table in self._heads for table in tables)
+            was_cached = attempt < ATTEMPTS - 1 and all(table in self._heads for table in tables)
             try:
-                self._send(tables, versions)
+                self._commit_once(tables, versions)
                 return
             except _OutOfDateError as error:
                 # Nobody has moved the branch; something else of the table has, such as another branch.
@@ -229,52 +233,54 @@ class ManagedCommits(ManagedVersions):
                     raise ConcurrentModificationError(str(error)) from error
             except InvalidInputError:
                 # What this client remembers of a table may be out of date: its sequence numbers, its schemas.
-                if not was_known:
+                if not was_cached:
                     raise
-            self._forget(tables)
+            self._forget_heads(tables)
 
-    def _check_place(self, versions: Sequence[Staged]) -> None:
+    def _check_existing_manifests(self, versions: Sequence[StagedVersion]) -> None:
         """Manifests lie where accepted ones would: these versions were accepted before, or others were.
 
         Raises:
             ConcurrentModificationError: others.
             InvalidTableStateError: they were never accepted: a writer went past the catalog.
         """
-        for each in versions:
-            landed = self._landed([each])
-            if landed is None:
-                raise stray(each.table, each.manifest.version)
-            if not landed:
-                raise ConcurrentModificationError(f"{each.table}: version {each.manifest.version} is another writer's")
+        for version in versions:
+            is_committed = self._is_committed([version])
+            if is_committed is None:
+                raise unknown_version_error(version.table, version.manifest.version)
+            if not is_committed:
+                raise ConcurrentModificationError(
+                    f"{version.table}: version {version.manifest.version} is another writer's"
+                )
 
-    def _send(self, tables: Sequence[TableId], versions: Sequence[Staged]) -> None:
-        heads = [self._known(table) for table in tables]
+    def _commit_once(self, tables: Sequence[TableId], versions: Sequence[StagedVersion]) -> None:
+        heads = [self._cached_head(table) for table in tables]
         changes = [
-            change(table, head, [each for each in versions if each.table == table])
+            commit_request(table, head, [version for version in versions if version.table == table])
             for table, head in zip(tables, heads, strict=True)
         ]
-        looks: list[bool | None] = []
+        answers: list[bool | None] = []
 
-        def landed() -> bool | None:
-            looks.append(self._landed(versions))
-            return looks[-1]
+        def is_committed() -> bool | None:
+            answers.append(self._is_committed(versions))
+            return answers[-1]
 
         try:
-            self._commit(tables, changes, landed)
+            self._send_commit(tables, changes, is_committed)
         except LanceNamespaceError as error:
-            self._forget(tables)
-            if isinstance(error, ConcurrentModificationError) and looks[-1:] == [None]:
+            self._forget_heads(tables)
+            if isinstance(error, ConcurrentModificationError) and answers[-1:] == [None]:
                 raise _OutOfDateError(str(error)) from error
             raise
         if len(tables) > 1:
-            self._check_whole(versions)
-        for table, head, made in zip(tables, heads, changes, strict=True):
-            if (now := head.after(made)) is not None:
-                self._heads.put(table, now)
+            self._check_all_committed(versions)
+        for table, head, change_request in zip(tables, heads, changes, strict=True):
+            if (new_head := head.apply_change(change_request)) is not None:
+                self._heads.put(table, new_head)
             else:
                 self._heads.forget(table)
 
-    def _check_whole(self, versions: Sequence[Staged]) -> None:
+    def _check_all_committed(self, versions: Sequence[StagedVersion]) -> None:
         """Some servers commit table after table: see that a transaction was made for all, where that can be seen.
 
         Raises:
@@ -282,36 +288,36 @@ class ManagedCommits(ManagedVersions):
             CommitStateUnknownError: it was made for some of them, or for none though nobody else was there.
         """
         try:
-            landed = self._landed(versions)
+            is_committed = self._is_committed(versions)
         except CommitStateUnknownError:
             raise
         except LanceNamespaceError as error:
             logger.warning("the server said yes to a transaction, and cannot be asked again: %s", error)
             return
-        if landed is None:
+        if is_committed is None:
             raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
-        if not landed:
-            tables = ", ".join(dict.fromkeys(str(each.table) for each in versions))
+        if not is_committed:
+            tables = ", ".join(dict.fromkeys(str(version.table) for version in versions))
             raise ConcurrentModificationError(
                 f"{tables}: the server said yes to a transaction, but other versions were accepted before"
             )
 
-    def _commit(
-        self, tables: Sequence[TableId], changes: Sequence[TableChange], landed: Callable[[], bool | None]
+    def _send_commit(
+        self, tables: Sequence[TableId], changes: Sequence[CommitTable], is_committed: Callable[[], bool | None]
     ) -> None:
         """Change one table, or several at once."""
         catalog = tables[0].namespace.catalog
         if len(changes) > 1:
             self.require_transactions(tables[0])
 
-        def commit(at: Warehouse) -> None:
-            one = len(changes) == 1
-            path = at.table(tables[0]) if one else f"{at.path}/transactions/commit"
-            body = changes[0] if one else CommitTransaction(table_changes=list(changes))
+        def commit(at: WarehousePaths) -> None:
+            is_single = len(changes) == 1
+            path = at.table_path(tables[0]) if is_single else f"{at.base_path}/transactions/commit"
+            body = changes[0] if is_single else CommitTransaction(table_changes=list(changes))
             about = ", ".join(map(str, tables))
-            self._rest.commit(path, body, about=about, landed=landed, on={404: TableNotFoundError})
+            self._rest.commit(path, body, about=about, is_committed=is_committed, on={404: TableNotFoundError})
 
-        self._at(catalog, commit)
+        self._call_warehouse(catalog, commit)
 
     def require_transactions(self, table: TableId) -> None:
         """Make sure that the server can change several tables at once.
@@ -319,70 +325,71 @@ class ManagedCommits(ManagedVersions):
         Raises:
             UnsupportedOperationError: it cannot.
         """
-        self._known(table)  # leads to the server's way of addressing
+        self._cached_head(table)  # leads to the server's way of addressing
         catalog = table.namespace.catalog
         if catalog in self._transactional:
             return
-        at = self._warehouses[catalog]
+        at = self._resolved_paths[catalog]
         words = f"the server of warehouse {catalog} has no call that changes several tables at once"
         if at.endpoints is None:
-            self._try_transaction(at, catalog, words)
+            self._probe_transactions(at, catalog, words)
         elif TRANSACTIONS not in at.endpoints:
             raise UnsupportedOperationError(words)
         self._transactional.add(catalog)
 
-    def _try_transaction(self, at: Warehouse, catalog: str, words: str) -> None:
+    def _probe_transactions(self, at: WarehousePaths, catalog: str, words: str) -> None:
         """A server that does not say what it can is asked to change nothing."""
         nothing = CommitTransaction(table_changes=[])
         try:
-            self._rest.post(f"{at.path}/transactions/commit", nothing, about=catalog, done=lambda: True)
+            self._rest.post(f"{at.base_path}/transactions/commit", nothing, about=catalog, is_done=lambda: True)
         except LanceNamespaceError as error:
             if is_no_route(error):
                 raise UnsupportedOperationError(f"{words}: {error}") from error
 
-    def _landed(self, versions: Sequence[Staged]) -> bool | None:
+    def _is_committed(self, versions: Sequence[StagedVersion]) -> bool | None:
         """Whether the catalog has accepted these versions: True if so, False if others, None if neither so far.
 
         Raises:
             InvalidTableStateError: they come after versions that the catalog never accepted.
             CommitStateUnknownError: it has accepted those of one table and not of another.
         """
-        lines: dict[tuple[TableId, str | None], list[Staged]] = {}
+        branches: dict[tuple[TableId, str | None], list[StagedVersion]] = {}
         for each in versions:
-            lines.setdefault((each.table, each.branch), []).append(each)
-        found = {line: self._is_accepted(staged[0], staged[-1]) for line, staged in lines.items()}
-        if True in found.values() and not all(found.values()):
-            made, others = (
-                {str(table) for (table, _), each in found.items() if bool(each) is yes} for yes in (True, False)
+            branches.setdefault((each.table, each.branch), []).append(each)
+        states = {line: self._is_branch_committed(staged[0], staged[-1]) for line, staged in branches.items()}
+        if True in states.values() and not all(states.values()):
+            committed, others = (
+                {str(table) for (table, _), each in states.items() if bool(each) is yes} for yes in (True, False)
             )
             raise CommitStateUnknownError(
-                f"the server has made half of a transaction, which it should not: {', '.join(sorted(made))} without "
+                "the server has made half of a transaction, which it should not: "
+                f"{', '.join(sorted(committed))} without "
                 f"{', '.join(sorted(others))}; read the tables again before repeating it"
             )
-        return False if False in found.values() else None if None in found.values() else True
+        return False if False in states.values() else None if None in states.values() else True
 
-    def _is_accepted(self, first: Staged, last: Staged) -> bool | None:
+    def _is_branch_committed(self, first: StagedVersion, last: StagedVersion) -> bool | None:
         """The same of versions of one branch."""
-        head = self._head(first.table, whole=False)
-        if head is not None and (head.version(first.branch) or 0) > last.manifest.version:
-            head = self._head(first.table, whole=True)
+        head = self._find_managed_head(first.table, all_snapshots=False)
+        if head is not None and (head.latest_version(first.branch) or 0) > last.manifest.version:
+            head = self._find_managed_head(first.table, all_snapshots=True)
         if head is None:
             return False
-        known = head.snapshots.get(last.snapshot_id)
-        if known is not None:
-            return known.summary.get(STAGED) == last.staged
-        if first.branch is None and (head.ref(MAIN) or 0) < first.manifest.version - 1:
-            raise stray(first.table, first.manifest.version - 1)
-        return None if head.ref(first.ref) == head.before(first) else False
+        snapshot = head.snapshots.get(last.snapshot_id)
+        if snapshot is not None:
+            return snapshot.summary.get(STAGED) == last.staged_path
+        if first.branch is None and (head.find_ref(MAIN) or 0) < first.manifest.version - 1:
+            raise unknown_version_error(first.table, first.manifest.version - 1)
+        return None if head.find_ref(first.ref_name) == head.parent_snapshot_id(first) else False
 
-    def _refused(self, versions: Sequence[Staged], error: LanceNamespaceError) -> None:
+    def _discard_refused(self, versions: Sequence[StagedVersion], error: LanceNamespaceError) -> None:
         """Clear away what was staged for nothing, and remember why: pylance does not pass the reason on."""
-        for each in versions:
-            self._remember_refusal(each.table, each.manifest.version, error)
+        for version in versions:
+            self._remember_refusal(version.table, version.manifest.version, error)
             try:
-                self._files_of(each).discard(each.staged)
+                self._manifest_store_of(version).discard(version.staged_path)
             except LanceNamespaceError as left:
-                logger.warning("%s: the staged manifest %s stays: %s", each.table, each.staged, left)
+                logger.warning("%s: the staged manifest %s stays: %s", version.table, version.staged_path, left)
 
     def _remember_refusal(self, table: TableId, version: int, error: LanceNamespaceError) -> None:
         self._refusals.put((table, version), (next(self._ticks), error))
@@ -402,6 +409,6 @@ class ManagedCommits(ManagedVersions):
         Returns:
             None if nothing was refused, or if a commit of this version is in doubt, so that it may have been made.
         """
-        key = (self._table(id), version)
-        when, error = self._refusals.get(key) or (0, None)
-        return None if when < since or (self._in_doubt.get(key) or 0) > since else error
+        key = (self._parse_table_id(id), version)
+        refused_at, error = self._refusals.get(key) or (0, None)
+        return None if refused_at < since or (self._doubtful_commits.get(key) or 0) > since else error

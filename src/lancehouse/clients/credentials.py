@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lancehouse.credentials import EXPIRES, from_config
+from lancehouse.credentials import EXPIRES, from_iceberg_config
 from lancehouse.wire.iceberg import StorageCredential
 from lancehouse.wire.unity import TemporaryCredentials
 
@@ -13,10 +13,10 @@ def from_iceberg(
     location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
 ) -> dict[str, str]:
     """Storage options: a table's `config` and, over it, the credential with the longest prefix of `location`."""
-    options = from_config(config or {})
+    options = from_iceberg_config(config or {})
     fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
     if fitting:
-        options |= from_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
+        options |= from_iceberg_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
     return options
 
 

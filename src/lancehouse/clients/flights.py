@@ -10,28 +10,28 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Flights(Generic[V]):
+class SingleFlight(Generic[V]):
     """Calls under way, by key. No lock is held during one: whoever comes later waits for it, and shares its error."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: dict[Hashable, Future[V]] = {}
+        self._in_progress: dict[Hashable, Future[V]] = {}
 
-    def join(self, key: Hashable, call: Callable[[], V]) -> V:
+    def run(self, key: Hashable, call: Callable[[], V]) -> V:
         """The result of the call that is under way for `key`, else of this one."""
         with self._lock:
-            flight = self._under_way.get(key)
-            first = flight is None
-            if flight is None:
-                flight = self._under_way[key] = Future()
+            future = self._in_progress.get(key)
+            first = future is None
+            if future is None:
+                future = self._in_progress[key] = Future()
         if not first:
-            return flight.result()
+            return future.result()
         try:
-            flight.set_result(call())
+            future.set_result(call())
         except BaseException as error:
-            flight.set_exception(error)
+            future.set_exception(error)
             raise
         finally:
             with self._lock:
-                del self._under_way[key]
-        return flight.result()
+                del self._in_progress[key]
+        return future.result()

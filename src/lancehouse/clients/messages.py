@@ -12,18 +12,18 @@ import httptools
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers with their names in lower case, body."""
 
-FRAMED = {"content-length", "transfer-encoding"}
+LENGTH_HEADERS = {"content-length", "transfer-encoding"}
 """The headers by which an answer says where it ends; one that has neither ends with its connection."""
 
 
-class BrokenError(ConnectionError):
+class BrokenResponseError(ConnectionError):
     """What came is no HTTP, or ended too soon."""
 
 
 PORTS: Mapping[str, int] = MappingProxyType({"http": 80, "https": 443})
 
 
-def host_of(origin: str) -> str:
+def host_header(origin: str) -> str:
     """What a request calls its server: the port only where it is not the usual one, as signatures have it."""
     parts = urlsplit(origin)
     name = (parts.hostname or "").encode("idna").decode()
@@ -31,23 +31,23 @@ def host_of(origin: str) -> str:
     return name if parts.port in (None, PORTS[parts.scheme]) else f"{name}:{parts.port}"
 
 
-def request(method: str, host: str, target: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
+def encode_request(method: str, host: str, target: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
     """All of a request.
 
     Raises:
         ValueError: a header holds what no header can.
     """
-    said = {"Host": host, "Accept-Encoding": "identity", **headers}
+    fields = {"Host": host, "Accept-Encoding": "identity", **headers}
     if body is not None or method == "POST":
-        said["Content-Length"] = str(len(body or b""))
+        fields["Content-Length"] = str(len(body or b""))
     lines = [f"{method} {quote(target, safe=punctuation)} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in said.items()]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header of the request has more than one line")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
 
-class Incoming:
+class ResponseParser:
     """An answer on its way."""
 
     def __init__(self) -> None:
@@ -56,32 +56,32 @@ class Incoming:
         self.is_last = False
         """Whether the connection is of no use after it."""
         self._parser = httptools.HttpResponseParser(self)
-        self._begin()
+        self._reset()
 
     def feed(self, data: bytes) -> None:
         """Take what has come; nothing means that the server has closed the connection.
 
         Raises:
-            BrokenError: this will never be a whole answer.
+            BrokenResponseError: this will never be a whole answer.
         """
         if not data:
-            self._end()
+            self._end_at_eof()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if self.answer is None:
-                raise BrokenError(f"the answer is no HTTP: {error}") from error
+                raise BrokenResponseError(f"the answer is no HTTP: {error}") from error
             self.is_last = True  # it came after the answer
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._has_headers = False
 
-    def _end(self) -> None:
-        if not self._has_headers or FRAMED & self._headers.keys():
-            raise BrokenError("the connection was closed before the end of the answer")
+    def _end_at_eof(self) -> None:
+        if not self._has_headers or LENGTH_HEADERS & self._headers.keys():
+            raise BrokenResponseError("the connection was closed before the end of the answer")
         self.is_last = True
         self.answer = (self._parser.get_status_code(), self._headers, b"".join(self._body))
 
@@ -90,7 +90,7 @@ class Incoming:
     def on_message_begin(self) -> None:
         if self.answer is not None:
             self.is_last = True  # nobody has asked for more
-        self._begin()
+        self._reset()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")

@@ -16,10 +16,10 @@ from lance_namespace.errors import (
 
 from lancehouse import locations
 from lancehouse.clients import credentials
-from lancehouse.clients.namespace import Entry, if_found
-from lancehouse.clients.rest import parse
+from lancehouse.clients.namespace import Entry, none_if_missing
+from lancehouse.clients.rest import parse_reply
 from lancehouse.clients.transport import Reply
-from lancehouse.clients.warehouses import MANY, VEND, Warehouse, WarehouseNamespace
+from lancehouse.clients.warehouses import BULK_THRESHOLD, VEND_HEADERS, WarehouseNamespace, WarehousePaths
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
 from lancehouse.wire.iceberg import TablePage
@@ -34,109 +34,119 @@ class PolarisNamespace(WarehouseNamespace):
     """The Lance namespace of a Polaris server. The first level of an id is the catalog."""
 
     client: ClassVar[str] = "polaris"
-    way_out: ClassVar[str] = (
+    managed_versions_hint: ClassVar[str] = (
         "Polaris' own Iceberg tables have one: use the `iceberg` client with the endpoint of Polaris and /api/catalog"
     )
 
-    def _base(self) -> str:
+    def _base_url(self) -> str:
         return self._settings.endpoint.removesuffix(API) + API
 
-    def _ways(self, catalog: str) -> list[Warehouse]:
+    def _warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
         """Polaris' prefix is the catalog's name; there is no need to ask."""
-        return [Warehouse(f"/v1/{quote(catalog, safe='')}", UNIT_SEPARATOR, self._settings.root, None)]
+        return [WarehousePaths(f"/v1/{quote(catalog, safe='')}", UNIT_SEPARATOR, self._settings.root, None)]
 
-    def _require(self, namespace: NamespaceId) -> None:
+    def _require_namespace(self, namespace: NamespaceId) -> None:
         """Polaris itself refuses what lies below a missing namespace."""
 
-    def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
-        pages = self._rest.pages(self._tables(namespace), TablePage, about=namespace, on={404: NamespaceNotFoundError})
+    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        pages = self._rest.list_pages(
+            self._tables_path(namespace), TablePage, about=namespace, on={404: NamespaceNotFoundError}
+        )
         return {identifier.name: None for page in pages for identifier in page.identifiers or ()}
 
-    def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
-        path, headers = self._path(table), VEND if vend else None
-        return if_found(
-            lambda: _peeked(table, self._rest.ask(path, about=table, headers=headers, on={404: InternalError}))
+    def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
+        path, headers = self._table_path(table), VEND_HEADERS if vend else None
+        return none_if_missing(
+            lambda: _parse_entry(
+                table, self._rest.get_reply(path, about=table, headers=headers, on={404: InternalError})
+            )
         )
 
-    def _peek_many(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
-        if len(tables) < MANY:
-            return super()._peek_many(tables, vend=vend)
-        replies = self._rest.ask_many([(self._path(table), VEND if vend else {}) for table in tables], query="")
-        asked = list(zip(tables, replies, strict=True))
-        others = iter(super()._peek_many([table for table, reply in asked if reply is None], vend=vend))
-        return [next(others) if reply is None else _peeked(table, reply) for table, reply in asked]
+    def _find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        if len(tables) < BULK_THRESHOLD:
+            return super()._find_entries(tables, vend=vend)
+        replies = self._rest.get_replies(
+            [(self._table_path(table), VEND_HEADERS if vend else {}) for table in tables], query=""
+        )
+        reads = list(zip(tables, replies, strict=True))
+        others = iter(super()._find_entries([table for table, reply in reads if reply is None], vend=vend))
+        return [next(others) if reply is None else _parse_entry(table, reply) for table, reply in reads]
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
         loaded = self._rest.get(
-            self._path(table),
+            self._table_path(table),
             LoadedGenericTable,
             about=table,
-            headers=VEND if vend else None,
+            headers=VEND_HEADERS if vend else None,
             on={404: TableNotFoundError},
         )
         if not _is_lance(loaded):
             raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
-        return _entry(loaded)
+        return _to_entry(loaded)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        kept = {key: value for key, value in properties.items() if key != DOC}
+        table_properties = {key: value for key, value in properties.items() if key != DOC}
         body = GenericTable(
-            name=table.name, format=LANCE, base_location=location, doc=properties.get(DOC), properties=kept
+            name=table.name, format=LANCE, base_location=location, doc=properties.get(DOC), properties=table_properties
         )
 
         def lookup() -> LoadedGenericTable | None:
-            found = if_found(
-                lambda: self._rest.get(self._path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError})
+            loaded = none_if_missing(
+                lambda: self._rest.get(
+                    self._table_path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError}
+                )
             )
-            mine = (
-                found is not None
-                and _is_lance(found)
-                and locations.is_same(found.table.base_location or "", location)
-                and kept.items() <= (found.table.properties or {}).items()
+            is_ours = (
+                loaded is not None
+                and _is_lance(loaded)
+                and locations.is_same(loaded.table.base_location or "", location)
+                and table_properties.items() <= (loaded.table.properties or {}).items()
             )
-            return found if mine else None
+            return loaded if is_ours else None
 
-        return _entry(
+        return _to_entry(
             self._rest.create(
-                self._tables(table.namespace),
+                self._tables_path(table.namespace),
                 body,
                 LoadedGenericTable,
                 about=table,
                 lookup=lookup,
-                headers=VEND if vend else None,
+                headers=VEND_HEADERS if vend else None,
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             ),
         )
 
     def _delete_table(self, table: TableId) -> None:
-        self._rest.delete(self._path(table), about=table, on={404: TableNotFoundError})
+        self._rest.delete(self._table_path(table), about=table, on={404: TableNotFoundError})
 
     def _default_location(self, table: TableId) -> str:
-        if root := self._settings.root or self._config(table.namespace.catalog)[0].get("root"):
-            return locations.below(root, table.parts)
-        if place := self._load_namespace(table.namespace).get(LOCATION):
-            return locations.below(place, [table.name])
+        if root := self._settings.root or self._load_config(table.namespace.catalog)[0].get("root"):
+            return locations.child_location(root, table.parts)
+        if namespace_location := self._load_namespace(table.namespace).get(LOCATION):
+            return locations.child_location(namespace_location, [table.name])
         raise InvalidInputError(
             f"{table}: give a location or set the property `root`; {table.namespace} has no property `{LOCATION}`"
         )
 
-    def _tables(self, namespace: NamespaceId) -> str:
-        return f"/polaris/v1/{quote(namespace.catalog, safe='')}/namespaces/{namespace.wire()}/generic-tables"
+    def _tables_path(self, namespace: NamespaceId) -> str:
+        return (
+            f"/polaris/v1/{quote(namespace.catalog, safe='')}/namespaces/{namespace.to_path_segment()}/generic-tables"
+        )
 
-    def _path(self, table: TableId) -> str:
-        return f"{self._tables(table.namespace)}/{table.wire()}"
+    def _table_path(self, table: TableId) -> str:
+        return f"{self._tables_path(table.namespace)}/{table.to_path_segment()}"
 
 
 def _is_lance(loaded: LoadedGenericTable) -> bool:
     return loaded.table.format.lower() == LANCE
 
 
-def _peeked(table: TableId, reply: Reply) -> Entry | None:
-    loaded = parse(reply, LoadedGenericTable, table)
-    return _entry(loaded) if _is_lance(loaded) else None
+def _parse_entry(table: TableId, reply: Reply) -> Entry | None:
+    loaded = parse_reply(reply, LoadedGenericTable, table)
+    return _to_entry(loaded) if _is_lance(loaded) else None
 
 
-def _entry(loaded: LoadedGenericTable) -> Entry:
+def _to_entry(loaded: LoadedGenericTable) -> Entry:
     location, doc = loaded.table.base_location or "", loaded.table.doc
     return Entry(
         location=location,

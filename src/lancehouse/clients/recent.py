@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class BoundedCache(Generic[K, V]):
     """A mapping for all threads that forgets the oldest when it is full."""
 
     def __init__(self, limit: int) -> None:

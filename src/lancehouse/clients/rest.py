@@ -25,9 +25,16 @@ from lance_namespace.errors import (
 )
 from pydantic import BaseModel, ValidationError
 
-from lancehouse.clients.auth import Headers, authentication
-from lancehouse.clients.transport import USER_AGENT, LostError, Reply, Transport, UnreachableError, UnreadableError
-from lancehouse.errors import FOREIGN_PAGE, NOTHING, CommitStateUnknownError, ErrorMap, from_wire
+from lancehouse.clients.auth import Headers, create_signer
+from lancehouse.clients.transport import (
+    USER_AGENT,
+    Reply,
+    ResponseLostError,
+    Transport,
+    UnreachableError,
+    UnreadableResponseError,
+)
+from lancehouse.errors import FOREIGN_PAGE, NO_OVERRIDES, CommitStateUnknownError, ErrorMap, from_wire
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 from lancehouse.wire.model import Paged
@@ -50,7 +57,7 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 
 
-class State(Enum):
+class CallState(Enum):
     """What is known of a request after one attempt."""
 
     DONE = "done"
@@ -61,15 +68,17 @@ class State(Enum):
     """It may or may not have been handled."""
 
 
-STATES = MappingProxyType({**dict.fromkeys(LOST, State.UNKNOWN), **dict.fromkeys(NOT_HANDLED, State.NOT_HANDLED)})
+STATE_BY_STATUS = MappingProxyType(
+    {**dict.fromkeys(LOST, CallState.UNKNOWN), **dict.fromkeys(NOT_HANDLED, CallState.NOT_HANDLED)}
+)
 """What an error status says; all others are refusals."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """The end of one attempt."""
 
-    state: State
+    state: CallState
     reply: Reply | None = None
     error: LanceNamespaceError | None = None
 
@@ -81,7 +90,7 @@ class Outcome:
     @property
     def is_unreadable(self) -> bool:
         """Whether there was an answer that says nothing."""
-        return self.state is State.REFUSED and self.reply is None
+        return self.state is CallState.REFUSED and self.reply is None
 
     def result(self) -> Reply:
         """The answer, or the error raised."""
@@ -97,11 +106,11 @@ class Rest:
     def __init__(self, settings: ClientSettings, *, base: str, token_uri: str) -> None:
         self._base = base
         self._transport = Transport(settings)
-        self._auth = authentication(settings, token_uri, self._fetch_token)
+        self._auth = create_signer(settings, token_uri, self._fetch_token)
         self._retries = settings.max_retries
         self._longest_wait_s = settings.read_timeout_s
-        given = {name.title(): value for name, value in settings.headers.items()}
-        self._headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **given}
+        custom_headers = {name.title(): value for name, value in settings.headers.items()}
+        self._headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **custom_headers}
         self._secrets = [*settings.headers.values()]
 
     def close(self) -> None:
@@ -116,39 +125,39 @@ class Rest:
         about: object,
         query: str = "",
         headers: Headers | None = None,
-        on: ErrorMap = NOTHING,
+        on: ErrorMap = NO_OVERRIDES,
     ) -> M:
         """Read one object."""
-        return parse(self.ask(path, about=about, query=query, headers=headers, on=on), model, about)
+        return parse_reply(self.get_reply(path, about=about, query=query, headers=headers, on=on), model, about)
 
-    def ask(
-        self, path: str, *, about: object, query: str = "", headers: Headers | None = None, on: ErrorMap = NOTHING
+    def get_reply(
+        self, path: str, *, about: object, query: str = "", headers: Headers | None = None, on: ErrorMap = NO_OVERRIDES
     ) -> Reply:
         """Read one object, as it came."""
         for attempt in count():
             outcome = self._attempt("GET", path, query, None, headers, about, on)
-            if outcome.state in (State.DONE, State.REFUSED) or not self._wait(attempt, outcome):
+            if outcome.state in (CallState.DONE, CallState.REFUSED) or not self._wait_before_retry(attempt, outcome):
                 return outcome.result()
         raise AssertionError("count() does not end")
 
-    def ask_many(self, requests: Sequence[tuple[str, Headers]], *, query: str) -> list[Reply | None]:
+    def get_replies(self, requests: Sequence[tuple[str, Headers]], *, query: str) -> list[Reply | None]:
         """Read many objects at once, each by its path and with headers of its own, as they came.
 
-        None stands for each that was not simply there: `ask` for it finds out why.
+        None stands for each that was not simply there: `get_reply` for it finds out why.
         """
         origin = "{0.scheme}://{0.netloc}".format(urlsplit(self._base))
-        signed = []
+        signed_requests = []
         for path, headers in requests:
             url = f"{self._base}{path}?{query}" if query else self._base + path
             signature = self._auth.sign("GET", url, None)
-            signed.append((url.removeprefix(origin), {**self._headers, **headers, **signature}))
+            signed_requests.append((url.removeprefix(origin), {**self._headers, **headers, **signature}))
         started = time.perf_counter()
-        replies = self._transport.send_many(origin, signed)
+        replies = self._transport.send_many(origin, signed_requests)
         elapsed_ms = (time.perf_counter() - started) * 1000
-        logger.debug("%d reads such as %s in %.0f ms", len(signed), signed[0][0], elapsed_ms)
+        logger.debug("%d reads such as %s in %.0f ms", len(signed_requests), signed_requests[0][0], elapsed_ms)
         return [reply if reply is not None and reply.status in (200, 304) else None for reply in replies]
 
-    def pages(
+    def list_pages(
         self,
         path: str,
         model: type[P],
@@ -157,11 +166,11 @@ class Rest:
         query: str = "",
         token_name: str = "pageToken",  # noqa: S107
         first: str | None = "",
-        on: ErrorMap = NOTHING,
+        on: ErrorMap = NO_OVERRIDES,
     ) -> Iterator[P]:
         """Yield every page. The empty first token asks an Iceberg server to page at all; None sends no first token."""
         token = first
-        seen: set[str] = set()
+        seen_tokens: set[str] = set()
         while True:
             parts = [query] if query else []
             parts += [urlencode({token_name: token})] if token is not None else []
@@ -170,9 +179,9 @@ class Rest:
             token = page.next_page_token
             if not token:
                 return
-            if token in seen:
+            if token in seen_tokens:
                 raise InternalError(f"{about}: the server's list does not end: it gave the token {token!r} twice")
-            seen.add(token)
+            seen_tokens.add(token)
 
     def create(
         self,
@@ -183,7 +192,7 @@ class Rest:
         about: object,
         lookup: Callable[[], M | None],
         headers: Headers | None = None,
-        on: ErrorMap = NOTHING,
+        on: ErrorMap = NO_OVERRIDES,
     ) -> M:
         """Create what must not exist yet.
 
@@ -193,41 +202,47 @@ class Rest:
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, headers, about, on)
-            if outcome.state is State.DONE:
+            if outcome.state is CallState.DONE:
                 try:
-                    return parse(outcome.result(), model, about)
+                    return parse_reply(outcome.result(), model, about)
                 except InternalError as error:
-                    outcome = Outcome(State.REFUSED, error=error)
-            in_doubt = in_doubt or outcome.state is State.UNKNOWN or outcome.is_unreadable
-            if in_doubt and (found := lookup()) is not None:
-                return found
-            if outcome.state is State.REFUSED or not self._wait(attempt, outcome):
+                    outcome = CallOutcome(CallState.REFUSED, error=error)
+            in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
+            if in_doubt and (created := lookup()) is not None:
+                return created
+            if outcome.state is CallState.REFUSED or not self._wait_before_retry(attempt, outcome):
                 outcome.result()
         raise AssertionError("count() does not end")
 
     def post(
-        self, path: str, body: BaseModel, *, about: object, done: Callable[[], bool], on: ErrorMap = NOTHING
+        self, path: str, body: BaseModel, *, about: object, is_done: Callable[[], bool], on: ErrorMap = NO_OVERRIDES
     ) -> Reply | None:
         """Send a change that must be made once.
 
-        When the answer is lost, `done` looks whether it was made; then the answer is None.
+        When the answer is lost, `is_done` looks whether it was made; then the answer is None.
         """
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, None, about, on)
-            if outcome.state is State.UNKNOWN and done():
+            if outcome.state is CallState.UNKNOWN and is_done():
                 return None
-            if outcome.state is not State.NOT_HANDLED or not self._wait(attempt, outcome):
+            if outcome.state is not CallState.NOT_HANDLED or not self._wait_before_retry(attempt, outcome):
                 return outcome.result()
         raise AssertionError("count() does not end")
 
     def commit(
-        self, path: str, body: BaseModel, *, about: object, landed: Callable[[], bool | None], on: ErrorMap = NOTHING
+        self,
+        path: str,
+        body: BaseModel,
+        *,
+        about: object,
+        is_committed: Callable[[], bool | None],
+        on: ErrorMap = NO_OVERRIDES,
     ) -> None:
         """Send a change that the server makes only if nobody else was faster.
 
-        Where nothing is known of it, `landed` looks: True if it was made, False if it never will be, None if neither
-        is sure yet. Then it is sent again: the server makes it once, however often it arrives. A refusal is looked
-        into as well, for the change may have been made by the same request, sent before.
+        Where nothing is known of it, `is_committed` looks: True if it was made, False if it never will be, None if
+        neither is sure yet. Then it is sent again: the server makes it once, however often it arrives. A refusal is
+        looked into as well, for the change may have been made by the same request, sent before.
 
         Raises:
             ConcurrentModificationError: somebody else was faster.
@@ -236,19 +251,19 @@ class Rest:
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, None, about, on)
-            if outcome.state is State.DONE and _is_of_catalog(outcome.result()):
+            if outcome.state is CallState.DONE and _is_commit_response(outcome.result()):
                 return
-            lost = outcome.state in (State.DONE, State.UNKNOWN) or outcome.is_unreadable
-            in_doubt = in_doubt or lost or (outcome.status >= 500 and outcome.status not in NOT_MADE)
+            is_lost = outcome.state in (CallState.DONE, CallState.UNKNOWN) or outcome.is_unreadable
+            in_doubt = in_doubt or is_lost or (outcome.status >= 500 and outcome.status not in NOT_MADE)
             if in_doubt or outcome.status == CONFLICT:
-                made = self._looked(landed)
-                if made is True:
+                is_made = self._find_commit_state(is_committed)
+                if is_made is True:
                     return
-                if made is False or not in_doubt:
-                    raise _overtaken(about, outcome)
-            elif outcome.state is State.REFUSED:
+                if is_made is False or not in_doubt:
+                    raise _conflict_error(about, outcome)
+            elif outcome.state is CallState.REFUSED:
                 outcome.result()
-            if not self._wait(attempt, outcome):
+            if not self._wait_before_retry(attempt, outcome):
                 break
         if in_doubt:
             raise CommitStateUnknownError(
@@ -257,24 +272,24 @@ class Rest:
             ) from outcome.error
         outcome.result()
 
-    def _looked(self, landed: Callable[[], bool | None]) -> bool | None:
+    def _find_commit_state(self, is_committed: Callable[[], bool | None]) -> bool | None:
         try:
-            return landed()
+            return is_committed()
         except (CommitStateUnknownError, InvalidTableStateError):
             raise
         except LanceNamespaceError as error:
             logger.debug("what became of a commit cannot be seen: %s", error)
             return None
 
-    def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NOTHING) -> None:
+    def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
         """Delete one object. If an answer was lost and the object is gone on the next try, it was this call's doing."""
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("DELETE", path, query, None, None, about, on)
-            if outcome.state is State.DONE or (in_doubt and outcome.status == 404):
+            if outcome.state is CallState.DONE or (in_doubt and outcome.status == 404):
                 return
-            in_doubt = in_doubt or outcome.state is State.UNKNOWN
-            if outcome.state is State.REFUSED or not self._wait(attempt, outcome):
+            in_doubt = in_doubt or outcome.state is CallState.UNKNOWN
+            if outcome.state is CallState.REFUSED or not self._wait_before_retry(attempt, outcome):
                 outcome.result()
 
     def _attempt(
@@ -286,29 +301,31 @@ class Rest:
         headers: Headers | None,
         about: object,
         on: ErrorMap,
-    ) -> Outcome:
+    ) -> CallOutcome:
         """Send once; a second time if the token was refused and there is a new one."""
         url = f"{self._base}{path}?{query}" if query else self._base + path
         data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
-        own = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
+        all_headers = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
         try:
             signature = self._auth.sign(method, url, data)
-            reply = self._send(method, url, {**own, **signature}, data)
+            reply = self._send(method, url, {**all_headers, **signature}, data)
             if reply.status in REFUSED and self._auth.renew(signature):
-                reply = self._send(method, url, {**own, **self._auth.sign(method, url, data)}, data)
+                reply = self._send(method, url, {**all_headers, **self._auth.sign(method, url, data)}, data)
         except UnreachableError as error:
-            return Outcome(State.NOT_HANDLED, error=_named(about, error))
-        except LostError as error:
-            return Outcome(State.UNKNOWN, error=_named(about, error))
-        except UnreadableError as error:
-            return Outcome(State.REFUSED, error=_named(about, error))
-        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in own):
-            return Outcome(State.DONE, reply)
-        return Outcome(STATES.get(reply.status, State.REFUSED), reply, self._refusal(reply, about, on))
+            return CallOutcome(CallState.NOT_HANDLED, error=_prefix_error(about, error))
+        except ResponseLostError as error:
+            return CallOutcome(CallState.UNKNOWN, error=_prefix_error(about, error))
+        except UnreadableResponseError as error:
+            return CallOutcome(CallState.REFUSED, error=_prefix_error(about, error))
+        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in all_headers):
+            return CallOutcome(CallState.DONE, reply)
+        return CallOutcome(
+            STATE_BY_STATUS.get(reply.status, CallState.REFUSED), reply, self._error_from_reply(reply, about, on)
+        )
 
-    def _refusal(self, reply: Reply, about: object, on: ErrorMap) -> LanceNamespaceError:
+    def _error_from_reply(self, reply: Reply, about: object, on: ErrorMap) -> LanceNamespaceError:
         """The error that an answer is, in the server's words, less any secret of ours that it repeats."""
-        type_, message = _error(reply)
+        type_, message = _parse_error(reply)
         for secret in (*self._secrets, *self._auth.secrets()):
             message = message.replace(secret, "***")
         return from_wire(reply.status, type_, message, about=str(about), on=on)
@@ -319,7 +336,7 @@ class Rest:
         logger.debug("%s %s -> %d in %.0f ms", method, url, reply.status, (time.perf_counter() - started) * 1000)
         return reply
 
-    def _wait(self, attempt: int, outcome: Outcome) -> bool:
+    def _wait_before_retry(self, attempt: int, outcome: CallOutcome) -> bool:
         """Wait before the next attempt; False if there is none, or if the server asks for too much patience."""
         if attempt >= self._retries:
             return False
@@ -332,25 +349,29 @@ class Rest:
 
     def _fetch_token(self, uri: str, form: Mapping[str, str]) -> Token:
         """A token for client credentials; asking twice does no harm. Another server does not get our headers."""
-        mine = self._headers if urlsplit(uri).netloc == urlsplit(self._base).netloc else {"User-Agent": USER_AGENT}
-        headers = {**mine, "Content-Type": "application/x-www-form-urlencoded"}
+        base_headers = (
+            self._headers if urlsplit(uri).netloc == urlsplit(self._base).netloc else {"User-Agent": USER_AGENT}
+        )
+        headers = {**base_headers, "Content-Type": "application/x-www-form-urlencoded"}
         about = f"token from {uri}"
         for attempt in count():
             try:
                 reply = self._send("POST", uri, headers, urlencode(form).encode())
-            except (UnreachableError, LostError) as error:
-                if not self._wait(attempt, Outcome(State.UNKNOWN)):
-                    raise _named(about, error) from error
+            except (UnreachableError, ResponseLostError) as error:
+                if not self._wait_before_retry(attempt, CallOutcome(CallState.UNKNOWN)):
+                    raise _prefix_error(about, error) from error
                 continue
-            refused = reply.status >= 300 or _error(reply)[0]
-            if not refused:
-                return parse(reply, Token, about)
-            if reply.status not in STATES or not self._wait(attempt, Outcome(State.UNKNOWN, reply)):
-                raise self._refusal(reply, about, {200: UnauthenticatedError, 400: UnauthenticatedError})
+            is_refused = reply.status >= 300 or _parse_error(reply)[0]
+            if not is_refused:
+                return parse_reply(reply, Token, about)
+            if reply.status not in STATE_BY_STATUS or not self._wait_before_retry(
+                attempt, CallOutcome(CallState.UNKNOWN, reply)
+            ):
+                raise self._error_from_reply(reply, about, {200: UnauthenticatedError, 400: UnauthenticatedError})
         raise AssertionError("count() does not end")
 
 
-def parse(reply: Reply, model: type[M], about: object) -> M:
+def parse_reply(reply: Reply, model: type[M], about: object) -> M:
     """The answer as a model.
 
     Raises:
@@ -360,36 +381,36 @@ def parse(reply: Reply, model: type[M], about: object) -> M:
         return model.model_validate_json(reply.body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first["loc"])
         # What JSON holds may be secret; anything else is some proxy's page, and its words help.
-        words = f"{place}: {first['msg']}" if place else f"it begins with {_excerpt(reply.body, 80)!r}"
+        reason = f"{field}: {first['msg']}" if field else f"it begins with {_excerpt(reply.body, 80)!r}"
         raise InternalError(
-            f"{about}: the answer of the server cannot be read: {words} (HTTP {reply.status})"
+            f"{about}: the answer of the server cannot be read: {reason} (HTTP {reply.status})"
         ) from None
 
 
-def _is_of_catalog(reply: Reply) -> bool:
+def _is_commit_response(reply: Reply) -> bool:
     """Whether a yes to a commit is the catalog's own: nothing at all, by its status, or the table's metadata."""
     return reply.status == NO_CONTENT or b'"metadata"' in reply.body
 
 
-def _overtaken(about: object, outcome: Outcome) -> LanceNamespaceError:
+def _conflict_error(about: object, outcome: CallOutcome) -> LanceNamespaceError:
     if isinstance(outcome.error, ConcurrentModificationError):
         return outcome.error
     return ConcurrentModificationError(f"{about}: another commit was faster ({outcome.error})")
 
 
-def _named(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
-    named = type(error)(f"{about}: {error}")
-    named.__cause__ = error.__cause__
-    return named
+def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
+    prefixed = type(error)(f"{about}: {error}")
+    prefixed.__cause__ = error.__cause__
+    return prefixed
 
 
-def _error(reply: Reply) -> tuple[str, str]:
+def _parse_error(reply: Reply) -> tuple[str, str]:
     """The server's name for an error and its words: of Iceberg REST, Unity or OAuth2, or the text of a page."""
     if 300 <= reply.status < 400:
-        place = reply.headers.get("location", "nowhere").partition("?")[0]
-        return "", f"the server redirects to {place}; set `endpoint` to its new address"
+        address = reply.headers.get("location", "nowhere").partition("?")[0]
+        return "", f"the server redirects to {address}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)
     except ValueError:

@@ -42,19 +42,19 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.clients.commits import ManagedCommits
-from lancehouse.clients.snapshots import Staged
-from lancehouse.clients.versions import branch_of
+from lancehouse.clients.snapshots import StagedVersion
+from lancehouse.clients.versions import normalize_branch
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.manifests import STAGING, Manifest, transaction_file
+from lancehouse.lake.manifests import STAGING, Manifest, transaction_path
 from lancehouse.lake.operations import TableOperations
-from lancehouse.lake.versions import manifests
-from lancehouse.paging import page
+from lancehouse.lake.versions import list_manifests
+from lancehouse.paging import paginate
 
 logger = logging.getLogger(__name__)
 
-Line = tuple[TableId, str | None]
+TableBranch = tuple[TableId, str | None]
 """A branch of a table, None for the main one."""
 
 
@@ -73,7 +73,7 @@ class Transaction(TableOperations):
             )
         self._catalog = namespace
         self._id = str(uuid4())
-        self._lines: dict[Line, list[Staged]] = {}
+        self._staged_by_branch: dict[TableBranch, list[StagedVersion]] = {}
         self._is_open = True
 
     def namespace_id(self) -> str:
@@ -84,15 +84,15 @@ class Transaction(TableOperations):
 
     def append(self, id: Sequence[str], rows: pa.Table) -> None:
         """Stage more rows of a table, or its first."""
-        self._insert(TableRef.of(self, id), rows, "Append")
+        self._insert(TableRef.in_namespace(self, id), rows, "Append")
 
     def overwrite(self, id: Sequence[str], rows: pa.Table) -> None:
         """Stage rows in the place of all others of a table."""
-        self._insert(TableRef.of(self, id), rows, "Overwrite")
+        self._insert(TableRef.in_namespace(self, id), rows, "Overwrite")
 
     def delete(self, id: Sequence[str], where: str) -> None:
         """Stage the removal of the rows that an SQL expression names."""
-        with TableRef.of(self, id).opened() as dataset:
+        with TableRef.in_namespace(self, id).dataset() as dataset:
             dataset.delete(where)
 
     def commit(self) -> None:
@@ -104,19 +104,19 @@ class Transaction(TableOperations):
             CommitStateUnknownError: the catalog could not be asked what became of it; what was staged stays.
         """
         self._require_open()
-        staged = [each for line in self._lines.values() for each in line]
+        staged = [version for line in self._staged_by_branch.values() for version in line]
         self._is_open = False
         if not staged:
             return
         try:
-            self._catalog.offer(staged)
+            self._catalog.request_commit(staged)
         except CommitStateUnknownError:
             raise
         except LanceNamespaceError as error:
-            self._clear_after(error)
+            self._discard_staged_after(error)
             raise
         try:
-            self._catalog.complete(staged)
+            self._catalog.publish_manifests(staged)
         except LanceNamespaceError as error:  # it is made all the same
             logger.warning("the next reader puts the manifests of %s in their place: %s", self.namespace_id(), error)
 
@@ -124,7 +124,7 @@ class Transaction(TableOperations):
         """Leave every table as it was, and remove what was staged."""
         self._require_open()
         self._is_open = False
-        self._clear()
+        self._discard_staged()
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +136,7 @@ class Transaction(TableOperations):
             self.commit()
             return
         self._is_open = False
-        self._clear_after(error)
+        self._discard_staged_after(error)
 
     def _require_open(self) -> None:
         if not self._is_open:
@@ -146,30 +146,30 @@ class Transaction(TableOperations):
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:  # noqa: ARG002
         """Refused."""
-        raise _at_once("a tag")
+        raise _not_transactional_error("a tag")
 
     def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:  # noqa: ARG002
         """Refused."""
-        raise _at_once("a tag")
+        raise _not_transactional_error("a tag")
 
     def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:  # noqa: ARG002
         """Refused."""
-        raise _at_once("a tag")
+        raise _not_transactional_error("a tag")
 
     def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:  # noqa: ARG002
         """Refused."""
-        raise _at_once("a branch")
+        raise _not_transactional_error("a branch")
 
     def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:  # noqa: ARG002
         """Refused."""
-        raise _at_once("a branch")
+        raise _not_transactional_error("a branch")
 
     def batch_delete_table_versions(
         self,
         request: BatchDeleteTableVersionsRequest,  # noqa: ARG002
     ) -> BatchDeleteTableVersionsResponse:
         """Refused."""
-        raise _at_once("the removal of versions")
+        raise _not_transactional_error("the removal of versions")
 
     # What Lance asks of a namespace
 
@@ -187,66 +187,73 @@ class Transaction(TableOperations):
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """As the catalog has them, but for what is staged."""
-        staged = {each.manifest.version: self._described(each) for each in self._staged(request.id, request.branch)}
+        staged = {
+            version.manifest.version: self._to_table_version(version)
+            for version in self._staged_versions(request.id, request.branch)
+        }
         if not staged:
             return self._catalog.list_table_versions(request)
-        everything = ListTableVersionsRequest(id=request.id, branch=request.branch)
-        told = self._catalog.list_table_versions(everything).versions
-        known = {each.version: each for each in told if each.version < min(staged)}
-        found = page({**known, **staged}, request.limit, request.page_token, descending=bool(request.descending))
-        return ListTableVersionsResponse(versions=list(found.items.values()), page_token=found.token)
+        unpaged_request = ListTableVersionsRequest(id=request.id, branch=request.branch)
+        versions = self._catalog.list_table_versions(unpaged_request).versions
+        committed = {version.version: version for version in versions if version.version < min(staged)}
+        listing = paginate(
+            {**committed, **staged}, request.limit, request.page_token, descending=bool(request.descending)
+        )
+        return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """As the catalog has it, or as it is staged."""
-        for each in reversed(self._staged(request.id, request.branch)):
-            if request.version in (None, each.manifest.version):
-                return DescribeTableVersionResponse(version=self._described(each))
+        for version in reversed(self._staged_versions(request.id, request.branch)):
+            if request.version in (None, version.manifest.version):
+                return DescribeTableVersionResponse(version=self._to_table_version(version))
         return self._catalog.describe_table_version(request)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
         """Keep a version aside."""
         self._require_open()
-        before = self._staged(request.id, request.branch)
-        if before and request.version != before[-1].manifest.version + 1:
-            raise ConcurrentModificationError(f"{before[-1].table} has moved on since it was read here: begin again")
-        staged = self._catalog.staged(request, keep_in=f"{STAGING}/{self._id}")
-        self._lines.setdefault((staged.table, staged.branch), []).append(staged)
-        return CreateTableVersionResponse(version=self._described(staged), transaction_id=staged.manifest.transaction)
+        earlier = self._staged_versions(request.id, request.branch)
+        if earlier and request.version != earlier[-1].manifest.version + 1:
+            raise ConcurrentModificationError(f"{earlier[-1].table} has moved on since it was read here: begin again")
+        staged = self._catalog.read_staged_version(request, keep_in=f"{STAGING}/{self._id}")
+        self._staged_by_branch.setdefault((staged.table, staged.branch), []).append(staged)
+        return CreateTableVersionResponse(
+            version=self._to_table_version(staged), transaction_id=staged.manifest.transaction_uuid
+        )
 
-    def _staged(self, id: Sequence[str] | None, branch: str | None) -> list[Staged]:
-        return self._lines.get((self._catalog.table_id(id), branch_of(branch)), [])
+    def _staged_versions(self, id: Sequence[str] | None, branch: str | None) -> list[StagedVersion]:
+        return self._staged_by_branch.get((self._catalog.table_id(id), normalize_branch(branch)), [])
 
     @staticmethod
-    def _described(staged: Staged) -> TableVersion:
-        version = staged.described()
-        version.manifest_path = f"{staged.root}/{staged.staged}"
+    def _to_table_version(staged: StagedVersion) -> TableVersion:
+        version = staged.to_table_version()
+        version.manifest_path = f"{staged.root}/{staged.staged_path}"
         return version
 
-    def _clear_after(self, error: BaseException) -> None:
+    def _discard_staged_after(self, error: BaseException) -> None:
         """Remove what was staged; a failure to do so is noted on the error that is already on its way."""
         try:
-            self._clear()
+            self._discard_staged()
         except LanceNamespaceError as left:
             error.add_note(f"and what the transaction had staged could not be removed: {left}")
 
-    def _clear(self) -> None:
+    def _discard_staged(self) -> None:
         """Remove the files that only what was staged needs."""
-        for (table, branch), line in self._lines.items():
-            files = self._catalog.files(table)
-            place, options, first = files.location, files.storage_options, line[0].manifest.version
-            before = manifests(TableRef(place, options, branch=branch)).get(first - 1)
-            kept = Manifest.parse(files.read(before)).files(place, options) if before else set()
-            for each in line:
-                needed = each.manifest.files(place, options)
-                if each.manifest.operation in (None, "Restore"):  # it may need what an old version needs
-                    kept |= needed - {transaction_file(each.manifest)}
-                if before or first == 1:  # else it is not known what older versions need
-                    for file in needed - kept:
-                        files.discard(file)
-                files.discard(each.staged)
+        for (table, branch), versions in self._staged_by_branch.items():
+            store = self._catalog.manifest_store(table)
+            location, options, first = store.location, store.storage_options, versions[0].manifest.version
+            previous = list_manifests(TableRef(location, options, branch=branch)).get(first - 1)
+            retained = Manifest.parse(store.read(previous)).files(location, options) if previous else set()
+            for version in versions:
+                needed = version.manifest.files(location, options)
+                if version.manifest.operation in (None, "Restore"):  # it may need what an old version needs
+                    retained |= needed - {transaction_path(version.manifest)}
+                if previous or first == 1:  # else it is not known what older versions need
+                    for file in needed - retained:
+                        store.discard(file)
+                store.discard(version.staged_path)
 
 
-def _at_once(what: str) -> UnsupportedOperationError:
+def _not_transactional_error(what: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
         f"{what} is no commit of Lance, and no part of a transaction: do it before or after"
     )
@@ -265,5 +272,5 @@ def transaction(namespace: LanceNamespace) -> Iterator[Transaction]:
     Raises:
         UnsupportedOperationError: the client or its server has no such thing; nothing was written.
     """
-    with Transaction(namespace) as begun:
-        yield begun
+    with Transaction(namespace) as tx:
+        yield tx

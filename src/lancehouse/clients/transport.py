@@ -21,17 +21,17 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from lancehouse import inside
 from lancehouse.clients import bulk
-from lancehouse.clients.connections import KEPT, Connections
-from lancehouse.inside import Inside
+from lancehouse.clients.connections import MAX_IDLE, ConnectionPool
+from lancehouse.inside import InProcessServer
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
 """How many requests of one list are under way at once."""
 
-ONCE = urllib3.Retry(False, redirect=False)
+NO_RETRIES = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
 
-Way = Connections | Inside | urllib3.ProxyManager
+Channel = ConnectionPool | InProcessServer | urllib3.ProxyManager
 """To a server: direct, within this process, or through a proxy."""
 
 
@@ -49,11 +49,11 @@ class UnreachableError(ServiceUnavailableError):
     """The request was not sent."""
 
 
-class LostError(ServiceUnavailableError):
+class ResponseLostError(ServiceUnavailableError):
     """The request was sent, or may have been; its answer did not arrive."""
 
 
-class UnreadableError(InternalError):
+class UnreadableResponseError(InternalError):
     """An answer arrived, and makes no sense."""
 
 
@@ -63,40 +63,42 @@ class Transport:
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
-        self._tls = _tls(settings) if settings.endpoint.startswith("https:") or settings.ca_bundle else None
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._tls = _tls_context(settings) if settings.endpoint.startswith("https:") or settings.ca_bundle else None
+        self._channels: dict[tuple[str, str], Channel] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send once and read the whole answer.
 
         Raises:
             UnreachableError: nothing was sent.
-            LostError: the answer did not arrive in time, or not whole.
-            UnreadableError: it is no HTTP, or not encoded as it says.
+            ResponseLostError: the answer did not arrive in time, or not whole.
+            UnreadableResponseError: it is no HTTP, or not encoded as it says.
         """
-        way, where, target = self._way(url)
+        channel, host, target = self._resolve_channel(url)
         try:
-            if isinstance(way, urllib3.ProxyManager):
-                return self._send_through(way, method, url, headers, body)
-            return _decoded(Reply(*way.send(method, target, headers, body)))
+            if isinstance(channel, urllib3.ProxyManager):
+                return self._send_through_proxy(channel, method, url, headers, body)
+            return _decode_body(Reply(*channel.send(method, target, headers, body)))
         except (ssl.SSLError, urllib3.exceptions.SSLError) as error:
             cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else error
             if isinstance(cause, ssl.SSLCertVerificationError):
-                raise UnreachableError(f"no secure connection to {where}: {_reason(error)}; see `ca_bundle`") from error
-            raise LostError(f"the secure connection to {where} broke: {_reason(error)}") from error
+                raise UnreachableError(f"no secure connection to {host}: {_reason(error)}; see `ca_bundle`") from error
+            raise ResponseLostError(f"the secure connection to {host} broke: {_reason(error)}") from error
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            raise UnreachableError(f"no connection to {where}: {_reason(error)}") from error
+            raise UnreachableError(f"no connection to {host}: {_reason(error)}") from error
         except urllib3.exceptions.ProxyError as error:
-            raise UnreachableError(f"no connection to {where} through the proxy: {_reason(error)}") from error
+            raise UnreachableError(f"no connection to {host} through the proxy: {_reason(error)}") from error
         except (TimeoutError, urllib3.exceptions.TimeoutError) as error:
             seconds = self._settings.read_timeout_s
-            raise LostError(f"{where} gave no whole answer within {seconds:g} s") from error
+            raise ResponseLostError(f"{host} gave no whole answer within {seconds:g} s") from error
         except urllib3.exceptions.DecodeError as error:
-            raise UnreadableError(f"the answer of {where} is not encoded as it says: {_reason(error)}") from error
+            raise UnreadableResponseError(
+                f"the answer of {host} is not encoded as it says: {_reason(error)}"
+            ) from error
         except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise LostError(f"the answer of {where} was lost: {_reason(error)}") from error
+            raise ResponseLostError(f"the answer of {host} was lost: {_reason(error)}") from error
 
-    def _send_through(
+    def _send_through_proxy(
         self, proxy: urllib3.ProxyManager, method: str, url: str, headers: Mapping[str, str], body: bytes | None
     ) -> Reply:
         answer = proxy.urlopen(
@@ -105,7 +107,7 @@ class Transport:
             body=body,
             headers=headers,
             timeout=self._timeout,
-            retries=ONCE,
+            retries=NO_RETRIES,
             redirect=False,
             assert_same_host=False,
         )
@@ -113,54 +115,54 @@ class Transport:
 
     def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         """GET many targets of one server; None for each that must be asked for again by `send`."""
-        way, _, _ = self._way(origin)
-        if isinstance(way, Inside):  # nobody is waited for
-            return [_decoded(Reply(*way.send("GET", target, headers, None))) for target, headers in requests]
-        if not isinstance(way, Connections):
+        channel, _, _ = self._resolve_channel(origin)
+        if isinstance(channel, InProcessServer):  # nobody is waited for
+            return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in requests]
+        if not isinstance(channel, ConnectionPool):
             return [None] * len(requests)
-        limits = bulk.Limits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
-        answers = bulk.fetch(origin, requests, self._tls, limits)
+        limits = bulk.FetchLimits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
+        answers = bulk.fetch_many(origin, requests, self._tls, limits)
         return [Reply(*answer) if answer is not None else None for answer in answers]
 
     def close(self) -> None:
         """Close idle connections; the next request opens a new one."""
-        for way in list(self._ways.values()):
-            match way:
-                case Connections():
-                    way.close()
+        for channel in list(self._channels.values()):
+            match channel:
+                case ConnectionPool():
+                    channel.close()
                 case urllib3.ProxyManager():
-                    way.clear()
+                    channel.clear()
 
-    def _way(self, url: str) -> tuple[Way, str, str]:
+    def _resolve_channel(self, url: str) -> tuple[Channel, str, str]:
         """The way to an address, its name, and what to ask for there."""
-        scheme, where, *_ = urlsplit(url)
-        if (way := self._ways.get((scheme, where))) is None:
-            way = self._ways.setdefault((scheme, where), self._new_way(scheme, where))
-        return way, where, url[len(f"{scheme}://{where}") :] or "/"
+        scheme, host, *_ = urlsplit(url)
+        if (channel := self._channels.get((scheme, host))) is None:
+            channel = self._channels.setdefault((scheme, host), self._open_channel(scheme, host))
+        return channel, host, url[len(f"{scheme}://{host}") :] or "/"
 
-    def _new_way(self, scheme: str, where: str) -> Way:
+    def _open_channel(self, scheme: str, host: str) -> Channel:
         """Direct, or through the proxy that the environment names for this address."""
         if scheme == inside.SCHEME:
-            if (server := inside.find(where)) is None:
-                raise UnreachableError(f"there is no server {where!r} in this process")
+            if (server := inside.find_server(host)) is None:
+                raise UnreachableError(f"there is no server {host!r} in this process")
             return server
         proxies = urllib.request.getproxies()
         proxy = proxies.get(scheme) or proxies.get("all")
-        if proxy and not urllib.request.proxy_bypass(where):
-            return _through(proxy, {"maxsize": KEPT, "ssl_context": self._tls})
+        if proxy and not urllib.request.proxy_bypass(host):
+            return _proxy_manager(proxy, {"maxsize": MAX_IDLE, "ssl_context": self._tls})
         seconds = {"connect_s": self._settings.connect_timeout_s, "read_s": self._settings.read_timeout_s}
-        return Connections(f"{scheme}://{where}", self._tls, **seconds)
+        return ConnectionPool(f"{scheme}://{host}", self._tls, **seconds)
 
 
-def _decoded(reply: Reply) -> Reply:
+def _decode_body(reply: Reply) -> Reply:
     """Some servers compress though nobody asked them to."""
     if "content-encoding" not in reply.headers:
         return reply
-    whole = urllib3.HTTPResponse(io.BytesIO(reply.body), headers=reply.headers, status=reply.status)
-    return Reply(reply.status, reply.headers, whole.data)
+    response = urllib3.HTTPResponse(io.BytesIO(reply.body), headers=reply.headers, status=reply.status)
+    return Reply(reply.status, reply.headers, response.data)
 
 
-def _through(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
+def _proxy_manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
     """Connections through a proxy, whose address may lack its scheme and may carry a user and a password."""
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -175,7 +177,7 @@ def _through(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
     return manager
 
 
-def _tls(settings: ClientSettings) -> ssl.SSLContext:
+def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
     """Raises InvalidInputError for a file that is no PEM."""
     try:
         context = ssl.create_default_context(cafile=settings.ca_bundle)
@@ -193,21 +195,21 @@ def _tls(settings: ClientSettings) -> ssl.SSLContext:
     return context
 
 
-class _Timed(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """What arrives on a socket, until the time for the whole answer is over, however slowly it drips."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._raw = connection.makefile("rb", buffering=0)
-        self._each_s = connection.gettimeout()
-        self._until = time.monotonic() + self._each_s if self._each_s is not None else float("inf")
+        self._timeout_s = connection.gettimeout()
+        self._until = time.monotonic() + self._timeout_s if self._timeout_s is not None else float("inf")
         self._first = True
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if self._each_s is not None and not self._first:
+        if self._timeout_s is not None and not self._first:
             left_s = self._until - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError("the answer is not complete")
@@ -218,24 +220,24 @@ class _Timed(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed and self._socket.fileno() >= 0:
-            self._socket.settimeout(self._each_s)
+            self._socket.settimeout(self._timeout_s)
         self._raw.close()
         super().close()
 
 
-class _Readable:
+class _DeadlineSocket:
     """A socket of which only `makefile` is used."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Timed(self._connection))
+        return io.BufferedReader(_DeadlineReader(self._connection))
 
 
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_Readable(sock), *args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(_DeadlineSocket(sock), *args, **kwargs)  # type: ignore[arg-type]
 
 
 class _Connection(HTTPConnection):

@@ -27,25 +27,25 @@ from lance_namespace.errors import (
 
 from lancehouse import locations
 from lancehouse.clients import credentials
-from lancehouse.clients.namespace import CatalogNamespace, Entry, if_found
-from lancehouse.clients.rest import Rest, parse
+from lancehouse.clients.namespace import CatalogNamespace, Entry, none_if_missing
+from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
-from lancehouse.paging import page
+from lancehouse.paging import paginate
 from lancehouse.properties import is_lance, require_lance
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
 from lancehouse.wire.unity import (
     CreateSchema,
-    CreateTable,
     CredentialsRequest,
     ListedTable,
-    Schema,
     SchemaPage,
-    Table,
-    TablePage,
     TemporaryCredentials,
+    UnityCreateTable,
+    UnitySchema,
+    UnityTable,
+    UnityTablePage,
 )
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 EXTERNAL = "EXTERNAL"
 TEXT = "TEXT"
 """The format of Lance tables for Unity, which knows no `LANCE`."""
-LONGEST = 255
+MAX_LENGTH = 255
 """Of names, keys and values of properties, in characters: what a column of Unity's database holds."""
 
 
@@ -72,8 +72,8 @@ class UnityNamespace(CatalogNamespace):
 
     # Identifiers: levels may also come joined by `$`, and no name has a period, which joins them on the wire.
 
-    def _namespace(self, parts: Sequence[str] | None, *, least: int = 2) -> NamespaceId:
-        levels = _levels(parts)
+    def _parse_namespace_id(self, parts: Sequence[str] | None, *, least: int = 2) -> NamespaceId:
+        levels = _split_levels(parts)
         if len(levels) != least:
             form = "[catalog]" if least == 1 else "[catalog, schema]"
             raise InvalidInputError(
@@ -81,42 +81,42 @@ class UnityNamespace(CatalogNamespace):
             )
         namespace = NamespaceId.parse(levels, least=least)
         if namespace.catalog != self._settings.catalog:
-            raise NamespaceNotFoundError(f"{namespace}: {self._only()}")
+            raise NamespaceNotFoundError(f"{namespace}: {self._wrong_catalog_message()}")
         return namespace
 
-    def _table(self, parts: Sequence[str] | None) -> TableId:
-        levels = _levels(parts)
+    def _parse_table_id(self, parts: Sequence[str] | None) -> TableId:
+        levels = _split_levels(parts)
         if len(levels) != 3:
             raise InvalidInputError(f"a table id is [catalog, schema, table], got {levels!r}")
         table = TableId.parse(levels)
         if table.namespace.catalog != self._settings.catalog:
-            raise InvalidInputError(f"{table}: {self._only()}")
+            raise InvalidInputError(f"{table}: {self._wrong_catalog_message()}")
         return table
 
-    def _only(self) -> str:
+    def _wrong_catalog_message(self) -> str:
         return f"this connection is to the catalog {self._settings.catalog!r} alone"
 
-    def _shown(self, namespace: NamespaceId) -> str:
+    def _format_namespace(self, namespace: NamespaceId) -> str:
         return namespace.levels[-1]
 
     # Namespaces
 
     def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
         """List the schemas of the catalog; at the root, the catalog itself."""
-        if _levels(request.id):
+        if _split_levels(request.id):
             return super().list_namespaces(request)
-        found = page({self._settings.catalog: None}, request.limit, request.page_token)
-        return ListNamespacesResponse(namespaces=list(found.items), page_token=found.token)
+        listing = paginate({self._settings.catalog: None}, request.limit, request.page_token)
+        return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
 
     def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
         """Create a schema; another catalog than this connection's is a wrong request, not a missing parent."""
-        levels = _levels(request.id)
+        levels = _split_levels(request.id)
         if levels and levels[0] != self._settings.catalog:
-            raise InvalidInputError(f"namespace {self.delimiter.join(levels)}: {self._only()}")
+            raise InvalidInputError(f"namespace {self.delimiter.join(levels)}: {self._wrong_catalog_message()}")
         return super().create_namespace(request)
 
-    def _children(self, parent: NamespaceId) -> list[NamespaceId]:
-        pages = self._rest.pages(
+    def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+        pages = self._rest.list_pages(
             "/schemas",
             SchemaPage,
             about=parent,
@@ -126,36 +126,36 @@ class UnityNamespace(CatalogNamespace):
         )
         return [parent.child(schema.name) for part in pages for schema in part.schemas or ()]
 
-    def _tree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
-        levels = _levels(parts) or [self._settings.catalog]
+    def _list_subtree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
+        levels = _split_levels(parts) or [self._settings.catalog]
         if len(levels) == 2:
-            return [self._namespace(levels)]
-        return self._children(self._namespace(levels, least=1))
+            return [self._parse_namespace_id(levels)]
+        return self._list_children(self._parse_namespace_id(levels, least=1))
 
-    def _walk(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
+    def _walk_namespaces(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
         """One call tells all schemas."""
-        ordered = sorted(self._tree(parts), key=lambda schema: schema.parts)
+        ordered = sorted(self._list_subtree(parts), key=lambda schema: schema.parts)
         return (schema for schema in ordered if schema.parts >= start)
 
     def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
-        _require_short(namespace, namespace.levels[-1], properties)
+        _check_lengths(namespace, namespace.levels[-1], properties)
         body = CreateSchema(
             name=namespace.levels[-1], catalog_name=namespace.catalog, properties=dict(properties) or None
         )
 
-        def lookup() -> Schema | None:
-            found = if_found(lambda: self._load_namespace(namespace))
-            mine = found is not None and properties.items() <= found.items()
-            return Schema(name=namespace.levels[-1], properties=dict(found or {})) if mine else None
+        def lookup() -> UnitySchema | None:
+            existing = none_if_missing(lambda: self._load_namespace(namespace))
+            is_ours = existing is not None and properties.items() <= existing.items()
+            return UnitySchema(name=namespace.levels[-1], properties=dict(existing or {})) if is_ours else None
 
-        made = self._rest.create("/schemas", body, Schema, about=namespace, lookup=lookup)
-        return made.properties or {}
+        created = self._rest.create("/schemas", body, UnitySchema, about=namespace, lookup=lookup)
+        return created.properties or {}
 
     def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
-        found = self._rest.get(
-            f"/schemas/{_full_name(namespace.parts)}", Schema, about=namespace, on={404: NamespaceNotFoundError}
+        schema = self._rest.get(
+            f"/schemas/{_full_name(namespace.parts)}", UnitySchema, about=namespace, on={404: NamespaceNotFoundError}
         )
-        return found.properties or {}
+        return schema.properties or {}
 
     def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
         self._rest.delete(
@@ -171,10 +171,10 @@ class UnityNamespace(CatalogNamespace):
 
     # Tables
 
-    def _candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
-        pages = self._rest.pages(
+    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        pages = self._rest.list_pages(
             "/tables",
-            TablePage,
+            UnityTablePage,
             about=namespace,
             query=urlencode(
                 {"catalog_name": namespace.catalog, "schema_name": namespace.levels[-1], "omit_columns": "true"}
@@ -186,29 +186,31 @@ class UnityNamespace(CatalogNamespace):
         listed = [table for part in pages for table in part.tables or () if _is_lance(table)]
         return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in listed}
 
-    def _peek(self, table: TableId, *, vend: bool) -> Entry | None:
-        loaded = if_found(lambda: self._get(table))
-        return self._entry(loaded, table, vend=vend) if loaded is not None and _is_lance(loaded) else None
+    def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
+        loaded = none_if_missing(lambda: self._get_table(table))
+        return self._to_entry(loaded, table, vend=vend) if loaded is not None and _is_lance(loaded) else None
 
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
-        loaded = self._get(table)
+        loaded = self._get_table(table)
         require_lance(table, loaded.properties)
         if loaded.table_type != EXTERNAL:
             raise InvalidInputError(f"{table} is not a Lance table: it is {loaded.table_type}, not {EXTERNAL}")
-        return self._entry(loaded, table, vend=vend)
+        return self._to_entry(loaded, table, vend=vend)
 
-    def _get(self, table: TableId) -> Table:
-        return self._rest.get(f"/tables/{_full_name(table.parts)}", Table, about=table, on={404: TableNotFoundError})
+    def _get_table(self, table: TableId) -> UnityTable:
+        return self._rest.get(
+            f"/tables/{_full_name(table.parts)}", UnityTable, about=table, on={404: TableNotFoundError}
+        )
 
     def _declare(
         self, table: TableId, location: str | None, properties: Mapping[str, str] | None, *, vend: bool
     ) -> Entry:
-        _require_short(table, table.name, properties or {})
+        _check_lengths(table, table.name, properties or {})
         return super()._declare(table, location, properties, vend=vend)
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        schema = self._schema_at(location, properties)
-        body = CreateTable(
+        schema = self._find_schema(location, properties)
+        body = UnityCreateTable(
             name=table.name,
             catalog_name=table.namespace.catalog,
             schema_name=table.namespace.levels[-1],
@@ -219,59 +221,59 @@ class UnityNamespace(CatalogNamespace):
             properties=dict(properties),
         )
 
-        def lookup() -> Table | None:
-            found = if_found(lambda: self._get(table))
-            mine = (
-                found is not None
-                and locations.is_same(found.storage_location or "", location)
-                and properties.items() <= (found.properties or {}).items()
+        def lookup() -> UnityTable | None:
+            existing = none_if_missing(lambda: self._get_table(table))
+            is_ours = (
+                existing is not None
+                and locations.is_same(existing.storage_location or "", location)
+                and properties.items() <= (existing.properties or {}).items()
             )
-            return found if mine else None
+            return existing if is_ours else None
 
-        made = self._rest.create(
+        created = self._rest.create(
             "/tables",
             body,
-            Table,
+            UnityTable,
             about=table,
             lookup=lookup,
             on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
         )
-        return self._entry(made, table, vend=vend)
+        return self._to_entry(created, table, vend=vend)
 
     def _delete_table(self, table: TableId) -> None:
         self._rest.delete(f"/tables/{_full_name(table.parts)}", about=table, on={404: TableNotFoundError})
 
     def _default_location(self, table: TableId) -> str:
-        return locations.below(self._settings.root or str(Path.cwd()), table.parts)
+        return locations.child_location(self._settings.root or str(Path.cwd()), table.parts)
 
-    def _entry(self, loaded: Table, table: TableId, *, vend: bool) -> Entry:
+    def _to_entry(self, loaded: UnityTable, table: TableId, *, vend: bool) -> Entry:
         return Entry(
             location=loaded.storage_location or "",
             properties=loaded.properties or {},
-            vended=self._vended(loaded, table) if vend and loaded.table_id else {},
+            vended=self._vend_credentials(loaded, table) if vend and loaded.table_id else {},
             columns=loaded.columns or (),
         )
 
-    def _vended(self, loaded: Table, table: TableId) -> Mapping[str, str]:
+    def _vend_credentials(self, loaded: UnityTable, table: TableId) -> Mapping[str, str]:
         """Credentials to read and write the table; none from a server that vends none."""
         body = CredentialsRequest(table_id=loaded.table_id or "", operation="READ_WRITE")
         try:
-            reply = self._rest.post("/temporary-table-credentials", body, about=table, done=lambda: False)
+            reply = self._rest.post("/temporary-table-credentials", body, about=table, is_done=lambda: False)
         except LanceNamespaceError as error:
             if is_route_missing(error):
                 return {}
             raise
         assert reply is not None
-        return credentials.from_unity(parse(reply, TemporaryCredentials, table))
+        return credentials.from_unity(parse_reply(reply, TemporaryCredentials, table))
 
     def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
         """The schema: from the columns, else from the dataset, else none. Unity cannot change columns later."""
-        schema = from_unity(entry.columns) if entry.columns else self._schema_at(entry.location, entry.properties)
+        schema = from_unity(entry.columns) if entry.columns else self._find_schema(entry.location, entry.properties)
         response.var_schema = to_jsonarrow(schema) if schema is not None else None
 
-    def _schema_at(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
+    def _find_schema(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
         """The schema of the dataset at a place; None where there is none, or where this client cannot look."""
-        table = dataset.TableRef(location, self._access(properties), confinement=self.confinement)
+        table = dataset.TableRef(location, self._merge_storage_options(properties), confinement=self.confinement)
         try:
             if self.confinement is not None:
                 self.confinement.require_table(location)
@@ -284,14 +286,14 @@ class UnityNamespace(CatalogNamespace):
             return None
 
 
-def _levels(parts: Sequence[str] | None) -> list[str]:
+def _split_levels(parts: Sequence[str] | None) -> list[str]:
     levels = [level for part in parts or () for level in part.split("$")]
-    if named := next((level for level in levels if "." in level), None):
-        raise InvalidInputError(f"a name in Unity Catalog has no period, got {named!r}")
+    if dotted := next((level for level in levels if "." in level), None):
+        raise InvalidInputError(f"a name in Unity Catalog has no period, got {dotted!r}")
     return levels
 
 
-def _require_short(about: NamespaceId | TableId, name: str, properties: Mapping[str, str]) -> None:
+def _check_lengths(about: NamespaceId | TableId, name: str, properties: Mapping[str, str]) -> None:
     """Refuse what Unity has no room for: it answers 500, in the words of its database. Values may be secret.
 
     Raises:
@@ -299,10 +301,10 @@ def _require_short(about: NamespaceId | TableId, name: str, properties: Mapping[
     """
     lengths = {"the name": len(name)}
     for key, value in properties.items():
-        shown = f"{key[:40]}…" if len(key) > LONGEST else key
-        lengths |= {f"the key of property {shown!r}": len(key), f"the value of property {shown!r}": len(value)}
-    if too_long := [f"{what} has {length}" for what, length in lengths.items() if length > LONGEST]:
-        raise InvalidInputError(f"{about}: Unity Catalog keeps at most {LONGEST} characters; {', '.join(too_long)}")
+        label = f"{key[:40]}…" if len(key) > MAX_LENGTH else key
+        lengths |= {f"the key of property {label!r}": len(key), f"the value of property {label!r}": len(value)}
+    if too_long := [f"{what} has {length}" for what, length in lengths.items() if length > MAX_LENGTH]:
+        raise InvalidInputError(f"{about}: Unity Catalog keeps at most {MAX_LENGTH} characters; {', '.join(too_long)}")
 
 
 def _full_name(parts: Sequence[str]) -> str:

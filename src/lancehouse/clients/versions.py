@@ -25,29 +25,29 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.clients import credentials
-from lancehouse.clients.namespace import Entry, place
-from lancehouse.clients.recent import Recent
-from lancehouse.clients.snapshots import E_TAG, METADATA, SIZE, STAGED, Head
-from lancehouse.clients.warehouses import VEND, WarehouseNamespace
+from lancehouse.clients.namespace import Entry, get_location
+from lancehouse.clients.recent import BoundedCache
+from lancehouse.clients.snapshots import E_TAG, METADATA, SIZE, STAGED, TableHead
+from lancehouse.clients.warehouses import VEND_HEADERS, WarehouseNamespace
 from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN, TableRef
-from lancehouse.lake.history import latest, snapshot_id, version_of_snapshot
+from lancehouse.lake.history import find_latest_version, snapshot_id, version_of_snapshot
 from lancehouse.lake.manifests import (
     STAGING,
-    Manifests,
-    before,
+    ManifestStore,
+    previous_manifest,
 )
-from lancehouse.lake.versions import folder_of, manifests, root_path
-from lancehouse.paging import page
+from lancehouse.lake.versions import list_manifests, manifest_folder, root_path
+from lancehouse.paging import paginate
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by, require_lance
 from lancehouse.wire.iceberg import LatestTable, Snapshot, VersionedTable
 
 logger = logging.getLogger(__name__)
 
-LEAST = "snapshots=refs"
+REFS_ONLY = "snapshots=refs"
 """Asks a server to leave out the snapshots that no branch or tag needs."""
-REMEMBERED = 10_000
+CACHE_SIZE = 10_000
 """How many tables and manifests a client remembers."""
 
 
@@ -56,86 +56,86 @@ class ManagedVersions(WarehouseNamespace):
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
-        self._heads: Recent[TableId, Head] = Recent(REMEMBERED)
-        self._finished: Recent[tuple[str, str], None] = Recent(REMEMBERED)
+        self._heads: BoundedCache[TableId, TableHead] = BoundedCache(CACHE_SIZE)
+        self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
 
-    def _manages(self, table: TableId, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
+    def _is_managed(self, table: TableId, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
         return managed_by(properties) == IMPL
 
-    def _ref(self, table: TableId, entry: Entry, **at: Any) -> TableRef:
+    def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> TableRef:
         """By its name, so that the catalog says which version it is at, and what is accepted is put in its place."""
         if managed_by(entry.properties) == IMPL:
-            return TableRef.of(self, table.parts, **at)
-        return super()._ref(table, entry, **at)
+            return TableRef.in_namespace(self, table.parts, **at)
+        return super()._table_ref(table, entry, **at)
 
     # Reading
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """The versions, oldest first unless `descending`."""
-        table, branch = self._table(request.id), branch_of(request.branch)
+        table, branch = self._parse_table_id(request.id), normalize_branch(request.branch)
         only_latest = request.limit == 1 and bool(request.descending) and not request.page_token
-        head = self._head(table, whole=not only_latest)
+        head = self._find_managed_head(table, all_snapshots=not only_latest)
         if head is None:
             return super().list_table_versions(request)
         if only_latest:
-            return ListTableVersionsResponse(versions=self._latest(table, head, branch))
-        if branch and head.ref(branch) is None:
+            return ListTableVersionsResponse(versions=self._list_latest(table, head, branch))
+        if branch and head.find_ref(branch) is None:
             return super().list_table_versions(request)  # from before the catalog took over, if there is one
-        versions = self._versions(table, head, branch)
-        found = page(versions, request.limit, request.page_token, descending=bool(request.descending))
-        return ListTableVersionsResponse(versions=list(found.items.values()), page_token=found.token)
+        versions = self._list_versions(table, head, branch)
+        listing = paginate(versions, request.limit, request.page_token, descending=bool(request.descending))
+        return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """One version, by default the latest."""
-        table, branch, version = self._table(request.id), branch_of(request.branch), request.version
-        head = self._head(table, whole=version is not None)
+        table, branch, version = self._parse_table_id(request.id), normalize_branch(request.branch), request.version
+        head = self._find_managed_head(table, all_snapshots=version is not None)
         if head is None:
             return super().describe_table_version(request)
-        at = head.ref(branch or MAIN)
-        if branch and at is None:
+        wanted_id = head.find_ref(branch or MAIN)
+        if branch and wanted_id is None:
             raise TableBranchNotFoundError(f"{table} has no branch {branch}")
         if version is not None:
-            at = snapshot_id(branch, version)
-        found = head.snapshots.get(at) if at is not None else None
-        if found is None and version is not None and version < min(head.versions(branch), default=0):
+            wanted_id = snapshot_id(branch, version)
+        snapshot = head.snapshots.get(wanted_id) if wanted_id is not None else None
+        if snapshot is None and version is not None and version < min(head.snapshots_by_version(branch), default=0):
             return super().describe_table_version(request)  # from before the catalog took over
-        if found is None or (version is not None and not self._is_kept(table, head, branch, found)):
+        if snapshot is None or (version is not None and not self._is_stored(table, head, branch, snapshot)):
             raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
-        return DescribeTableVersionResponse(version=self._completed(table, head, branch, found))
+        return DescribeTableVersionResponse(version=self._publish_version(table, head, branch, snapshot))
 
-    def _latest(self, table: TableId, head: Head, branch: str | None) -> list[TableVersion]:
+    def _list_latest(self, table: TableId, head: TableHead, branch: str | None) -> list[TableVersion]:
         """The latest version, if there is one.
 
         Raises:
             InvalidTableStateError: there is none, but storage has one: Lance would take it for the table's.
         """
-        at = head.ref(branch or MAIN)
-        if at is not None:
-            return [self._completed(table, head, branch, head.snapshots[at])]
-        if branch is None and (stored := latest(self._place(head))) is not None:
-            again = self._head(table, whole=False)
-            if again is None or again.ref(MAIN) is None:
-                raise stray(table, stored)
-            return self._latest(table, again, branch)
+        head_id = head.find_ref(branch or MAIN)
+        if head_id is not None:
+            return [self._publish_version(table, head, branch, head.snapshots[head_id])]
+        if branch is None and (stored := find_latest_version(self._storage_ref(head))) is not None:
+            reloaded = self._find_managed_head(table, all_snapshots=False)
+            if reloaded is None or reloaded.find_ref(MAIN) is None:
+                raise unknown_version_error(table, stored)
+            return self._list_latest(table, reloaded, branch)
         return []
 
-    def _head(self, table: TableId, *, whole: bool) -> Head | None:
+    def _find_managed_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
         """The table as the catalog has it now; None if its versions are its storage's."""
-        head = self._loaded(table, whole=whole)
+        head = self._load_head(table, all_snapshots=all_snapshots)
         if managed_by(head.entry.properties) == IMPL:
             return self._heads.put(table, head)
         self._heads.forget(table)
         return None
 
-    def _loaded(self, table: TableId, *, whole: bool) -> Head:
-        loaded = self._at(
+    def _load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
+        loaded = self._call_warehouse(
             table.namespace.catalog,
             lambda at: self._rest.get(
-                at.table(table),
-                VersionedTable if whole else LatestTable,
-                query="" if whole else LEAST,
+                at.table_path(table),
+                VersionedTable if all_snapshots else LatestTable,
+                query="" if all_snapshots else REFS_ONLY,
                 about=table,
-                headers=VEND,
+                headers=VEND_HEADERS,
                 on={404: TableNotFoundError},
             ),
         )
@@ -143,9 +143,9 @@ class ManagedVersions(WarehouseNamespace):
         require_lance(table, properties)
         location = loaded.metadata.location or ""
         vended = credentials.from_iceberg(location, loaded.config, loaded.storage_credentials)
-        return Head(Entry(location, properties, vended), loaded)
+        return TableHead(Entry(location, properties, vended), loaded)
 
-    def _known(self, table: TableId) -> Head:
+    def _cached_head(self, table: TableId) -> TableHead:
         """The table as it was known lately: what comes of it is checked by the catalog.
 
         Raises:
@@ -154,7 +154,7 @@ class ManagedVersions(WarehouseNamespace):
         head = self._heads.get(table)
         if head is not None and not expires_soon(head.entry.vended):
             return head
-        head = self._head(table, whole=False)
+        head = self._find_managed_head(table, all_snapshots=False)
         if head is None:
             raise InvalidInputError(
                 f"{table}: its versions are managed by its storage ({MANAGED_BY}={STORAGE}); "
@@ -162,62 +162,66 @@ class ManagedVersions(WarehouseNamespace):
             )
         return head
 
-    def _forget(self, tables: Iterable[TableId]) -> None:
+    def _forget_heads(self, tables: Iterable[TableId]) -> None:
         for table in tables:
             self._heads.forget(table)
 
-    def _versions(self, table: TableId, head: Head, branch: str | None) -> dict[int, TableVersion]:
+    def _list_versions(self, table: TableId, head: TableHead, branch: str | None) -> dict[int, TableVersion]:
         """What the catalog has and was not cleaned up, and what storage had before the catalog took over."""
-        told, stored = head.versions(branch), manifests(self._place(head, branch))
-        oldest, newest = min(told, default=0), max(stored, default=0)
+        accepted, stored = head.snapshots_by_version(branch), list_manifests(self._storage_ref(head, branch))
+        oldest, newest = min(accepted, default=0), max(stored, default=0)
         versions = {
-            version: _described(head, branch, _inherited(branch, version, file))
+            version: _to_table_version(head, branch, _unmanaged_snapshot(branch, version, file))
             for version, file in stored.items()
             if version < oldest
         }
-        for version, snapshot in told.items():
+        for version, snapshot in accepted.items():
             if version in stored:
-                versions[version] = _described(head, branch, snapshot)
+                versions[version] = _to_table_version(head, branch, snapshot)
             elif version > newest:
-                versions[version] = self._completed(table, head, branch, snapshot)
+                versions[version] = self._publish_version(table, head, branch, snapshot)
         return versions
 
-    def _completed(self, table: TableId, head: Head, branch: str | None, snapshot: Snapshot) -> TableVersion:
+    def _publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
         """A version that the catalog has accepted, once its manifest is in its final place."""
         if staged := snapshot.summary.get(STAGED):
-            files = Manifests(place(table, head.entry), self._options(head.entry))
-            self._finish(files, staged, _file(branch, snapshot))
-        return _described(head, branch, snapshot)
+            files = ManifestStore(get_location(table, head.entry), self._storage_options(head.entry))
+            self._publish_manifest(files, staged, _manifest_path(branch, snapshot))
+        return _to_table_version(head, branch, snapshot)
 
-    def _is_kept(self, table: TableId, head: Head, branch: str | None, snapshot: Snapshot) -> bool:
+    def _is_stored(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> bool:
         """Whether storage still has a version of the catalog, in its place or on its way there."""
-        files = Manifests(place(table, head.entry), self._options(head.entry))
+        files = ManifestStore(get_location(table, head.entry), self._storage_options(head.entry))
         staged = snapshot.summary.get(STAGED)
-        return files.exists(_file(branch, snapshot)) or (staged is not None and files.exists(staged))
+        return files.exists(_manifest_path(branch, snapshot)) or (staged is not None and files.exists(staged))
 
-    def _finish(self, files: Manifests, staged: str, final: str) -> None:
+    def _publish_manifest(self, files: ManifestStore, staged: str, final: str) -> None:
         """Put a manifest in its place, unless this client knows that it is there."""
-        if (files.location, staged) in self._finished:
+        if (files.location, staged) in self._published:
             return
-        if staged.startswith(STAGING) and files.exists(before(staged)):  # a transaction may make several versions
-            self._finish(files, before(staged), before(final))
-        files.finish(staged, final)
-        self._finished.put((files.location, staged), None)
+        if staged.startswith(STAGING) and files.exists(
+            previous_manifest(staged)
+        ):  # a transaction may make several versions
+            self._publish_manifest(files, previous_manifest(staged), previous_manifest(final))
+        files.publish(staged, final)
+        self._published.put((files.location, staged), None)
 
-    def files(self, table: TableId) -> Manifests:
+    def manifest_store(self, table: TableId) -> ManifestStore:
         """Where the manifests of a table lie, and how to reach them."""
-        entry = self._known(table).entry
-        return Manifests(place(table, entry), self._options(entry))
+        entry = self._cached_head(table).entry
+        return ManifestStore(get_location(table, entry), self._storage_options(entry))
 
-    def _place(self, head: Head, branch: str | None = None) -> TableRef:
-        return TableRef(head.entry.location, self._options(head.entry), branch=branch, confinement=self.confinement)
+    def _storage_ref(self, head: TableHead, branch: str | None = None) -> TableRef:
+        return TableRef(
+            head.entry.location, self._storage_options(head.entry), branch=branch, confinement=self.confinement
+        )
 
     def table_id(self, id: Sequence[str] | None) -> TableId:
         """The table that a request names."""
-        return self._table(id)
+        return self._parse_table_id(id)
 
 
-def stray(table: TableId, version: int) -> InvalidTableStateError:
+def unknown_version_error(table: TableId, version: int) -> InvalidTableStateError:
     """What is wrong with a table of which storage has a version that the catalog does not know."""
     return InvalidTableStateError(
         f"{table}: storage has a version {version} that the catalog does not know: the catalog was restored from an "
@@ -226,29 +230,29 @@ def stray(table: TableId, version: int) -> InvalidTableStateError:
     )
 
 
-def _described(head: Head, branch: str | None, snapshot: Snapshot) -> TableVersion:
+def _to_table_version(head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
     version, summary = version_of_snapshot(branch, snapshot.snapshot_id), snapshot.summary
     assert version is not None
-    told = {key.removeprefix(METADATA): value for key, value in summary.items() if key.startswith(METADATA)}
+    metadata = {key.removeprefix(METADATA): value for key, value in summary.items() if key.startswith(METADATA)}
     return TableVersion(
         version=version,
-        manifest_path=f"{root_path(head.entry.location)}/{_file(branch, snapshot)}",
+        manifest_path=f"{root_path(head.entry.location)}/{_manifest_path(branch, snapshot)}",
         manifest_size=int(summary[SIZE]) if summary.get(SIZE, "").isdecimal() else None,
         e_tag=summary.get(E_TAG),
         timestamp_millis=snapshot.timestamp_ms or None,
-        metadata=told or None,
+        metadata=metadata or None,
     )
 
 
-def _file(branch: str | None, snapshot: Snapshot) -> str:
-    return f"{folder_of(branch)}/{snapshot.manifest_list.rpartition('/')[2]}"
+def _manifest_path(branch: str | None, snapshot: Snapshot) -> str:
+    return f"{manifest_folder(branch)}/{snapshot.manifest_list.rpartition('/')[2]}"
 
 
-def _inherited(branch: str | None, version: int, file: str) -> Snapshot:
+def _unmanaged_snapshot(branch: str | None, version: int, file: str) -> Snapshot:
     """A version from before the catalog took over."""
     return Snapshot(snapshot_id=snapshot_id(branch, version), timestamp_ms=0, manifest_list=file)
 
 
-def branch_of(name: str | None) -> str | None:
+def normalize_branch(name: str | None) -> str | None:
     """The branch that a request names; None for the main one."""
     return None if name in (None, "", MAIN) else name

@@ -26,7 +26,7 @@ BASIC = frozenset(
 
 
 @dataclass
-class Evidence:
+class CheckLog:
     """What one check saw."""
 
     notes: list[str] = field(default_factory=list)
@@ -46,17 +46,17 @@ class Evidence:
             self.notes.append(text)
 
 
-class Judge:
+class ErrorCheckingClient:
     """Stands before a client. Errors of the interface pass; any other is a failure that names its class."""
 
-    def __init__(self, client: LanceNamespace, evidence: Evidence) -> None:
+    def __init__(self, client: LanceNamespace, evidence: CheckLog) -> None:
         self._client = client
         self._evidence = evidence
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         call = getattr(self._client, operation)
 
-        def judged(*arguments: Any) -> Any:
+        def call_checked(*arguments: Any) -> Any:
             self._evidence.operation = operation
             try:
                 return call(*arguments)
@@ -65,23 +65,25 @@ class Judge:
                 raise
             except Exception as error:  # whatever an implementation raises is what is judged here
                 self._evidence.errors.append(str(error))
-                raise AssertionError(f"{operation} raised {named(error)}, no LanceNamespaceError: {error}") from error
+                raise AssertionError(
+                    f"{operation} raised {class_name(error)}, no LanceNamespaceError: {error}"
+                ) from error
 
-        return judged
+        return call_checked
 
 
-def judge(client: LanceNamespace, evidence: Evidence) -> LanceNamespace:
+def with_error_checks(client: LanceNamespace, evidence: CheckLog) -> LanceNamespace:
     """The client behind a judge; it looks like the client."""
-    return cast(LanceNamespace, Judge(client, evidence))
+    return cast(LanceNamespace, ErrorCheckingClient(client, evidence))
 
 
-def named(error: BaseException) -> str:
+def class_name(error: BaseException) -> str:
     """The class of an error, as its user would import it."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def described(error: LanceNamespaceError) -> str:
+def format_error(error: LanceNamespaceError) -> str:
     """An error in one line."""
     return f"{type(error).__name__} (error {int(error.code)}): {error}"
 
@@ -99,9 +101,9 @@ class Refusal:
 
 
 @contextmanager
-def refused(evidence: Evidence, *codes: ErrorCode) -> Iterator[Refusal]:
+def expect_error(evidence: CheckLog, *codes: ErrorCode) -> Iterator[Refusal]:
     """What is done inside must be refused with one of these codes."""
-    wanted = " or ".join(f"{int(code)} ({code.name})" for code in codes)
+    expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
     refusal = Refusal()
     try:
         yield refusal
@@ -109,8 +111,10 @@ def refused(evidence: Evidence, *codes: ErrorCode) -> Iterator[Refusal]:
         if error.code not in codes:
             if error.code is ErrorCode.UNSUPPORTED:
                 raise  # the plug-in knows what that means
-            raise AssertionError(f"{evidence.operation}: expected error {wanted}, got {described(error)}") from error
+            raise AssertionError(
+                f"{evidence.operation}: expected error {expected}, got {format_error(error)}"
+            ) from error
         refusal.error = error
         evidence.note(f"error {int(error.code)}")
     else:
-        raise AssertionError(f"{evidence.operation} succeeded, expected error {wanted}")
+        raise AssertionError(f"{evidence.operation} succeeded, expected error {expected}")

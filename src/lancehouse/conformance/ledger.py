@@ -29,7 +29,7 @@ GONE = (NamespaceNotFoundError, TableNotFoundError, InvalidInputError)
 Id = tuple[str, ...]
 
 
-class Ledger:
+class CreatedObjects:
     """Ids are entered *before* they are created: a create may succeed on the server and fail on the way back."""
 
     def __init__(self, client: LanceNamespace, token: str) -> None:
@@ -38,9 +38,9 @@ class Ledger:
         self._namespaces: dict[Id, None] = {}
         self._tables: dict[Id, str | None] = {}
         self._locations: set[str] = set()
-        self._kept: set[Id] = set()
+        self._long_lived: set[Id] = set()
 
-    def namespace(self, id: Sequence[str], *, keep: bool = False) -> None:
+    def add_namespace(self, id: Sequence[str], *, keep: bool = False) -> None:
         """Enter a namespace.
 
         Args:
@@ -49,31 +49,33 @@ class Ledger:
         """
         self._namespaces[tuple(id)] = None
         if keep:
-            self._kept.add(tuple(id))
+            self._long_lived.add(tuple(id))
 
-    def table(self, id: Sequence[str], location: str | None = None, *, keep: bool = False) -> None:
+    def add_table(self, id: Sequence[str], location: str | None = None, *, keep: bool = False) -> None:
         """Enter a table, and where it lies as soon as that is known."""
         self._tables[tuple(id)] = location or self._tables.get(tuple(id))
         if location:
             self._locations.add(location)
         if keep:
-            self._kept.add(tuple(id))
+            self._long_lived.add(tuple(id))
 
-    def sweep(self, *, everything: bool = False) -> list[str]:
+    def remove_entries(self, *, everything: bool = False) -> list[str]:
         """Remove the entries; what could not be removed is said, and stays in the ledger."""
-        left: list[str] = []
-        kept = set() if everything else self._kept
-        for table in [one for one in self._tables if one not in kept]:
-            if trouble := self._remove_table(table, self._tables[table]):
-                left.append(f"table {'.'.join(table)}: {trouble}")
+        failures: list[str] = []
+        retained = set() if everything else self._long_lived
+        for table in [table_id for table_id in self._tables if table_id not in retained]:
+            if reason := self._remove_table(table, self._tables[table]):
+                failures.append(f"table {'.'.join(table)}: {reason}")
             else:
                 del self._tables[table]
-        for namespace in sorted((one for one in self._namespaces if one not in kept), key=len, reverse=True):
-            if trouble := self._remove(self._client.drop_namespace, DropNamespaceRequest(id=list(namespace))):
-                left.append(f"namespace {'.'.join(namespace)}: {trouble}")
+        for namespace in sorted(
+            (namespace_id for namespace_id in self._namespaces if namespace_id not in retained), key=len, reverse=True
+        ):
+            if reason := self._remove(self._client.drop_namespace, DropNamespaceRequest(id=list(namespace))):
+                failures.append(f"namespace {'.'.join(namespace)}: {reason}")
             else:
                 del self._namespaces[namespace]
-        return left
+        return failures
 
     def _remove_table(self, id: Id, location: str | None) -> str:
         """Remove the entry; of data that lies elsewhere only the implementation can dispose."""
@@ -95,12 +97,12 @@ class Ledger:
 
         An implementation may encode names on their way to the disk, so the exact folder of a table is not known.
         """
-        for anchor in {anchor for location in self._locations if (anchor := self._anchor(location))}:
+        for anchor in {anchor for location in self._locations if (anchor := self._parent_of_ours(location))}:
             for folder in list(anchor.iterdir()) if anchor.is_dir() else []:
                 if self._token in folder.name:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _anchor(self, location: str) -> Path | None:
+    def _parent_of_ours(self, location: str) -> Path | None:
         """The lowest folder above a location whose path is not ours."""
         folder = local_path(location)
         if folder is None or self._token not in str(folder):

@@ -14,14 +14,14 @@ import pytest
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, UnsupportedOperationError
 
 from lancehouse.conformance.checks import AREAS
-from lancehouse.conformance.judge import BASIC, described, named
-from lancehouse.conformance.results import Outcome, Report, Result
+from lancehouse.conformance.judge import BASIC, class_name, format_error
+from lancehouse.conformance.results import CheckOutcome, CheckResult, ConformanceReport
 from lancehouse.conformance.subject import Subject
-from lancehouse.conformance.target import Target, parse_property
+from lancehouse.conformance.target import ConformanceTarget, parse_property
 from lancehouse.identifiers import parse_levels
 
 CHECKS = Path(__file__).parent / "checks"
-TARGET = pytest.StashKey[Target]()
+TARGET = pytest.StashKey[ConformanceTarget]()
 UNSUPPORTED = "unsupported: "
 
 
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("python_functions", "check_*")
     if TARGET not in config.stash and (impl := config.getoption("--namespace-impl")):
         try:
-            config.stash[TARGET] = Target(
+            config.stash[TARGET] = ConformanceTarget(
                 impl=impl,
                 properties=dict(map(parse_property, config.getoption("--namespace-property"))),
                 parent=parse_levels(config.getoption("--namespace-parent")),
@@ -58,26 +58,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Areas in their own order, those asked for only; the last one always looks what the others left."""
-    ours = [item for item in items if is_check(item)]
-    if not ours:
+    checks = [item for item in items if is_check(item)]
+    if not checks:
         return
     if TARGET not in config.stash:
         raise pytest.UsageError("--namespace-impl says which implementation to check")
     target = config.stash[TARGET]
-    wanted = {*(target.areas or AREAS), "cleanup"}
-    dropped = [item for item in ours if area_of(item) not in wanted]
+    areas = {*(target.areas or AREAS), "cleanup"}
+    dropped = [item for item in checks if area_of(item) not in areas]
     config.hook.pytest_deselected(items=dropped)
-    kept = sorted((item for item in ours if area_of(item) in wanted), key=lambda item: AREAS.index(area_of(item)))
-    items[:] = [item for item in items if not is_check(item)] + kept
-    if strange := target.known - {name_of(item) for item in ours}:
-        raise pytest.UsageError(f"there is no check called {', '.join(sorted(strange))}")
-    for item in kept:
+    selected = sorted((item for item in checks if area_of(item) in areas), key=lambda item: AREAS.index(area_of(item)))
+    items[:] = [item for item in items if not is_check(item)] + selected
+    if unknown := target.known - {name_of(item) for item in checks}:
+        raise pytest.UsageError(f"there is no check called {', '.join(sorted(unknown))}")
+    for item in selected:
         if name_of(item) in target.known:
             item.add_marker(pytest.mark.xfail(reason="known", strict=False))
 
 
 @pytest.fixture(scope="session", name="_subject")
-def subject_of_the_run(pytestconfig: pytest.Config) -> Iterator[Subject]:
+def session_subject(pytestconfig: pytest.Config) -> Iterator[Subject]:
     """One client for all checks. What it made goes when the run ends, also when it was interrupted."""
     subject = Subject(pytestconfig.stash[TARGET])
     yield subject
@@ -87,9 +87,9 @@ def subject_of_the_run(pytestconfig: pytest.Config) -> Iterator[Subject]:
 @pytest.fixture
 def subject(_subject: Subject) -> Iterator[Subject]:
     """The implementation under test; what a check made goes when it ends."""
-    _subject.evidence.clear()
+    _subject.log.clear()
     yield _subject
-    _subject.ledger.sweep()
+    _subject.created_objects.remove_entries()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,12 +101,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     try:
         return (yield)
     except UnsupportedOperationError as error:
-        operation = subject.evidence.operation
+        operation = subject.log.operation
         if operation in BASIC:
-            pytest.fail(f"{operation} is one of the eight basic operations: {described(error)}", pytrace=False)
+            pytest.fail(f"{operation} is one of the eight basic operations: {format_error(error)}", pytrace=False)
         pytest.skip(f"{UNSUPPORTED}{operation}")
     except LanceNamespaceError as error:
-        raise AssertionError(f"{subject.evidence.operation or 'the client'} raised {described(error)}") from error
+        raise AssertionError(f"{subject.log.operation or 'the client'} raised {format_error(error)}") from error
 
 
 def is_check(item: pytest.Item) -> bool:
@@ -134,8 +134,8 @@ def sentence_of(item: pytest.Item) -> str:
 class Collector:
     """A plug-in that gathers results."""
 
-    def __init__(self, target: Target, on_result: Callable[[Result], None] | None = None) -> None:
-        self.report = Report(target.impl, target.parent)
+    def __init__(self, target: ConformanceTarget, on_result: Callable[[CheckResult], None] | None = None) -> None:
+        self.report = ConformanceReport(target.impl, target.parent)
         self._target = target
         self._on_result = on_result
         self._failed_before: set[str] = set()
@@ -164,34 +164,36 @@ class Collector:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Note what became of a check."""
         report = yield
-        over = report.when == "call" or report.failed or (report.when == "setup" and report.skipped)
-        if over and is_check(item) and item.nodeid not in self._failed_before:
-            outcome, seen = self._judged(item, report, call)
+        is_over = report.when == "call" or report.failed or (report.when == "setup" and report.skipped)
+        if is_over and is_check(item) and item.nodeid not in self._failed_before:
+            outcome, seen = self._classify(item, report, call)
             if report.failed:
                 self._failed_before.add(item.nodeid)
-            self._add(item, outcome, seen, report.duration)
+            self._add_result(item, outcome, seen, report.duration)
         return report
 
-    def _judged(self, item: pytest.Item, report: Any, call: pytest.CallInfo[None]) -> tuple[Outcome, str]:
+    def _classify(self, item: pytest.Item, report: Any, call: pytest.CallInfo[None]) -> tuple[CheckOutcome, str]:
         notes = "; ".join(self._notes(item))
         if report.passed:
-            return Outcome.HOLDS, notes
-        said = first_line(call.excinfo.value) if call.excinfo else ""
+            return CheckOutcome.HOLDS, notes
+        message = first_line(call.excinfo.value) if call.excinfo else ""
         if hasattr(report, "wasxfail"):
-            return Outcome.KNOWN, said
+            return CheckOutcome.KNOWN, message
         if report.failed:
-            return Outcome.FAILS, said
-        if said.startswith(UNSUPPORTED):
-            return Outcome.UNSUPPORTED, said.removeprefix(UNSUPPORTED)
-        return Outcome.SKIPPED, said
+            return CheckOutcome.FAILS, message
+        if message.startswith(UNSUPPORTED):
+            return CheckOutcome.UNSUPPORTED, message.removeprefix(UNSUPPORTED)
+        return CheckOutcome.SKIPPED, message
 
     def _notes(self, item: pytest.Item) -> list[str]:
         subject = getattr(item, "funcargs", {}).get("subject")
-        return subject.evidence.notes if isinstance(subject, Subject) else []
+        return subject.log.notes if isinstance(subject, Subject) else []
 
-    def _add(self, item: pytest.Item, outcome: Outcome, seen: str, seconds: float) -> None:
+    def _add_result(self, item: pytest.Item, outcome: CheckOutcome, seen: str, seconds: float) -> None:
         sentence = sentence_of(item)
-        result = Result(area_of(item), name_of(item), sentence, outcome, self._target.redact(seen), round(seconds, 3))
+        result = CheckResult(
+            area_of(item), name_of(item), sentence, outcome, self._target.redact(seen), round(seconds, 3)
+        )
         self.report.results.append(result)
         if self._on_result:
             self._on_result(result)
@@ -202,4 +204,4 @@ def first_line(error: BaseException) -> str:
     text = " ".join(str(error).partition("\nassert ")[0].split())
     if isinstance(error, (AssertionError, pytest.skip.Exception, pytest.fail.Exception)):
         return text or type(error).__name__
-    return f"{named(error)}: {text}"
+    return f"{class_name(error)}: {text}"

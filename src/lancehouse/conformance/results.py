@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """What became of a check."""
 
     HOLDS = "holds"
@@ -22,25 +22,25 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """What became of one check."""
 
     area: str
     check: str
     """Its name, `area.what` or `area.what[case]`."""
     sentence: str
-    outcome: Outcome
+    outcome: CheckOutcome
     seen: str
     seconds: float
 
 
 @dataclass
-class Report:
+class ConformanceReport:
     """What became of all of them."""
 
     impl: str
     parent: tuple[str, ...]
-    results: list[Result] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
     """Why the suite itself could not run to its end."""
     interrupted: bool = False
@@ -48,17 +48,17 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether all ran, and nothing failed that was not known to."""
-        return bool(self.results) and not (self.trouble or self.interrupted or self.of(Outcome.FAILS))
+        return bool(self.results) and not (self.trouble or self.interrupted or self.with_outcome(CheckOutcome.FAILS))
 
-    def of(self, outcome: Outcome) -> list[Result]:
+    def with_outcome(self, outcome: CheckOutcome) -> list[CheckResult]:
         """The checks with this outcome."""
         return [result for result in self.results if result.outcome is outcome]
 
-    def counts(self) -> dict[str, int]:
+    def count_by_outcome(self) -> dict[str, int]:
         """How many checks have which outcome."""
         count = Counter(result.outcome for result in self.results)
-        return {outcome.value: count[outcome] for outcome in Outcome}
+        return {outcome.value: count[outcome] for outcome in CheckOutcome}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[dict[str, Any]]:
         """The results as plain data."""
         return [{**asdict(result), "outcome": result.outcome.value} for result in self.results]

@@ -17,10 +17,10 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.conformance.judge import Evidence, judge
+from lancehouse.conformance.judge import CheckLog, with_error_checks
 from lancehouse.conformance.plugin import CHECKS, Collector
-from lancehouse.conformance.results import Report, Result
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.results import CheckResult, ConformanceReport
+from lancehouse.conformance.target import ConformanceTarget
 
 HOPELESS = (NamespaceNotFoundError, PermissionDeniedError, ServiceUnavailableError, UnauthenticatedError)
 """Where the parent cannot be listed because of one of these, every check would only say so again."""
@@ -44,7 +44,7 @@ ARGUMENTS = (
 )
 
 
-def run(target: Target, on_result: Callable[[Result], None] | None = None) -> Report:
+def run(target: ConformanceTarget, on_result: Callable[[CheckResult], None] | None = None) -> ConformanceReport:
     """Check an implementation.
 
     Args:
@@ -55,7 +55,7 @@ def run(target: Target, on_result: Callable[[Result], None] | None = None) -> Re
         InvalidInputError: there is no such implementation or check, or it does not take these properties.
         LanceNamespaceError: the server cannot be reached, lets nobody in, or has no such parent.
     """
-    reach(target)
+    check_reachable(target)
     collector = Collector(target, on_result)
     with quiet_environment():
         status = pytest.main([*ARGUMENTS], plugins=[collector])
@@ -67,9 +67,9 @@ def run(target: Target, on_result: Callable[[Result], None] | None = None) -> Re
     return report
 
 
-def reach(target: Target) -> None:
+def check_reachable(target: ConformanceTarget) -> None:
     """Try to list the parent; only what would spoil every check is raised."""
-    client = judge(target.connect(), Evidence())
+    client = with_error_checks(target.connect(), CheckLog())
     try:
         client.list_namespaces(ListNamespacesRequest(id=list(target.parent), limit=1))
     except HOPELESS as error:

@@ -31,9 +31,9 @@ from lance_namespace import (
 )
 from lance_namespace.errors import ErrorCode, InvalidInputError, PermissionDeniedError, UnsupportedOperationError
 
-from lancehouse.conformance.judge import Evidence, Refusal, judge, refused
-from lancehouse.conformance.ledger import Ledger, local_path
-from lancehouse.conformance.target import Target
+from lancehouse.conformance.judge import CheckLog, Refusal, expect_error, with_error_checks
+from lancehouse.conformance.ledger import CreatedObjects, local_path
+from lancehouse.conformance.target import ConformanceTarget
 
 Id = list[str]
 MANY_PAGES = 10_000
@@ -52,15 +52,15 @@ ROWS = pa.table(
 class Subject:
     """Names of all that it makes bear a token of this run, so that nobody else's things are touched."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ConformanceTarget) -> None:
         self.target = target
         self.token = f"lhc{secrets.token_hex(4)}"
-        self.evidence = Evidence()
-        self.raw: LanceNamespace = target.connect()
+        self.log = CheckLog()
+        self.raw_client: LanceNamespace = target.connect()
         """The client itself, for pylance."""
-        self.client = judge(self.raw, self.evidence)
+        self.client = with_error_checks(self.raw_client, self.log)
         """The same, judged."""
-        self.ledger = Ledger(self.client, self.token)
+        self.created_objects = CreatedObjects(self.client, self.token)
         self._count = 0
         self._absent = [folder for folder in self._default_folders() if not folder.exists()]
 
@@ -68,26 +68,26 @@ class Subject:
 
     def note(self, text: str) -> None:
         """Say what was seen."""
-        self.evidence.note(text)
+        self.log.note(text)
 
-    def refused(self, *codes: ErrorCode) -> AbstractContextManager[Refusal]:
+    def expect_error(self, *codes: ErrorCode) -> AbstractContextManager[Refusal]:
         """What is done inside must be refused with one of these codes."""
-        return refused(self.evidence, *codes)
+        return expect_error(self.log, *codes)
 
-    def judged(self, client: LanceNamespace) -> LanceNamespace:
+    def with_error_checks(self, client: LanceNamespace) -> LanceNamespace:
         """Another client, judged as well."""
-        return judge(client, self.evidence)
+        return with_error_checks(client, self.log)
 
     def close(self) -> list[str]:
         """Remove all that is left of the run, and say what could not be removed."""
-        left = self.ledger.sweep(everything=True)
-        self.ledger.remove_data()
+        failures = self.created_objects.remove_entries(everything=True)
+        self.created_objects.remove_data()
         if "folder" in self.__dict__:
             shutil.rmtree(self.folder, ignore_errors=True)
         for folder in self._absent:
             with suppress(OSError):  # it never came to be, or holds things of others
                 folder.rmdir()
-        return left
+        return failures
 
     def _default_folders(self) -> list[Path]:
         """Where tables without a location would lie, were they on this machine; the deepest first."""
@@ -105,13 +105,13 @@ class Subject:
     @cached_property
     def home(self) -> Id:
         """A namespace that lives as long as the run, for tables whose neighbours do not matter."""
-        return self.namespace(keep=True)
+        return self.new_namespace(keep=True)
 
     @cached_property
-    def nested(self) -> bool:
+    def has_nested_namespaces(self) -> bool:
         """Whether namespaces can hold namespaces."""
-        child = [*self.home, self.fresh("child")]
-        self.ledger.namespace(child)
+        child = [*self.home, self.new_name("child")]
+        self.created_objects.add_namespace(child)
         try:
             self.client.create_namespace(CreateNamespaceRequest(id=child))
         except (InvalidInputError, UnsupportedOperationError):
@@ -119,26 +119,26 @@ class Subject:
         return True
 
     @cached_property
-    def locations(self) -> bool:
+    def can_choose_location(self) -> bool:
         """Whether the caller may choose where a table lies."""
-        table = [*self.home, self.fresh("probe")]
-        self.ledger.table(table)
+        table = [*self.home, self.new_name("probe")]
+        self.created_objects.add_table(table)
         try:
-            self.client.declare_table(DeclareTableRequest(id=table, location=self.place(table)))
+            self.client.declare_table(DeclareTableRequest(id=table, location=self.new_location(table)))
         except (InvalidInputError, PermissionDeniedError, UnsupportedOperationError):
             return False
         return True
 
     @cached_property
-    def chooses(self) -> bool:
+    def has_default_location(self) -> bool:
         """Whether the implementation finds a place for a table whose caller names none."""
-        table = [*self.home, self.fresh("probe")]
-        self.ledger.table(table)
+        table = [*self.home, self.new_name("probe")]
+        self.created_objects.add_table(table)
         try:
             declared = self.client.declare_table(DeclareTableRequest(id=table))
         except (InvalidInputError, UnsupportedOperationError):
             return False
-        self.ledger.table(table, declared.location)
+        self.created_objects.add_table(table, declared.location)
         return True
 
     @cached_property
@@ -146,14 +146,14 @@ class Subject:
         """A folder of this run alone, for data."""
         return Path(tempfile.mkdtemp(prefix=f"{self.token}_"))
 
-    def place(self, table: Sequence[str]) -> str:
+    def new_location(self, table: Sequence[str]) -> str:
         """A location for a table."""
         root = self.target.root or self.target.properties.get("root") or self.folder.as_uri()
         name = re.sub(r"\W", "_", table[-1], flags=re.ASCII)[:60]
         self._count += 1
         return f"{root.rstrip('/')}/{self.token}/{name}_{self._count}"
 
-    def fresh(self, what: str = "t") -> str:
+    def new_name(self, what: str = "t") -> str:
         """A name that nobody has used."""
         self._count += 1
         return f"{self.token}_{what}{self._count}"
@@ -162,12 +162,12 @@ class Subject:
 
     def create_namespace(self, id: Id, *, keep: bool = False, **options: Any) -> CreateNamespaceResponse:
         """Create a namespace, and enter it for removal first."""
-        self.ledger.namespace(id, keep=keep)
+        self.created_objects.add_namespace(id, keep=keep)
         return self.client.create_namespace(CreateNamespaceRequest(id=id, **options))
 
-    def namespace(self, *, keep: bool = False, **options: Any) -> Id:
+    def new_namespace(self, *, keep: bool = False, **options: Any) -> Id:
         """A new namespace below the parent."""
-        namespace = [*self.parent, self.fresh("n")]
+        namespace = [*self.parent, self.new_name("n")]
         self.create_namespace(namespace, keep=keep, **options)
         return namespace
 
@@ -181,7 +181,7 @@ class Subject:
 
     def list_namespaces(self, id: Id, limit: int | None = None) -> list[str]:
         """The last levels of all child namespaces."""
-        return [bare(name, id) for page in self.namespace_pages(id, limit) for name in page]
+        return [strip_namespace(name, id) for page in self.namespace_pages(id, limit) for name in page]
 
     def namespace_pages(self, id: Id, limit: int | None = None) -> Iterator[list[str]]:
         """The pages of a list of namespaces, as they come."""
@@ -196,16 +196,16 @@ class Subject:
 
     def declare(self, id: Id, *, keep: bool = False, **options: Any) -> DeclareTableResponse:
         """Declare a table, at a place of the suite's own where the implementation allows that."""
-        self.ledger.table(id, keep=keep)
-        if "location" not in options and self.locations:
-            options["location"] = self.place(id)
+        self.created_objects.add_table(id, keep=keep)
+        if "location" not in options and self.can_choose_location:
+            options["location"] = self.new_location(id)
         declared = self.client.declare_table(DeclareTableRequest(id=id, **options))
-        self.ledger.table(id, declared.location, keep=keep)
+        self.created_objects.add_table(id, declared.location, keep=keep)
         return declared
 
-    def table(self, namespace: Id | None = None, **options: Any) -> Id:
+    def new_table(self, namespace: Id | None = None, **options: Any) -> Id:
         """A new table without data."""
-        table = [*(namespace or self.home), self.fresh()]
+        table = [*(namespace or self.home), self.new_name()]
         self.declare(table, **options)
         return table
 
@@ -213,7 +213,7 @@ class Subject:
         """Describe a table."""
         described = self.client.describe_table(DescribeTableRequest(id=id, **options))
         if any(self.token in level for level in id):
-            self.ledger.table(id, described.location)
+            self.created_objects.add_table(id, described.location)
         return described
 
     def deregister(self, id: Id) -> None:
@@ -222,7 +222,7 @@ class Subject:
 
     def list_tables(self, id: Id, limit: int | None = None, **options: Any) -> list[str]:
         """The names of all tables of a namespace, without the namespace in front."""
-        return [bare(name, id) for page in self.table_pages(id, limit, **options) for name in page]
+        return [strip_namespace(name, id) for page in self.table_pages(id, limit, **options) for name in page]
 
     def table_pages(self, id: Id, limit: int | None = None, **options: Any) -> Iterator[list[str]]:
         """The pages of a list of tables, as they come."""
@@ -235,10 +235,10 @@ class Subject:
 
     # Data
 
-    def dataset(self, data: pa.Table = ROWS, namespace: Id | None = None) -> Id:
+    def new_dataset(self, data: pa.Table = ROWS, namespace: Id | None = None) -> Id:
         """A new table with data, written by pylance through the namespace."""
-        table = [*(namespace or self.home), self.fresh()]
-        if self.locations:
+        table = [*(namespace or self.home), self.new_name()]
+        if self.can_choose_location:
             self.declare(table)
             self.write(table, data, "overwrite")
         else:
@@ -247,27 +247,27 @@ class Subject:
 
     def write(self, id: Id, data: pa.Table, mode: str) -> None:
         """Write by name, as a user of pylance does."""
-        self.ledger.table(id)
-        self.evidence.operation = f"lance.write_dataset(mode={mode!r})"
-        lance.write_dataset(data, namespace_client=self.raw, table_id=id, mode=mode)
-        self.ledger.table(id, self.raw.describe_table(DescribeTableRequest(id=id)).location)
+        self.created_objects.add_table(id)
+        self.log.operation = f"lance.write_dataset(mode={mode!r})"
+        lance.write_dataset(data, namespace_client=self.raw_client, table_id=id, mode=mode)
+        self.created_objects.add_table(id, self.raw_client.describe_table(DescribeTableRequest(id=id)).location)
 
     def read(self, id: Id, **options: Any) -> pa.Table:
         """Read all rows by name, in the order of `id`."""
-        self.evidence.operation = "lance.dataset"
-        rows: pa.Table = lance.dataset(namespace_client=self.raw, table_id=id, **options).to_table()
+        self.log.operation = "lance.dataset"
+        rows: pa.Table = lance.dataset(namespace_client=self.raw_client, table_id=id, **options).to_table()
         return rows.sort_by("id") if "id" in rows.column_names else rows
 
-    def rows_at(self, location: str, storage_options: dict[str, str] | None) -> int:
+    def count_rows_at(self, location: str, storage_options: dict[str, str] | None) -> int:
         """How many rows lie at a location, whatever any catalog says."""
-        self.evidence.operation = f"lance.dataset({location!r})"
+        self.log.operation = f"lance.dataset({location!r})"
         path = local_path(location)
         where = location if path is None else str(path)
         rows: int = lance.dataset(where, storage_options=storage_options).count_rows()
         return rows
 
 
-def ipc(data: pa.Table) -> bytes:
+def to_ipc(data: pa.Table) -> bytes:
     """Rows as the Arrow IPC stream that the interface takes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, data.schema) as writer:
@@ -275,7 +275,7 @@ def ipc(data: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def bare(name: str, parent: Sequence[str]) -> str:
+def strip_namespace(name: str, parent: Sequence[str]) -> str:
     """A listed name without the namespace that some implementations put in front."""
     for separator in (".", "$"):
         for start in range(len(parent)):

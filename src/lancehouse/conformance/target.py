@@ -22,7 +22,7 @@ HIDDEN = "***"
 
 
 @dataclass(frozen=True)
-class Target:
+class ConformanceTarget:
     """An implementation under test.
 
     Args:
@@ -49,7 +49,7 @@ class Target:
         Raises:
             InvalidInputError: there is no such implementation, or it does not take these properties.
         """
-        _require_known(self.impl)
+        _check_implementation(self.impl)
         try:
             return connect(self.impl, {**self.properties, **changes})
         except ValueError as error:
@@ -84,13 +84,13 @@ class Target:
         return text
 
 
-def _require_known(impl: str) -> None:
+def _check_implementation(impl: str) -> None:
     """Refuse a name that is neither an alias nor the path of a class."""
     known = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
     if impl not in known and "." not in impl:
-        near = get_close_matches(impl, known, 1)
-        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and full class paths"
-        raise InvalidInputError(f"no client is called {impl!r}: {meant}")
+        matches = get_close_matches(impl, known, 1)
+        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(known)}, and full class paths"
+        raise InvalidInputError(f"no client is called {impl!r}: {hint}")
 
 
 def parse_property(text: str) -> tuple[str, str]:

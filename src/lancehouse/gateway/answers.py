@@ -58,33 +58,35 @@ OWN = frozenset(
 """Header fields that the server sets, and those that are between a backend and the gateway."""
 
 
-def status_of(code: int) -> int:
+def http_status(code: int) -> int:
     """The status that goes with a code."""
     return STATUSES.get(code, 500)
 
 
-def error(code: int, message: str, instance: str) -> bytes:
+def error_body(code: int, message: str, instance: str) -> bytes:
     """The body of an error; `instance` says which occurrence it is."""
     text = message.encode("utf-8", "backslashreplace").decode()  # a name that is no text may be repeated in it
     return orjson.dumps({"error": text, "code": int(code), "instance": instance})
 
 
-def code_of(failed: BaseException) -> int:
+def error_code(error: BaseException) -> int:
     """The code of an error; 18 for one that nobody foresaw."""
-    return int(failed.code) if isinstance(failed, LanceNamespaceError) else int(ErrorCode.INTERNAL)
+    return int(error.code) if isinstance(error, LanceNamespaceError) else int(ErrorCode.INTERNAL)
 
 
-def split(response: Any) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
+def split_response(response: Any) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
     """A response as JSON has it, and the header fields that its context asks for."""
     fields = response.to_dict() if response is not None else {}
     context = fields.pop("context", None) or {}
-    headers = [_header(key.removeprefix(HEADER), value) for key, value in context.items() if key.startswith(HEADER)]
+    headers = [
+        _response_header(key.removeprefix(HEADER), value) for key, value in context.items() if key.startswith(HEADER)
+    ]
     if rest := {key: value for key, value in context.items() if not key.startswith(HEADER)}:
         fields["context"] = rest
     return fields, [header for header in headers if header is not None]
 
 
-def _header(name: str, value: str) -> tuple[bytes, bytes] | None:
+def _response_header(name: str, value: str) -> tuple[bytes, bytes] | None:
     """A header field; None for what no answer can carry, or should."""
     if not NAME.fullmatch(name) or name.lower() in OWN or not value.isprintable():
         return None

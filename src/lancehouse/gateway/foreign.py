@@ -32,8 +32,8 @@ from lance_namespace.errors import InvalidInputError
 from lance_namespace_urllib3_client.models.create_table_version_entry import CreateTableVersionEntry
 from pydantic import BaseModel
 
-from lancehouse.lake.confinement import Confinement, refuse, require_no_links
-from lancehouse.lake.manifests import staged_file
+from lancehouse.lake.confinement import Confinement, outside_error, require_no_links
+from lancehouse.lake.manifests import parse_staged_path
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.versions import root_path
 from lancehouse.locations import find_link, is_inside, local_folder
@@ -41,7 +41,7 @@ from lancehouse.locations import find_link, is_inside, local_folder
 M = TypeVar("M", bound=BaseModel)
 D = TypeVar("D", DescribeTableResponse, DeclareTableResponse)
 
-OF_TABLES = frozenset(
+TABLE_OPERATIONS = frozenset(
     {"create_table_version", "batch_create_table_versions", "batch_commit_tables"}
     | {name for part in TableOperations.__bases__ for name in vars(part) if not name.startswith("_")}
 )
@@ -49,7 +49,7 @@ OF_TABLES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class BackendPlaces:
+class BackendConfinement:
     """What is opened of the tables of a backend: what lies below its roots. It is a `Confinement`.
 
     What a table takes from outside of its own location may belong to a namespace that the caller may not read, and a
@@ -69,9 +69,9 @@ class BackendPlaces:
         """
         remote = [place for place in announced if local_folder(place) is None]
         if not is_inside(location, (*self.roots, *remote)):
-            raise refuse("the table lies at", location, self._remedy)
+            raise outside_error("the table lies at", location, self._remedy)
         if link := find_link(location, self.roots):
-            raise refuse("the table lies behind a symbolic link,", link, "put the folder itself in its place")
+            raise outside_error("the table lies behind a symbolic link,", link, "put the folder itself in its place")
         require_no_links(location)
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
@@ -96,40 +96,40 @@ class BackendPlaces:
 
     def _require(self, what: str, location: str) -> None:
         if not is_inside(location, self.roots):
-            raise refuse(what, location, self._remedy)
+            raise outside_error(what, location, self._remedy)
         if not self.reads_all:
-            raise refuse(what, location, f"that takes a grant on all of {self.backend}")
+            raise outside_error(what, location, f"that takes a grant on all of {self.backend}")
 
     @property
     def _remedy(self) -> str:
         return f"an operator may name the place in roots of backend {self.backend}"
 
 
-class Rows(TableOperations):
+class ForeignTables(TableOperations):
     """The tables of a namespace of others.
 
     Its own code takes and gives rows as one piece of memory, and raises what has no code.
     """
 
     def __init__(self, namespace: LanceNamespace, confinement: Confinement | None = None) -> None:
-        self._others = namespace
+        self._namespace = namespace
         self.confinement = confinement
 
     def namespace_id(self) -> str:
         """As the namespace has it."""
-        return str(self._others.namespace_id())
+        return str(self._namespace.namespace_id())
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         """As the namespace has it, like all that follow; unless the table lies where nothing is to be opened."""
-        return self._confined(self._others.describe_table(request))
+        return self._check_confinement(self._namespace.describe_table(request))
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Pass it on."""
-        return self._confined(self._others.declare_table(request))
+        return self._check_confinement(self._namespace.declare_table(request))
 
     def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
         """Pass it on."""
-        return self._others.deregister_table(request)
+        return self._namespace.deregister_table(request)
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """Pass it on, like the next one, once it is known where the table lies."""
@@ -166,7 +166,7 @@ class Rows(TableOperations):
             InvalidInputError: it is none.
         """
         location = self.describe_table(DescribeTableRequest(id=version.id)).location
-        root, _, _ = staged_file(version.manifest_path, version.branch, version.version)
+        root, _, _ = parse_staged_path(version.manifest_path, version.branch, version.version)
         if location is None or root.strip("/") != root_path(location):
             raise InvalidInputError(f"{version.manifest_path!r} does not lie in the table")
 
@@ -177,22 +177,22 @@ class Rows(TableOperations):
             return super().batch_delete_table_versions(request)
         return self._pass_on("batch_delete_table_versions", request, BatchDeleteTableVersionsResponse)
 
-    def _confined(self, response: D) -> D:
+    def _check_confinement(self, response: D) -> D:
         if self.confinement is not None and response.location:
             self.confinement.require_table(response.location)
         return response
 
     def _pass_on(self, call: str, request: BaseModel, response: type[M]) -> M:
         """Pylance's own namespaces take and give dicts where it is about versions."""
-        method = getattr(self._others, call)
-        answer: Any = method(_plain(request) if _takes_dict(method) else request)
+        method = getattr(self._namespace, call)
+        answer: Any = method(_to_dict(request) if _takes_dict(method) else request)
         return response.model_validate(answer) if isinstance(answer, dict) else answer
 
 
 def _takes_dict(method: Any) -> bool:
-    taken = list(inspect.signature(method).parameters.values())
-    return bool(taken) and taken[0].annotation in (dict, "dict")
+    parameters = list(inspect.signature(method).parameters.values())
+    return bool(parameters) and parameters[0].annotation in (dict, "dict")
 
 
-def _plain(request: BaseModel) -> dict[str, Any]:
+def _to_dict(request: BaseModel) -> dict[str, Any]:
     return request.model_dump(mode="json", by_alias=True, exclude_none=True)

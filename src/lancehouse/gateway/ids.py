@@ -24,13 +24,13 @@ from lance_namespace.errors import InvalidInputError
 _OF_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
-def ids_of(request: Any) -> list[list[str]]:
+def request_ids(request: Any) -> list[list[str]]:
     """The tables or the namespace that a request is about."""
     match request:
         case BatchCreateTableVersionsRequest():
             return [entry.id for entry in request.entries]
         case BatchCommitTablesRequest():
-            parts = [part for each in request.operations for part in _parts(each).values()]
+            parts = [part for operation in request.operations for part in _present_fields(operation).values()]
             return [part.id or [] for part in parts]
         case RenameTableRequest():
             namespace = (request.id or [])[:-1] if request.new_namespace_id is None else request.new_namespace_id
@@ -40,15 +40,15 @@ def ids_of(request: Any) -> list[list[str]]:
     return [request.id or []]
 
 
-def locations_of(request: Any) -> list[tuple[list[str], str]]:
+def request_locations(request: Any) -> list[tuple[list[str], str]]:
     """The locations that a request chooses, each with the id of its table."""
     parts = [request]
     if isinstance(request, BatchCommitTablesRequest):
-        parts = [part for operation in request.operations for part in _parts(operation).values()]
+        parts = [part for operation in request.operations for part in _present_fields(operation).values()]
     return [(part.id or [], part.location) for part in parts if getattr(part, "location", None)]
 
 
-def require_no_path(level: str) -> None:
+def check_no_path(level: str) -> None:
     """Refuse a name that would lead out of its folder where it is taken for a path.
 
     Raises:
@@ -62,13 +62,13 @@ def require_no_path(level: str) -> None:
             )
 
 
-def placed(request: Any, above: Sequence[str]) -> Any:
+def add_prefix(request: Any, prefix: Sequence[str]) -> Any:
     """A request with the ids that the backend's client knows."""
-    if not above:
+    if not prefix:
         return request
 
     def below(levels: Sequence[str] | None) -> list[str]:
-        return [*above, *(levels or ())]
+        return [*prefix, *(levels or ())]
 
     changes: dict[str, Any] = {}
     match request:
@@ -77,10 +77,13 @@ def placed(request: Any, above: Sequence[str]) -> Any:
             return request.model_copy(update=changes)
         case BatchCommitTablesRequest():
             changes["operations"] = [
-                each.model_copy(
-                    update={name: part.model_copy(update={"id": below(part.id)}) for name, part in _parts(each).items()}
+                operation.model_copy(
+                    update={
+                        name: part.model_copy(update={"id": below(part.id)})
+                        for name, part in _present_fields(operation).items()
+                    }
                 )
-                for each in request.operations
+                for operation in request.operations
             ]
             return request.model_copy(update=changes)
         case RenameTableRequest() if request.new_namespace_id is not None:
@@ -90,42 +93,45 @@ def placed(request: Any, above: Sequence[str]) -> Any:
     return request.model_copy(update={**changes, "id": below(request.id)})
 
 
-def relative(response: Any, request: Any, above: Sequence[str], *, whole_ids: bool) -> Any:
+def remove_prefix(response: Any, request: Any, prefix: Sequence[str], *, whole_ids: bool) -> Any:
     """A response as the gateway's callers know its names.
 
     Args:
         response: of the backend's client.
         request: as it came.
-        above: the levels that callers leave out.
+        prefix: the levels that callers leave out.
         whole_ids: whether lists of namespaces name all levels, joined by a dot.
     """
     match response:
         case DescribeTableResponse() if response.namespace:
-            return response.model_copy(update={"namespace": response.namespace[len(above) :]})
+            return response.model_copy(update={"namespace": response.namespace[len(prefix) :]})
         case DropTableResponse() | DeregisterTableResponse() if response.id:
-            return response.model_copy(update={"id": response.id[len(above) :]})
+            return response.model_copy(update={"id": response.id[len(prefix) :]})
         case BatchCommitTablesResponse():
             results = [
-                each.model_copy(
-                    update={name: relative(part, None, above, whole_ids=False) for name, part in _parts(each).items()}
+                result.model_copy(
+                    update={
+                        name: remove_prefix(part, None, prefix, whole_ids=False)
+                        for name, part in _present_fields(result).items()
+                    }
                 )
-                for each in response.results
+                for result in response.results
             ]
             return response.model_copy(update={"results": results})
         case ListNamespacesResponse() if whole_ids:
-            names = _without(response.namespaces, [*above, *(request.id or ())], ".")
+            names = _strip_prefix(response.namespaces, [*prefix, *(request.id or ())], ".")
             return response.model_copy(update={"namespaces": names})
         case ListTablesResponse() if whole_ids and (delimiter := (request.context or {}).get("delimiter")):
-            return response.model_copy(update={"tables": _without(response.tables, above, delimiter)})
+            return response.model_copy(update={"tables": _strip_prefix(response.tables, prefix, delimiter)})
     return response
 
 
-def _parts(operation: Any) -> dict[str, Any]:
+def _present_fields(operation: Any) -> dict[str, Any]:
     """What an operation of a batch, or its result, holds: one thing, if it is right."""
     named = ((name, getattr(operation, name)) for name in type(operation).model_fields)
     return {name: part for name, part in named if part is not None}
 
 
-def _without(names: Sequence[str], levels: Sequence[str], delimiter: str) -> list[str]:
-    before = "".join(f"{level}{delimiter}" for level in levels)
-    return [name.removeprefix(before) for name in names]
+def _strip_prefix(names: Sequence[str], levels: Sequence[str], delimiter: str) -> list[str]:
+    prefix = "".join(f"{level}{delimiter}" for level in levels)
+    return [name.removeprefix(prefix) for name in names]

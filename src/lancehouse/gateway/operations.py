@@ -12,7 +12,7 @@ from lance_namespace import LanceNamespace
 from pydantic import BaseModel
 
 
-class Body(Enum):
+class RequestEncoding(Enum):
     """How a request says what it wants."""
 
     JSON = auto()
@@ -25,7 +25,7 @@ class Body(Enum):
     """As a bare JSON object of texts."""
 
 
-class Answer(Enum):
+class ResponseEncoding(Enum):
     """How an answer looks."""
 
     JSON = auto()
@@ -42,13 +42,13 @@ class Answer(Enum):
     """A bare JSON object of texts."""
 
 
-class Needs(Enum):
+class RequiredAccess(Enum):
     """What a caller must be allowed to do."""
 
     READ = auto()
     WRITE = auto()
     """To tables."""
-    ARRANGE = auto()
+    MANAGE = auto()
     """To make, change and drop namespaces."""
 
 
@@ -61,9 +61,9 @@ class Operation:
     method: str
     """Of HTTP."""
     path: str
-    needs: Needs
-    body: Body = Body.JSON
-    answer: Answer = Answer.JSON
+    required_access: RequiredAccess
+    body: RequestEncoding = RequestEncoding.JSON
+    response: ResponseEncoding = ResponseEncoding.JSON
     status: int = 200
     """Of an answer that is no error."""
 
@@ -71,39 +71,44 @@ class Operation:
     """Whether it reads or writes rows, and takes as long as there are."""
 
     @cached_property
-    def call(self) -> str:
+    def method_name(self) -> str:
         """The method of `LanceNamespace`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
     @cached_property
     def model(self) -> type[BaseModel]:
         """Of the request."""
-        signature = inspect.signature(getattr(LanceNamespace, self.call), eval_str=True)
+        signature = inspect.signature(getattr(LanceNamespace, self.method_name), eval_str=True)
         model: type[BaseModel] = signature.parameters["request"].annotation
         return model
 
 
-READ, WRITE, ARRANGE = Needs.READ, Needs.WRITE, Needs.ARRANGE
+READ, WRITE, MANAGE = RequiredAccess.READ, RequiredAccess.WRITE, RequiredAccess.MANAGE
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("CreateNamespace", "POST", "namespace/{id}/create", ARRANGE),
-    Operation("ListNamespaces", "GET", "namespace/{id}/list", READ, Body.QUERY),
+    Operation("CreateNamespace", "POST", "namespace/{id}/create", MANAGE),
+    Operation("ListNamespaces", "GET", "namespace/{id}/list", READ, RequestEncoding.QUERY),
     Operation("DescribeNamespace", "POST", "namespace/{id}/describe", READ),
-    Operation("DropNamespace", "POST", "namespace/{id}/drop", ARRANGE),
-    Operation("NamespaceExists", "POST", "namespace/{id}/exists", READ, answer=Answer.NOTHING),
-    Operation("ListTables", "GET", "namespace/{id}/table/list", READ, Body.QUERY),
-    Operation("ListAllTables", "GET", "table", READ, Body.QUERY),
+    Operation("DropNamespace", "POST", "namespace/{id}/drop", MANAGE),
+    Operation("NamespaceExists", "POST", "namespace/{id}/exists", READ, response=ResponseEncoding.NOTHING),
+    Operation("ListTables", "GET", "namespace/{id}/table/list", READ, RequestEncoding.QUERY),
+    Operation("ListAllTables", "GET", "table", READ, RequestEncoding.QUERY),
     Operation("RegisterTable", "POST", "table/{id}/register", WRITE),
     Operation("DescribeTable", "POST", "table/{id}/describe", READ),
-    Operation("TableExists", "POST", "table/{id}/exists", READ, answer=Answer.NOTHING),
+    Operation("TableExists", "POST", "table/{id}/exists", READ, response=ResponseEncoding.NOTHING),
     Operation("DropTable", "POST", "table/{id}/drop", WRITE, rows=True),
     Operation("DeregisterTable", "POST", "table/{id}/deregister", WRITE),
     Operation("RestoreTable", "POST", "table/{id}/restore", WRITE, rows=True),
     Operation("RenameTable", "POST", "table/{id}/rename", WRITE),
     Operation(
-        "UpdateTableSchemaMetadata", "POST", "table/{id}/schema_metadata/update", WRITE, Body.PAIRS, Answer.PAIRS
+        "UpdateTableSchemaMetadata",
+        "POST",
+        "table/{id}/schema_metadata/update",
+        WRITE,
+        RequestEncoding.PAIRS,
+        ResponseEncoding.PAIRS,
     ),
-    Operation("ListTableVersions", "POST", "table/{id}/version/list", READ, Body.QUERY),
+    Operation("ListTableVersions", "POST", "table/{id}/version/list", READ, RequestEncoding.QUERY),
     Operation("CreateTableVersion", "POST", "table/{id}/version/create", WRITE),
     Operation("DescribeTableVersion", "POST", "table/{id}/version/describe", READ),
     Operation("BatchDeleteTableVersions", "POST", "table/{id}/version/delete", WRITE, rows=True),
@@ -113,15 +118,19 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("UpdateFieldMetadata", "POST", "table/{id}/update_field_metadata", WRITE),
     Operation("AlterTableDropColumns", "POST", "table/{id}/drop_columns", WRITE, rows=True),
     Operation("GetTableStats", "POST", "table/{id}/stats", READ, rows=True),
-    Operation("InsertIntoTable", "POST", "table/{id}/insert", WRITE, Body.ARROW, rows=True),
-    Operation("MergeInsertIntoTable", "POST", "table/{id}/merge_insert", WRITE, Body.ARROW, rows=True),
+    Operation("InsertIntoTable", "POST", "table/{id}/insert", WRITE, RequestEncoding.ARROW, rows=True),
+    Operation("MergeInsertIntoTable", "POST", "table/{id}/merge_insert", WRITE, RequestEncoding.ARROW, rows=True),
     Operation("UpdateTable", "POST", "table/{id}/update", WRITE, rows=True),
     Operation("DeleteFromTable", "POST", "table/{id}/delete", WRITE, rows=True),
-    Operation("QueryTable", "POST", "table/{id}/query", READ, answer=Answer.ARROW, rows=True),
-    Operation("CountTableRows", "POST", "table/{id}/count_rows", READ, answer=Answer.NUMBER, rows=True),
-    Operation("CreateTable", "POST", "table/{id}/create", WRITE, Body.ARROW, rows=True),
-    Operation("ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, answer=Answer.TEXT, rows=True),
-    Operation("AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, answer=Answer.TEXT, rows=True),
+    Operation("QueryTable", "POST", "table/{id}/query", READ, response=ResponseEncoding.ARROW, rows=True),
+    Operation("CountTableRows", "POST", "table/{id}/count_rows", READ, response=ResponseEncoding.NUMBER, rows=True),
+    Operation("CreateTable", "POST", "table/{id}/create", WRITE, RequestEncoding.ARROW, rows=True),
+    Operation(
+        "ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, response=ResponseEncoding.TEXT, rows=True
+    ),
+    Operation(
+        "AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, response=ResponseEncoding.TEXT, rows=True
+    ),
     Operation("AlterTableAddColumns", "POST", "table/{id}/add_columns", WRITE, rows=True),
     Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE, status=202, rows=True),
     Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE, status=202, rows=True),
@@ -131,13 +140,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("ListTableIndices", "POST", "table/{id}/index/list", READ),
     Operation("DescribeTableIndexStats", "POST", "table/{id}/index/{index_name}/stats", READ),
     Operation("DropTableIndex", "POST", "table/{id}/index/{index_name}/drop", WRITE),
-    Operation("ListTableTags", "POST", "table/{id}/tags/list", READ, Body.QUERY),
+    Operation("ListTableTags", "POST", "table/{id}/tags/list", READ, RequestEncoding.QUERY),
     Operation("GetTableTagVersion", "POST", "table/{id}/tags/version", READ),
     Operation("DeclareTable", "POST", "table/{id}/declare", WRITE),
     Operation("CreateTableTag", "POST", "table/{id}/tags/create", WRITE),
     Operation("DeleteTableTag", "POST", "table/{id}/tags/delete", WRITE),
     Operation("UpdateTableTag", "POST", "table/{id}/tags/update", WRITE),
-    Operation("ListTableBranches", "POST", "table/{id}/branches/list", READ, Body.QUERY),
+    Operation("ListTableBranches", "POST", "table/{id}/branches/list", READ, RequestEncoding.QUERY),
     Operation("CreateTableBranch", "POST", "table/{id}/branches/create", WRITE),
     Operation("DeleteTableBranch", "POST", "table/{id}/branches/delete", WRITE),
     Operation("DescribeTransaction", "POST", "transaction/{id}/describe", READ),

@@ -13,7 +13,7 @@ import orjson
 from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel, ValidationError
 
-from lancehouse.gateway.operations import Body, Operation
+from lancehouse.gateway.operations import Operation, RequestEncoding
 
 DELIMITER = "$"
 """Between the levels of an id in a path, where the query names no other."""
@@ -35,35 +35,37 @@ def parse_query(raw: bytes) -> dict[str, list[str]]:
     Raises:
         InvalidInputError: one is not UTF-8. It is named, its value is not: that may be a secret.
     """
-    found: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for part in filter(None, raw.split(b"&")):
         name, _, value = part.partition(b"=")
-        key = _text(name, "a name in the query")
-        found.setdefault(key, []).append(_text(value, f"{key[:80]!r} in the query"))
-    return found
+        key = _decode(name, "a name in the query")
+        parameters.setdefault(key, []).append(_decode(value, f"{key[:80]!r} in the query"))
+    return parameters
 
 
-def levels(segment: str, query: Query) -> list[str]:
+def parse_id(segment: str, query: Query) -> list[str]:
     """The id that a path names; the delimiter alone is the root.
 
     Raises:
         InvalidInputError: a level, or the delimiter, is empty.
     """
-    delimiter = delimiter_of(query)
+    delimiter = get_delimiter(query)
     if segment == delimiter:
         return []
-    found = segment.split(delimiter)
-    if "" in found:
-        raise InvalidInputError(f"no level of an id may be empty, got {found}")
-    return found
+    levels = segment.split(delimiter)
+    if "" in levels:
+        raise InvalidInputError(f"no level of an id may be empty, got {levels}")
+    return levels
 
 
-def read(operation: Operation, named: Mapping[str, Any], query: Query, body: bytes, context: Mapping[str, str]) -> Any:
+def parse_request(
+    operation: Operation, path_fields: Mapping[str, Any], query: Query, body: bytes, context: Mapping[str, str]
+) -> Any:
     """The request.
 
     Args:
         operation: which one.
-        named: the fields that the path names, such as `id`.
+        path_fields: the fields that the path names, such as `id`.
         query: the parameters.
         body: as it came; of no meaning where it is rows, or none is expected.
         context: what the header fields add to that of the request.
@@ -71,13 +73,13 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
     Raises:
         InvalidInputError: it is not what the operation takes.
     """
-    sent: Mapping[str, Any] = {}
-    if operation.body is Body.JSON:
-        sent = _object(body)
-    elif operation.body is Body.PAIRS:
-        sent = {"metadata": _object(body)}
-    fields = _agreed({"body": sent, "query": _from_query(operation.model, query), "path": named})
-    fields["context"] = _context(fields.get("context"), context)
+    body_fields: Mapping[str, Any] = {}
+    if operation.body is RequestEncoding.JSON:
+        body_fields = _parse_object(body)
+    elif operation.body is RequestEncoding.PAIRS:
+        body_fields = {"metadata": _parse_object(body)}
+    fields = _merge_fields({"body": body_fields, "query": _query_values(operation.model, query), "path": path_fields})
+    fields["context"] = _merge_context(fields.get("context"), context)
     try:
         request = operation.model.from_dict(fields)  # type: ignore[attr-defined]
     except ValidationError as error:
@@ -93,21 +95,21 @@ def read(operation: Operation, named: Mapping[str, Any], query: Query, body: byt
     return request
 
 
-def _agreed(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_fields(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What all parts of a request say; who says a thing twice must say the same."""
     fields: dict[str, Any] = {}
-    said_by: dict[str, str] = {}
-    for part, said in parts.items():
-        for name, value in said.items():
+    source_by_name: dict[str, str] = {}
+    for part, part_fields in parts.items():
+        for name, value in part_fields.items():
             before = fields.get(name)
             if before is not None and before != value:
-                words = f"the {part} says that {name} is {value!r}, and the {said_by[name]} says {before!r}"
+                words = f"the {part} says that {name} is {value!r}, and the {source_by_name[name]} says {before!r}"
                 raise InvalidInputError(words[:1000])
-            fields[name], said_by[name] = value, part
+            fields[name], source_by_name[name] = value, part
     return fields
 
 
-def delimiter_of(query: Query) -> str:
+def get_delimiter(query: Query) -> str:
     """The text between the levels of an id.
 
     Raises:
@@ -119,31 +121,31 @@ def delimiter_of(query: Query) -> str:
     return delimiter
 
 
-def context_of(headers: Mapping[str, str]) -> dict[str, str]:
+def headers_to_context(headers: Mapping[str, str]) -> dict[str, str]:
     """The context that header fields are."""
     return {HEADER + name: value for name, value in headers.items() if name not in NOT_CONTEXT}
 
 
-def identity_of(body: bytes) -> dict[str, str]:
+def identity_headers(body: bytes) -> dict[str, str]:
     """The header fields that say the same as the identity in a body; none for what is no body with one."""
     if b'"identity"' not in body:
         return {}
     try:
-        identity = _object(body).get("identity")
+        identity = _parse_object(body).get("identity")
     except InvalidInputError:
         return {}
-    given = identity if isinstance(identity, dict) else {}
-    known = {"x-api-key": given.get("api_key"), "authorization": given.get("auth_token")}
-    found = {name: value for name, value in known.items() if isinstance(value, str) and value}
-    return {name: f"Bearer {value}" if name == "authorization" else value for name, value in found.items()}
+    fields = identity if isinstance(identity, dict) else {}
+    candidates = {"x-api-key": fields.get("api_key"), "authorization": fields.get("auth_token")}
+    headers = {name: value for name, value in candidates.items() if isinstance(value, str) and value}
+    return {name: f"Bearer {value}" if name == "authorization" else value for name, value in headers.items()}
 
 
-def _context(given: Any, headers: Mapping[str, str]) -> Any:
+def _merge_context(body_context: Any, headers: Mapping[str, str]) -> Any:
     """The context of the body with that of the header fields, which are stronger."""
-    if not isinstance(given, dict):
-        return given if given is not None else dict(headers) or None
-    kept = {key: value for key, value in given.items() if not _is_header(key, headers)}
-    return {**kept, **headers} or None
+    if not isinstance(body_context, dict):
+        return body_context if body_context is not None else dict(headers) or None
+    body_entries = {key: value for key, value in body_context.items() if not _is_header(key, headers)}
+    return {**body_entries, **headers} or None
 
 
 def _is_header(key: str, headers: Mapping[str, str]) -> bool:
@@ -152,7 +154,7 @@ def _is_header(key: str, headers: Mapping[str, str]) -> bool:
     return name in headers or (name.startswith(HEADER) and name.removeprefix(HEADER) in NOT_CONTEXT)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
     try:
@@ -164,12 +166,12 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _from_query(model: type[BaseModel], query: Query) -> dict[str, Any]:
-    kinds = _kinds(model)
-    return {name: _value(name, kinds[name], values) for name, values in query.items() if name in kinds}
+def _query_values(model: type[BaseModel], query: Query) -> dict[str, Any]:
+    kinds = _query_field_types(model)
+    return {name: _parse_value(name, kinds[name], values) for name, values in query.items() if name in kinds}
 
 
-def _value(name: str, kind: type, values: Sequence[str]) -> Any:
+def _parse_value(name: str, kind: type, values: Sequence[str]) -> Any:
     value = values[0]
     if kind is list:
         return list(values)
@@ -183,19 +185,19 @@ def _value(name: str, kind: type, values: Sequence[str]) -> Any:
         return int(value)
     if kind is dict:
         try:
-            found = orjson.loads(value)
+            mapping = orjson.loads(value)
         except orjson.JSONDecodeError:
             raise InvalidInputError(f"{name} in the query must be a JSON object of texts") from None
-        if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        if not isinstance(mapping, dict) or not all(isinstance(each, str) for each in mapping.values()):
             raise InvalidInputError(f"{name} in the query must be a JSON object of texts")
-        return found
+        return mapping
     return value
 
 
 @lru_cache
-def _kinds(model: type[BaseModel]) -> dict[str, type]:
+def _query_field_types(model: type[BaseModel]) -> dict[str, type]:
     """The fields of a model that a query can say, and what each is."""
-    kinds = {name: _kind(field.annotation) for name, field in model.model_fields.items()}
+    kinds = {name: _base_type(field.annotation) for name, field in model.model_fields.items()}
     return {
         name: kind
         for name, kind in kinds.items()
@@ -203,16 +205,16 @@ def _kinds(model: type[BaseModel]) -> dict[str, type]:
     }
 
 
-def _kind(annotation: Any) -> Any:
+def _base_type(annotation: Any) -> Any:
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
-        return _kind(typing.get_args(annotation)[0])
+        return _base_type(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return _kind(next(each for each in typing.get_args(annotation) if each is not type(None)))
+        return _base_type(next(each for each in typing.get_args(annotation) if each is not type(None)))
     return origin or annotation
 
 
-def _text(raw: bytes, what: str) -> str:
+def _decode(raw: bytes, what: str) -> str:
     try:
         return unquote_to_bytes(raw.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:

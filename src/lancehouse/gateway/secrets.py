@@ -28,10 +28,13 @@ class Secrets:
     """The secrets among the properties of a backend."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        found = {
-            form for key, value in properties.items() for secret in _secrets(key, value) for form in _forms(secret)
+        values = {
+            form
+            for key, value in properties.items()
+            for secret in _property_secrets(key, value)
+            for form in _secret_spellings(secret)
         }
-        self._values = sorted(found, key=lambda each: (-len(each), each))
+        self._values = sorted(values, key=lambda each: (-len(each), each))
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)})"
@@ -40,14 +43,14 @@ class Secrets:
         """Whether a text repeats one of them."""
         return any(value in text for value in self._values)
 
-    def hidden(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text without them."""
         for value in self._values:
             text = text.replace(value, HIDDEN)
         return text
 
     @contextmanager
-    def kept(self, about: str) -> Iterator[None]:
+    def redact_errors(self, about: str) -> Iterator[None]:
         """Let no error out that repeats one, not even as its cause: the log has the text of causes.
 
         Raises:
@@ -57,20 +60,20 @@ class Secrets:
         try:
             yield
         except LanceNamespaceError as error:
-            if not any(map(self.are_in, _texts(error))):
+            if not any(map(self.are_in, _error_texts(error))):
                 raise
-            error.args = (self.hidden(str(error)),)
+            error.args = (self.redact(str(error)),)
             error.__notes__ = []
             raise error from None
         except Exception as error:
-            if not any(map(self.are_in, _texts(error))):
+            if not any(map(self.are_in, _error_texts(error))):
                 raise
             trace = "".join(traceback.format_exception(error))
-            logger.error("%s failed: %s", about, self.hidden(trace))
-            raise InternalError(f"{about}: {self.hidden(str(error))}") from None
+            logger.error("%s failed: %s", about, self.redact(trace))
+            raise InternalError(f"{about}: {self.redact(str(error))}") from None
 
 
-def _secrets(key: str, value: str) -> Iterator[str]:
+def _property_secrets(key: str, value: str) -> Iterator[str]:
     """What of a property is a secret: all of it, a part of it, or the password of a URL."""
     name = key.lower()
     if SECRET_KEYS.search(name) or HEADER in name:
@@ -83,13 +86,13 @@ def _secrets(key: str, value: str) -> Iterator[str]:
         yield password[1]
 
 
-def _forms(secret: str) -> Iterator[str]:
+def _secret_spellings(secret: str) -> Iterator[str]:
     """A secret as it is, and as URLs and forms have it."""
     if len(secret) >= SHORTEST and secret.lower() not in NO_SECRETS:
         yield from (secret, quote(secret, safe=""), quote_plus(secret))
 
 
-def _texts(error: BaseException | None) -> Iterator[str]:
+def _error_texts(error: BaseException | None) -> Iterator[str]:
     """What a log would have of an error: its own text, its notes, and those of all that it came from."""
     while error is not None:
         yield str(error)

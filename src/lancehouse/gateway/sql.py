@@ -47,7 +47,7 @@ LONG = 10_000
 
 DOCS = "see “SQL that callers send” in docs/gateway.md"
 
-_one_long_text = threading.Lock()
+_long_text_lock = threading.Lock()
 
 TYPES = frozenset(
     {"int", "integer", "tinyint", "smallint", "bigint", "float", "double", "string", "binary"}
@@ -156,33 +156,33 @@ def rewrite_value(text: str, field: str) -> Value:
         InvalidInputError: as for conditions. A value that is a literal may be long: the caller must bound the rows.
     """
     if len(text) > MAX_LENGTH:
-        raise _refuse(field, f"it has {len(text):,} characters, and at most {MAX_LENGTH:,} are allowed")
-    with _one_long_text if len(text) > LONG else nullcontext(), _reading(field):
-        words = _split(text, field)
+        raise _sql_error(field, f"it has {len(text):,} characters, and at most {MAX_LENGTH:,} are allowed")
+    with _long_text_lock if len(text) > LONG else nullcontext(), _translate_parse_errors(field):
+        words = _tokenize(text, field)
         _check_words(words, field)
-        (tree, *others) = Lance.parser_class(dialect=Lance()).parse_into(exp.Condition, words, text)
+        (tree, *others) = LanceDialect.parser_class(dialect=LanceDialect()).parse_into(exp.Condition, words, text)
         if tree is None or others:
-            raise _refuse(field, "it is not one expression")
+            raise _sql_error(field, "it is not one expression")
         writer = _Writer(field)
         size = writer.write_all(tree)
         # The parser forgives some mistakes, and what it forgives would mean something else here than in Lance.
-        if writer.words != [_spell(word) for word in words]:
-            raise _refuse(field, "it is not SQL that can be read in one way only")
+        if writer.words != [_format_token(word) for word in words]:
+            raise _sql_error(field, "it is not SQL that can be read in one way only")
         copies = 0 if isinstance(tree, exp.Column) else size.copies
         return Value(" ".join(writer.words), size.constant, copies, writer.operators)
 
 
 @contextmanager
-def _reading(field: str) -> Iterator[None]:
+def _translate_parse_errors(field: str) -> Iterator[None]:
     try:
         yield
     except SqlglotError as error:
-        raise _refuse(field, f"it cannot be read as SQL: {_describe(error)}") from None
+        raise _sql_error(field, f"it cannot be read as SQL: {_describe_error(error)}") from None
     except RecursionError:
-        raise _refuse(field, "it is nested too deeply") from None
+        raise _sql_error(field, "it is nested too deeply") from None
 
 
-def _describe(error: SqlglotError) -> str:
+def _describe_error(error: SqlglotError) -> str:
     """What is wrong, in words for callers: those of the parser name its classes, and have colours."""
     details = (getattr(error, "errors", None) or [{}])[0]
     near = str(details.get("highlight") or "")[:40]
@@ -192,20 +192,20 @@ def _describe(error: SqlglotError) -> str:
     return f"{description} near {near!r}" if near else description
 
 
-def _refuse(field: str, why: str) -> InvalidInputError:
+def _sql_error(field: str, why: str) -> InvalidInputError:
     return InvalidInputError(f"{field}: {why} ({DOCS})")
 
 
-def _nested_too_deep(field: str) -> InvalidInputError:
-    return _refuse(field, f"it is nested more than {MAX_NESTING} levels deep")
+def _nesting_error(field: str) -> InvalidInputError:
+    return _sql_error(field, f"it is nested more than {MAX_NESTING} levels deep")
 
 
-def _not_allowed(field: str, function: str) -> InvalidInputError:
+def _function_error(field: str, function: str) -> InvalidInputError:
     near = get_close_matches(function, FUNCTIONS, 1, 0.8)
-    return _refuse(field, f"the function {function[:40]} is not allowed here" + (f"; {near[0]} is" if near else ""))
+    return _sql_error(field, f"the function {function[:40]} is not allowed here" + (f"; {near[0]} is" if near else ""))
 
 
-class Lance(Dialect):
+class LanceDialect(Dialect):
     """The SQL that Lance reads: that of DataFusion, without escapes by backslash, and with texts in double quotes."""
 
     NORMALIZE_NOT_NULL = False
@@ -260,7 +260,7 @@ class Lance(Dialect):
         NO_PAREN_FUNCTIONS: ClassVar = {}
         NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": lambda self: self._parse_case()}
         FUNCTION_PARSERS: ClassVar = {
-            name: lambda self, name=name: _marked(self._parse_cast(strict=name == "CAST"), name)
+            name: lambda self, name=name: _mark_spelling(self._parse_cast(strict=name == "CAST"), name)
             for name in ("CAST", "TRY_CAST", "SAFE_CAST")
         }
         SUBQUERY_PREDICATES: ClassVar = {}
@@ -277,10 +277,10 @@ class Lance(Dialect):
         FACTOR: ClassVar = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}
         COLUMN_OPERATORS: ClassVar = {
             TokenType.DOT: None,
-            TokenType.DCOLON: lambda self, this, to: _marked(self.expression(exp.Cast(this=this, to=to)), "::"),
+            TokenType.DCOLON: lambda self, this, to: _mark_spelling(self.expression(exp.Cast(this=this, to=to)), "::"),
         }
         UNARY_PARSERS: ClassVar = {
-            TokenType.NOT: lambda self: _marked(self.expression(exp.Not(this=self._parse_equality())), "NOT"),
+            TokenType.NOT: lambda self: _mark_spelling(self.expression(exp.Not(this=self._parse_equality())), "NOT"),
             TokenType.DASH: lambda self: self.expression(exp.Neg(this=self._parse_unary())),
         }
         RANGE_PARSERS: ClassVar = {
@@ -296,12 +296,14 @@ class Lance(Dialect):
         def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
             """Tell `ARRAY[1, 2]` from `[1, 2]`."""
             tree = super()._parse_bracket(this)
-            return _marked(tree, "ARRAY") if isinstance(this, exp.Column) and isinstance(tree, exp.Array) else tree
+            return (
+                _mark_spelling(tree, "ARRAY") if isinstance(this, exp.Column) and isinstance(tree, exp.Array) else tree
+            )
 
         def _parse_paren(self) -> exp.Expr | None:
             """Tell brackets that were written from those that the parser adds by itself."""
             tree = super()._parse_paren()
-            return _marked(tree, "(") if isinstance(tree, exp.Paren) else tree
+            return _mark_spelling(tree, "(") if isinstance(tree, exp.Paren) else tree
 
         def _parse_types(self, check_func: bool = False, **_: Any) -> exp.Expr | None:  # type: ignore[override]
             """A type in Lance's words, such as `decimal(10, 2)` or `int unsigned`; before a literal if `check_func`."""
@@ -317,29 +319,29 @@ class Lance(Dialect):
             if check_func and self._curr.token_type is not TokenType.STRING:
                 self._retreat(start)
                 return None
-            words = [_spell(word) for word in self._tokens[start : self._index]]
+            words = [_format_token(word) for word in self._tokens[start : self._index]]
             return exp.DataType(this=exp.DType.USERDEFINED, kind=words)
 
 
-def _marked(tree: Any, how: str) -> Any:
+def _mark_spelling(tree: Any, how: str) -> Any:
     """Note how the caller spelled something that has several spellings."""
     tree.meta["spelled"] = how
     return tree
 
 
-def _spelling(tree: exp.Expr) -> str:
+def _spelling_of(tree: exp.Expr) -> str:
     return str(tree.meta.get("spelled", "")) if tree.meta else ""
 
 
-def _split(text: str, field: str) -> list[Token]:
+def _tokenize(text: str, field: str) -> list[Token]:
     """The tokens of a text, without a semicolon at the end; `.5` is one."""
     if (count := sum(1 for _ in _WORD.finditer(text))) > MAX_TOKENS:  # a hundred times as fast as the tokenizer
-        raise _refuse(field, f"it has {count:,} words and signs, and at most {MAX_TOKENS:,} are allowed")
-    found = Lance().tokenize(text)
-    if found and found[-1].token_type is TokenType.SEMICOLON:
-        found.pop()
+        raise _sql_error(field, f"it has {count:,} words and signs, and at most {MAX_TOKENS:,} are allowed")
+    raw_tokens = LanceDialect().tokenize(text)
+    if raw_tokens and raw_tokens[-1].token_type is TokenType.SEMICOLON:
+        raw_tokens.pop()
     words: list[Token] = []
-    for word in found:
+    for word in raw_tokens:
         if word.token_type is TokenType.NUMBER and _is_point_of_fraction(words, word):
             word.text = "." + word.text
             words.pop()
@@ -374,23 +376,23 @@ def _check_words(words: Sequence[Token], field: str) -> None:
         elif kind in _CLOSING:
             open_brackets -= 1
         elif kind is TokenType.NUMBER and not _NUMBER.fullmatch(word.text):
-            raise _refuse(field, f"{word.text[:40]!r} is no number")
+            raise _sql_error(field, f"{word.text[:40]!r} is no number")
         elif kind is TokenType.VAR and not _NAME.fullmatch(word.text):
-            raise _refuse(field, f"{word.text[:40]!r} is no name; a name with other signs is written as `…`")
+            raise _sql_error(field, f"{word.text[:40]!r} is no name; a name with other signs is written as `…`")
         if open_brackets + prefixes > MAX_NESTING:
-            raise _nested_too_deep(field)
+            raise _nesting_error(field)
         previous = word
 
 
 def _check_function(name: Token, field: str) -> None:
     word = name.text.lower()
     if name.token_type is TokenType.VAR and word not in FUNCTIONS | _WORDS | TYPES:
-        raise _not_allowed(field, word)
+        raise _function_error(field, word)
     if name.token_type is TokenType.IDENTIFIER:
-        raise _refuse(field, f"`{name.text[:40]}` is no function: their names are written without quotes")
+        raise _sql_error(field, f"`{name.text[:40]}` is no function: their names are written without quotes")
 
 
-def _spell(word: Token) -> str:
+def _format_token(word: Token) -> str:
     """A token as it is written for Lance."""
     match word.token_type:
         case TokenType.STRING:
@@ -455,7 +457,7 @@ _BINARY: Mapping[type[exp.Expr], str] = {
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _RANGES = (exp.LT, exp.LTE, exp.GT, exp.GTE)
 
-_KNOWN: Mapping[type[exp.Expr], frozenset[str]] = {
+_ALLOWED_ARGS: Mapping[type[exp.Expr], frozenset[str]] = {
     **dict.fromkeys(_BINARY, frozenset({"this", "expression", "typed", "safe"})),
     exp.And: frozenset({"this", "expression"}),
     exp.Or: frozenset({"this", "expression"}),
@@ -515,13 +517,13 @@ class _Writer:
     def write(self, tree: Any, depth: int) -> _Size:
         """Write a node and all below it."""
         kind = type(tree)
-        if kind not in _KNOWN or not _parts(tree) <= _KNOWN[kind]:
-            raise _refuse(self._field, f"{_name_of(tree)} is not allowed here")
+        if kind not in _ALLOWED_ARGS or not _present_args(tree) <= _ALLOWED_ARGS[kind]:
+            raise _sql_error(self._field, f"{_describe_node(tree)} is not allowed here")
         if depth > MAX_DEPTH:
-            raise _refuse(self._field, f"it has more than {MAX_DEPTH} operators inside each other, or in one chain")
+            raise _sql_error(self._field, f"it has more than {MAX_DEPTH} operators inside each other, or in one chain")
         self._terms += self._weight
         if self._terms > MAX_TERMS:
-            raise _refuse(
+            raise _sql_error(
                 self._field, f"it becomes more than {MAX_TERMS:,} terms: put fewer coalesce and CASE into each other"
             )
         if kind in _BINARY:
@@ -529,7 +531,7 @@ class _Writer:
         return _WRITERS[kind](self, tree, depth + 1)
 
     @contextmanager
-    def _repeated(self, times: int) -> Iterator[None]:
+    def _multiply_weight(self, times: int) -> Iterator[None]:
         """Lance repeats what is written inside."""
         self._weight *= times
         yield
@@ -539,7 +541,7 @@ class _Writer:
         """Write what Lance's parser reads one level further down."""
         self._nesting += 1
         if self._nesting > MAX_NESTING:
-            raise _nested_too_deep(self._field)
+            raise _nesting_error(self._field)
         size = self.write(tree, depth)
         self._nesting -= 1
         return size
@@ -552,7 +554,7 @@ class _Writer:
             self._ranges += isinstance(tree, _RANGES)
             return _SMALL
         self._count_operator()
-        return self._bounded(left + right) if isinstance(tree, exp.DPipe) else _SMALL
+        return self._check_size(left + right) if isinstance(tree, exp.DPipe) else _SMALL
 
     def _write_chain(self, tree: exp.Connector, depth: int) -> _Size:
         """A chain of AND or OR, in a loop: it may have thousands of links."""
@@ -580,10 +582,10 @@ class _Writer:
         self._comparisons += self._ranges**2
         self._ranges = 0
         if self._comparisons > MAX_RANGES**2:
-            raise _refuse(self._field, f"it joins more than {MAX_RANGES:,} comparisons by <, <=, > or >= by AND")
+            raise _sql_error(self._field, f"it joins more than {MAX_RANGES:,} comparisons by <, <=, > or >= by AND")
 
     def _write_not(self, tree: exp.Not, depth: int) -> _Size:
-        if _spelling(tree) == "NOT":
+        if _spelling_of(tree) == "NOT":
             self.words.append("NOT")
             self._negations += 1
             self._write_inside(tree.this, depth)
@@ -592,7 +594,7 @@ class _Writer:
         match tree.this:
             case exp.In() | exp.Between() | exp.Is():
                 return _WRITERS[type(tree.this)](self, tree.this, depth, "NOT")
-        raise _refuse(self._field, "NOT is not allowed here")
+        raise _sql_error(self._field, "NOT is not allowed here")
 
     def _write_negative(self, tree: exp.Neg, depth: int) -> _Size:
         self.words.append("-")
@@ -603,7 +605,7 @@ class _Writer:
 
     def _write_paren(self, tree: exp.Paren, depth: int) -> _Size:
         # Brackets are no level of the tree: how deep they may be is checked before.
-        if _spelling(tree) != "(":
+        if _spelling_of(tree) != "(":
             return self.write(tree.this, depth - 1)
         return self._write_in_brackets("()", [tree.this], depth - 1)
 
@@ -613,7 +615,7 @@ class _Writer:
         if negated or tree.args.get("negate"):
             self.words.append("NOT")
         if not isinstance(tree.expression, exp.Null | exp.Boolean):
-            raise _refuse(self._field, "after IS stands NULL, TRUE, FALSE or DISTINCT FROM")
+            raise _sql_error(self._field, "after IS stands NULL, TRUE, FALSE or DISTINCT FROM")
         return self.write(tree.expression, depth)
 
     def _write_in(self, tree: exp.In, depth: int, negated: str = "") -> _Size:
@@ -623,7 +625,7 @@ class _Writer:
         return _SMALL
 
     def _write_between(self, tree: exp.Between, depth: int, negated: str = "") -> _Size:
-        with self._repeated(REPEATS):
+        with self._multiply_weight(REPEATS):
             self.write(tree.this, depth)
         self.words += [negated, "BETWEEN"] if negated else ["BETWEEN"]
         self._write_inside(tree.args["low"], depth)
@@ -677,7 +679,7 @@ class _Writer:
         self.words.append(".")
         self._count_operator()
         if not isinstance(tree.expression, exp.Identifier):
-            raise _refuse(self._field, "after a dot stands the name of a field")
+            raise _sql_error(self._field, "after a dot stands the name of a field")
         self.write(tree.expression, depth)
         return size
 
@@ -688,27 +690,27 @@ class _Writer:
         return size
 
     def _write_array(self, tree: exp.Array, depth: int) -> _Size:
-        if _spelling(tree) == "ARRAY":
+        if _spelling_of(tree) == "ARRAY":
             self.words.append("ARRAY")
         return self._write_in_brackets("[]", tree.expressions, depth)
 
     def _write_call(self, tree: exp.Anonymous, depth: int) -> _Size:
         name = str(tree.this).lower()
         if not isinstance(tree.this, str) or name not in FUNCTIONS:
-            raise _not_allowed(self._field, name)
+            raise _function_error(self._field, name)
         self._regexes += name in REGEXES
         if self._regexes > MAX_REGEXES:
-            raise _refuse(self._field, f"it has more than {MAX_REGEXES} regular expressions")
+            raise _sql_error(self._field, f"it has more than {MAX_REGEXES} regular expressions")
         self.words += [tree.this, "("]
-        with self._repeated(REPEATS if name in REPEATED else 1):
+        with self._multiply_weight(REPEATS if name in REPEATED else 1):
             sizes = self._write_list(tree.expressions, depth)
         self.words.append(")")
         if name in LOOKING_UP and len(sizes) == 2 and sizes[0].copies and not sizes[1].copies:
             sizes = sizes[:1]
         if name in FORMATTING:
             self._require_text(name, tree.expressions, 1)
-            return self._bounded(sizes[1] * FORMATTING[name])
-        size = self._bounded(sum(sizes, _SMALL) * self._growth(name, tree.expressions))
+            return self._check_size(sizes[1] * FORMATTING[name])
+        size = self._check_size(sum(sizes, _SMALL) * self._growth(name, tree.expressions))
         return _SMALL if name in SMALL else size
 
     def _growth(self, name: str, arguments: Sequence[exp.Expr]) -> int:
@@ -719,11 +721,11 @@ class _Writer:
 
     def _require_text(self, name: str, arguments: Sequence[exp.Expr], place: int) -> str:
         if len(arguments) <= place or not isinstance(arguments[place], exp.Literal):
-            raise _refuse(self._field, f"argument {place + 1} of {name} must be a text")
+            raise _sql_error(self._field, f"argument {place + 1} of {name} must be a text")
         return arguments[place].name
 
     def _write_cast(self, tree: exp.Cast, depth: int) -> _Size:
-        how, words = _spelling(tree), tree.args["to"].args["kind"]
+        how, words = _spelling_of(tree), tree.args["to"].args["kind"]
         if how == "::":
             size = self.write(tree.this, depth)
             self.words += ["::", *words]
@@ -743,12 +745,12 @@ class _Writer:
         sizes = []
         self.words.append("CASE")
         if tree.this:
-            with self._repeated(times):
+            with self._multiply_weight(times):
                 self._write_inside(tree.this, depth)
         for branch in branches:
             self._count_operator()
             self.words.append("WHEN")
-            with self._repeated(times):
+            with self._multiply_weight(times):
                 self._write_inside(branch.this, depth)
             self.words.append("THEN")
             sizes.append(self._write_inside(branch.args["true"], depth))
@@ -756,7 +758,7 @@ class _Writer:
             self.words.append("ELSE")
             sizes.append(self._write_inside(tree.args["default"], depth))
         self.words.append("END")
-        return self._bounded(_largest(sizes))
+        return self._check_size(_largest(sizes))
 
     def _write_in_brackets(self, brackets: str, trees: Sequence[exp.Expr], depth: int) -> _Size:
         self.words.append(brackets[0])
@@ -775,13 +777,13 @@ class _Writer:
     def _count_operator(self) -> None:
         self.operators += 1
         if self.operators > MAX_OPERATORS:
-            raise _refuse(self._field, f"it has more than {MAX_OPERATORS:,} operators other than AND and OR")
+            raise _sql_error(self._field, f"it has more than {MAX_OPERATORS:,} operators other than AND and OR")
 
-    def _bounded(self, size: _Size) -> _Size:
+    def _check_size(self, size: _Size) -> _Size:
         if size.copies > MAX_COPIES:
-            raise _refuse(self._field, f"one value is put together from more than {MAX_COPIES} columns")
+            raise _sql_error(self._field, f"one value is put together from more than {MAX_COPIES} columns")
         if size.constant > MAX_CONSTANT:
-            raise _refuse(self._field, f"literals make one computed value longer than {MAX_CONSTANT:,} bytes")
+            raise _sql_error(self._field, f"literals make one computed value longer than {MAX_CONSTANT:,} bytes")
         return size
 
 
@@ -790,13 +792,13 @@ def _largest(sizes: Iterable[_Size]) -> _Size:
     return _Size(max((size.copies for size in listed), default=0), max((size.constant for size in listed), default=0))
 
 
-def _parts(tree: Any) -> set[str]:
+def _present_args(tree: Any) -> set[str]:
     """The parts of a node that say something."""
     parts = tree.args if isinstance(tree, exp.Expr) else {}
     return {name for name, part in parts.items() if part not in (None, False, [])}
 
 
-def _name_of(tree: Any) -> str:
+def _describe_node(tree: Any) -> str:
     return "an empty place" if tree is None else f"SQL of the kind {type(tree).__name__}"
 
 

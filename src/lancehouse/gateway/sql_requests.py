@@ -132,8 +132,8 @@ def _rewrite_updates(
     _check_all(values, "updates")
     total = sum(value.constant for value in values)
     if total > MAX_CONSTANT:
-        asked = CountTableRowsRequest(id=request.id, branch=request.branch, predicate=predicate)
-        rows = count(asked).count
+        count_request = CountTableRowsRequest(id=request.id, branch=request.branch, predicate=predicate)
+        rows = count(count_request).count
         if rows * total > MAX_WRITTEN:
             raise InvalidInputError(
                 f"updates: {rows:,} rows would get literals of {total:,} bytes each: update fewer rows at a time, "

@@ -17,17 +17,17 @@ from lance_namespace import (
 from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.gateway.backends import Backend
-from lancehouse.gateway.foreign import Rows
+from lancehouse.gateway.foreign import ForeignTables
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.gateway.sql import rewrite_condition
 from lancehouse.lake import layout, pages, plane, timeline
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.layout import Layout, Summary
-from lancehouse.lake.pages import Page as Page
-from lancehouse.lake.plane import Neighbours, Plane
-from lancehouse.lake.timeline import Made, Refs
-from lancehouse.lake.versions import manifests
-from lancehouse.paging import page
+from lancehouse.lake.layout import StorageLayout, VersionSummary
+from lancehouse.lake.pages import RowPage as RowPage
+from lancehouse.lake.plane import Neighbours, VectorProjection
+from lancehouse.lake.timeline import TableRefs, VersionRecord
+from lancehouse.lake.versions import list_manifests
+from lancehouse.paging import paginate
 from lancehouse.schema.shown import Cell
 
 INDICES = 200
@@ -37,7 +37,7 @@ DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "Desc
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LocatedTable:
     """What a catalog in this process knows of a table, so that its client need not load it: that reads all versions."""
 
     location: str
@@ -47,7 +47,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class BackendTable:
     """A table. Each question opens it anew: what the caller may do is asked each time."""
 
     backend: Backend
@@ -58,60 +58,67 @@ class Table:
     """Reads it."""
 
     @classmethod
-    def of(
+    def from_backend(
         cls, backend: Backend, id: Sequence[str], token: str | None, version: int | None = None, *, reads_all: bool
-    ) -> Table:
+    ) -> BackendTable:
         """A table of a backend; nothing is asked yet."""
-        pair = backend.connect(token, reads_all=reads_all)
-        return cls(backend, TableRef.of(pair.tables, [*backend.above, *id], version=version), pair.outer, pair.tables)
+        clients = backend.connect(token, reads_all=reads_all)
+        return cls(
+            backend,
+            TableRef.in_namespace(clients.tables, [*backend.id_prefix, *id], version=version),
+            clients.outer,
+            clients.tables,
+        )
 
     @contextmanager
-    def _opened(self) -> Iterator[TableRef]:
+    def _guard_errors(self) -> Iterator[TableRef]:
         """The address, for a question whose failures tell no secret of the backend."""
-        with self.backend.answering(DESCRIBE):
+        with self.backend.translate_errors(DESCRIBE):
             yield self.ref
 
     def describe(self) -> DescribeTableResponse:
         """Where it lies, and its properties."""
-        with self._opened() as ref:
+        with self._guard_errors() as ref:
             return self.outer.describe_table(DescribeTableRequest(id=list(ref.id)))
 
-    def summary(self) -> Summary:
+    def summary(self) -> VersionSummary:
         """A few numbers, and the schema."""
-        with self._opened() as ref:
-            return layout.summary(ref)
+        with self._guard_errors() as ref:
+            return layout.read_summary(ref)
 
-    def layout(self) -> Layout:
+    def layout(self) -> StorageLayout:
         """Its fragments."""
-        with self._opened() as ref:
-            return layout.read(ref)
+        with self._guard_errors() as ref:
+            return layout.read_layout(ref)
 
-    def refs(self) -> Refs:
+    def refs(self) -> TableRefs:
         """Its tags and branches."""
-        with self._opened() as ref:
-            return timeline.refs(ref)
+        with self._guard_errors() as ref:
+            return timeline.read_refs(ref)
 
-    def versions(self, limit: int, page_token: str | None, known: Known | None = None) -> tuple[list[Made], str | None]:
+    def versions(
+        self, limit: int, page_token: str | None, known: LocatedTable | None = None
+    ) -> tuple[list[VersionRecord], str | None]:
         """Its versions, newest first, and the token of the next page. A page costs the manifests that it shows."""
-        with self._opened() as ref:
-            if isinstance(self.inner, Rows):  # what another's namespace calls a version, it alone knows
-                listed = self._list_versions(ref, limit, page_token)
-                numbers = [version.version for version in listed.versions]
-                return timeline.read(replace(ref, version=None), numbers), listed.page_token or None
-            known = known or self._known(ref)
+        with self._guard_errors() as ref:
+            if isinstance(self.inner, ForeignTables):  # what another's namespace calls a version, it alone knows
+                response = self._list_versions(ref, limit, page_token)
+                numbers = [version.version for version in response.versions]
+                return timeline.read_versions(replace(ref, version=None), numbers), response.page_token or None
+            known = known or self._locate(ref)
             if ref.confinement is not None:  # the client did not look at the location of what the catalog knows
                 ref.confinement.require_table(known.location)
-            located = TableRef(known.location, known.storage_options, confinement=ref.confinement)
-            files = manifests(located)
+            table_ref = TableRef(known.location, known.storage_options, confinement=ref.confinement)
+            files = list_manifests(table_ref)
             if known.newest is not None and known.newest not in files:
-                known = self._known(ref)  # it is accepted, and not in its place yet: the client puts it there
-                files = manifests(located)
+                known = self._locate(ref)  # it is accepted, and not in its place yet: the client puts it there
+                files = list_manifests(table_ref)
             newest = max(files, default=0) if known.newest is None else known.newest
             kept = {version: file for version, file in files.items() if version <= newest}
-            found = page(kept, limit, page_token, descending=True)
-            return timeline.read(located, list(found.items)), found.token
+            version_page = paginate(kept, limit, page_token, descending=True)
+            return timeline.read_versions(table_ref, list(version_page.items)), version_page.token
 
-    def _known(self, ref: TableRef) -> Known:
+    def _locate(self, ref: TableRef) -> LocatedTable:
         """The same from the client.
 
         The newest version alone is the catalog's to tell. By the name, each older one would be asked of it too, and
@@ -120,7 +127,7 @@ class Table:
         newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
         entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
         assert entry.location is not None
-        return Known(entry.location, entry.storage_options or {}, newest)
+        return LocatedTable(entry.location, entry.storage_options or {}, newest)
 
     def _list_versions(self, ref: TableRef, limit: int, page_token: str | None) -> ListTableVersionsResponse:
         return self.inner.list_table_versions(
@@ -129,38 +136,38 @@ class Table:
 
     def indices(self) -> list[IndexContent]:
         """Its indices."""
-        with self._opened() as ref:
+        with self._guard_errors() as ref:
             request = ListTableIndicesRequest(id=list(ref.id), version=ref.version, limit=INDICES)
             return list(self.inner.list_table_indices(request).indexes)
 
-    def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> Page:
+    def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> RowPage:
         """Some rows."""
         condition = rewrite_condition(filter, "filter") if filter else None
-        with self._opened() as ref:
-            return pages.read(ref, columns=columns, filter=condition, offset=offset, limit=limit)
+        with self._guard_errors() as ref:
+            return pages.read_page(ref, columns=columns, filter=condition, offset=offset, limit=limit)
 
     def count(self, filter: str | None) -> int:
         """How many rows match."""
         condition = rewrite_condition(filter, "filter") if filter else None
-        with self._opened() as ref:
-            return pages.count(ref, condition)
+        with self._guard_errors() as ref:
+            return pages.count_matching_rows(ref, condition)
 
     def value(self, column: str, row: int) -> Cell:
         """One value, whole."""
-        with self._opened() as ref:
-            return pages.value(ref, column, row)
+        with self._guard_errors() as ref:
+            return pages.read_value(ref, column, row)
 
-    def content(self, column: str, row: int, most: int) -> bytes | None:
+    def content(self, column: str, row: int, max_bytes: int) -> bytes | None:
         """The bytes of one value."""
-        with self._opened() as ref:
-            return pages.content(ref, column, row, most)
+        with self._guard_errors() as ref:
+            return pages.read_content(ref, column, row, max_bytes)
 
-    def plane(self, column: str, label: str | None) -> Plane:
+    def project_vectors(self, column: str, label: str | None) -> VectorProjection:
         """A sample of its vectors, drawn in a plane."""
-        with self._opened() as ref:
-            return plane.drawn(ref, column, label)
+        with self._guard_errors() as ref:
+            return plane.project_sample(ref, column, label)
 
     def neighbours(self, column: str, row: int, k: int, columns: Sequence[str]) -> Neighbours:
         """The rows nearest to one."""
-        with self._opened() as ref:
-            return plane.neighbours(ref, column, row, k, columns)
+        with self._guard_errors() as ref:
+            return plane.find_neighbours(ref, column, row, k, columns)

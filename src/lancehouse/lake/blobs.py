@@ -18,7 +18,7 @@ from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
-from lancehouse.lake.confinement import require_plain
+from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import MAIN, TableRef, require_below
 from lancehouse.schema.walk import field_ids
 
@@ -32,7 +32,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class _BlobRange:
     """The bytes of one blob."""
 
     row: int
@@ -64,7 +64,7 @@ class BlobReader:
             self._location if table.branch in (None, MAIN) else f"{self._location.rstrip('/')}/tree/{table.branch}"
         )
 
-    def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def fill_blobs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch with row addresses and descriptions, as it is with blobs in their place.
 
         Raises:
@@ -75,12 +75,12 @@ class BlobReader:
         for name in batch.schema.names:
             if name != ROW_ADDRESS:
                 column = self._dataset.schema.field(name)
-                values = self._fill((name,), column, batch.column(name), addresses)
+                values = self._fill_column((name,), column, batch.column(name), addresses)
                 arrays.append(values)
                 fields.append(pa.field(name, values.type, column.nullable))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
-    def sizes(self, batch: pa.RecordBatch) -> list[int]:
+    def blob_sizes(self, batch: pa.RecordBatch) -> list[int]:
         """The bytes of all blobs of each row, by their descriptions."""
         addresses: list[Any] = batch.column(ROW_ADDRESS).to_pylist()
         totals = [0] * batch.num_rows
@@ -92,33 +92,33 @@ class BlobReader:
 
         for name in batch.schema.names:
             if name != ROW_ADDRESS:
-                _walk((name,), self._dataset.schema.field(name), batch.column(name), add)
+                _map_blobs((name,), self._dataset.schema.field(name), batch.column(name), add)
         return totals
 
-    def _fill(self, path: Path, column: pa.Field[Any], array: Any, addresses: list[int]) -> Any:
+    def _fill_column(self, path: Path, column: pa.Field[Any], array: Any, addresses: list[int]) -> Any:
         def read(path: Path, described: Any) -> Any:
             values: list[bytes | None] = [None] * len(described)
-            for found, data in self._read(list(self._ranges(path, described, addresses))):
+            for found, data in self._read_ranges(list(self._ranges(path, described, addresses))):
                 values[found.row] = data
             return pa.array(values, pa.large_binary())
 
-        return _walk(path, column, array, read)
+        return _map_blobs(path, column, array, read)
 
-    def _ranges(self, path: Path, described: Any, addresses: Sequence[int]) -> Iterator[_Range]:
+    def _ranges(self, path: Path, described: Any, addresses: Sequence[int]) -> Iterator[_BlobRange]:
         """Where the blobs of a column lie; each place is one that may be opened."""
         for row, description in enumerate(described.to_pylist()):
             if description is None:
                 continue
             kind, position, size = description.get("kind", INLINE), description["position"], description["size"]
             if kind == EXTERNAL:
-                base, file = self._external(description["blob_uri"], description["blob_id"])
+                base, file = self._locate_external(description["blob_uri"], description["blob_id"])
                 # A blob that is a whole file has no size in its description.
                 size = size or self._dataset.take_blobs(".".join(path), addresses=[addresses[row]])[0].size()
             else:
-                base, file = self._own(addresses[row] >> 32, path, kind, description.get("blob_id", 0))
-            yield _Range(row, base, file, position, size)
+                base, file = self._locate_own(addresses[row] >> 32, path, kind, description.get("blob_id", 0))
+            yield _BlobRange(row, base, file, position, size)
 
-    def _external(self, uri: str, base: int) -> tuple[str, str]:
+    def _locate_external(self, uri: str, base: int) -> tuple[str, str]:
         """A file that the table names: by its address, or below one of its base paths, which were looked at before."""
         if locations.is_uri(uri):
             if self._confinement is not None and not locations.is_inside(uri, [self._location]):
@@ -133,10 +133,10 @@ class BlobReader:
         self._require_plain(folder, uri)
         return folder, uri
 
-    def _own(self, fragment: int, path: Path, kind: int, blob_id: int) -> tuple[str, str]:
+    def _locate_own(self, fragment: int, path: Path, kind: int, blob_id: int) -> tuple[str, str]:
         """The data file of a column in a fragment, or a file of blobs beside it."""
-        field = self._ids[path]
-        data = next((file for file in self._files(fragment) if field in file.fields), None)
+        field = self._field_ids[path]
+        data = next((file for file in self._data_files(fragment) if field in file.fields), None)
         if data is None or kind not in (INLINE, PACKED, DEDICATED):
             raise InvalidInputError(f"column {'.'.join(path)} has a blob that cannot be found: kind {kind}")
         file = data.path
@@ -153,24 +153,24 @@ class BlobReader:
 
     def _require_plain(self, base: str, file: str) -> None:
         if self._confinement is not None and (folder := locations.local_folder(base)) is not None:
-            require_plain(folder, file)
+            require_no_link(folder, file)
 
-    def _read(self, ranges: Sequence[_Range]) -> Iterator[tuple[_Range, bytes]]:
-        for group in _together(ranges):
-            session = LanceFileSession(group[0].base, storage_options=self._options)
+    def _read_ranges(self, ranges: Sequence[_BlobRange]) -> Iterator[tuple[_BlobRange, bytes]]:
+        for group in _group_ranges(ranges):
+            session = LanceFileSession(group[0].base, storage_options=self._storage_options)
             start = group[0].position
             end = max(found.position + found.size for found in group)
             data = session.read_range(group[0].file, start, end - start) if end > start else b""
             for found in group:
                 yield found, data[found.position - start : found.position - start + found.size]
 
-    def _files(self, fragment: int) -> Sequence[Any]:
+    def _data_files(self, fragment: int) -> Sequence[Any]:
         if self._fragment is None or self._fragment[0] != fragment:
             self._fragment = fragment, self._dataset.get_fragment(fragment).metadata.files
         return self._fragment[1]
 
     @cached_property
-    def _ids(self) -> dict[Path, int]:
+    def _field_ids(self) -> dict[Path, int]:
         return field_ids(self._dataset.lance_schema.fields())
 
     @cached_property
@@ -178,12 +178,12 @@ class BlobReader:
         return dict(self._dataset.base_paths())
 
     @cached_property
-    def _options(self) -> dict[str, str] | None:
+    def _storage_options(self) -> dict[str, str] | None:
         options: dict[str, str] | None = self._dataset.latest_storage_options()
         return options
 
 
-def _walk(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:
+def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:
     """An array with its descriptions of blobs changed; blobs stand in structs at most."""
     if is_blob(column):
         return change(path, array)
@@ -191,22 +191,22 @@ def _walk(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path,
         return array
     parts, fields = [], []
     for part, described in zip(column.type, array.flatten(), strict=True):
-        values = _walk((*path, part.name), part, described, change)
+        values = _map_blobs((*path, part.name), part, described, change)
         parts.append(values)
         fields.append(pa.field(part.name, values.type, part.nullable))
     return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
 
 
-def _together(ranges: Iterable[_Range]) -> Iterator[list[_Range]]:
+def _group_ranges(ranges: Iterable[_BlobRange]) -> Iterator[list[_BlobRange]]:
     """Ranges that are read at once, because they lie close to each other in a file."""
-    group: list[_Range] = []
+    group: list[_BlobRange] = []
     end = 0
-    for found in sorted(ranges, key=lambda each: (each.base, each.file, each.position)):
-        same = group and (group[0].base, group[0].file) == (found.base, found.file)
-        if group and not (same and found.position <= end + GAP_BYTES):
+    for blob in sorted(ranges, key=lambda each: (each.base, each.file, each.position)):
+        is_same_file = group and (group[0].base, group[0].file) == (blob.base, blob.file)
+        if group and not (is_same_file and blob.position <= end + GAP_BYTES):
             yield group
             group, end = [], 0
-        group.append(found)
-        end = max(end, found.position + found.size)
+        group.append(blob)
+        end = max(end, blob.position + blob.size)
     if group:
         yield group

@@ -16,9 +16,9 @@ from lance.indices import IndexConfig
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableIndexAlreadyExistsError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import kind_of, readable
-from lancehouse.lake.indices import ALIASES, SCALAR, VECTOR, sub_vectors
-from lancehouse.lake.scans import like
+from lancehouse.lake.errors import clean_message, find_error_class
+from lancehouse.lake.indices import ALIASES, SCALAR, VECTOR, default_sub_vectors
+from lancehouse.lake.scans import empty_dataset
 
 PQ_BITS = 8
 """Lance's default."""
@@ -46,7 +46,7 @@ _FIRST_LEVEL = re.compile(r"`([^`]+)`|([^.`]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class IndexBuild:
     """An index, or a part of it: that over some fragments of a version."""
 
     version: int
@@ -91,7 +91,7 @@ class Build:
         return {"index_type": IndexConfig(self.kind.lower(), self.params) if self.params else self.kind}
 
 
-def checked(table: TableRef, dataset: lance.LanceDataset, wanted: Build) -> Build:
+def resolve_build(table: TableRef, dataset: lance.LanceDataset, requested: IndexBuild) -> IndexBuild:
     """The same, as it can be built of a table as it is now.
 
     Raises:
@@ -99,15 +99,15 @@ def checked(table: TableRef, dataset: lance.LanceDataset, wanted: Build) -> Buil
         TableIndexAlreadyExistsError: there is such an index.
         InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
     """
-    build = _understood(table, dataset, wanted)
+    build = _normalize_build(table, dataset, requested)
     _check_name(table, dataset, build)
     rows = dataset.count_rows()
     if build.kind == "BITMAP" and not rows:
         raise InvalidInputError(f"{table} has no rows yet, without which there can be no index BITMAP")
-    return _rehearsed(table, dataset, build, rows)
+    return _complete_build(table, dataset, build, rows)
 
 
-def check_possible(
+def check_buildable(
     table: TableRef, schema: pa.Schema, column: str, kind: str, name: str, params: Mapping[str, Any]
 ) -> None:
     """See that an index can be built of a table that is to have these columns, if it has rows enough.
@@ -116,17 +116,17 @@ def check_possible(
         TableColumnNotFoundError: there is no such column.
         InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
     """
-    dataset = like(schema)
-    wanted = Build(dataset.version, column, kind, name, False, dict(params))
-    _rehearsed(table, dataset, _understood(table, dataset, wanted), rows=0)
+    dataset = empty_dataset(schema)
+    requested = IndexBuild(dataset.version, column, kind, name, False, dict(params))
+    _complete_build(table, dataset, _normalize_build(table, dataset, requested), rows=0)
 
 
-def _understood(table: TableRef, dataset: lance.LanceDataset, wanted: Build) -> Build:
+def _normalize_build(table: TableRef, dataset: lance.LanceDataset, requested: IndexBuild) -> IndexBuild:
     """The same with its kind as pylance calls it; there is such a kind, with such parameters, and such a column."""
-    kind = ALIASES.get(wanted.kind.upper(), wanted.kind.upper())
+    kind = ALIASES.get(requested.kind.upper(), requested.kind.upper())
     if kind not in VECTOR + SCALAR:
-        raise InvalidInputError(f"an index {wanted.kind!r} is none of {', '.join(VECTOR + SCALAR)}")
-    build = dataclasses.replace(wanted, kind=kind)
+        raise InvalidInputError(f"an index {requested.kind!r} is none of {', '.join(VECTOR + SCALAR)}")
+    build = dataclasses.replace(requested, kind=kind)
     _check_column(table, dataset, build)
     _check_params(build)
     if build.kind == "RTREE" and not _is_geometry(dataset.lance_schema.field_case_insensitive(build.column)):
@@ -134,20 +134,20 @@ def _understood(table: TableRef, dataset: lance.LanceDataset, wanted: Build) -> 
     return build
 
 
-def _rehearsed(table: TableRef, dataset: lance.LanceDataset, build: Build, rows: int) -> Build:
+def _complete_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild, rows: int) -> IndexBuild:
     """The same with all that it needs to be built; it was tried on next to nothing."""
     if build.is_vector:
-        build = _with_defaults(table, build, dtype_of(dataset, build), rows)
-    _rehearse(table, dataset, build)
+        build = _with_defaults(table, build, column_type(dataset, build), rows)
+    _try_build(table, dataset, build)
     return build
 
 
-def dtype_of(dataset: lance.LanceDataset, build: Build) -> Any:
+def column_type(dataset: lance.LanceDataset, build: IndexBuild) -> Any:
     """The type of the column."""
     return dataset.lance_schema.field_case_insensitive(build.column).to_arrow().type
 
 
-def dimension(dtype: Any) -> int:
+def vector_dimension(dtype: Any) -> int:
     """How many numbers a vector has; 0 if this is none."""
     if isinstance(dtype, pa.ListType):
         dtype = dtype.value_type
@@ -159,35 +159,36 @@ def dimension(dtype: Any) -> int:
     return int(dtype.list_size) if is_vector else 0
 
 
-def _check_column(table: TableRef, dataset: lance.LanceDataset, build: Build) -> None:
+def _check_column(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild) -> None:
     # A path to text may go through lists, which pylance resolves while it builds.
     is_there = dataset.lance_schema.field_case_insensitive(build.column) is not None or build.kind == "FTS"
-    if not is_there or _top(dataset, build) is None:
+    if not is_there or _top_level_column(dataset, build) is None:
         raise TableColumnNotFoundError(f"{table} has no column {build.column}")
 
 
-def _top(dataset: lance.LanceDataset, build: Build) -> Any:
+def _top_level_column(dataset: lance.LanceDataset, build: IndexBuild) -> Any:
     """The column at which the path begins."""
     first = _FIRST_LEVEL.match(build.column)
     name = "" if first is None else (first[1] or first[2]).lower()
     return next((each for each in dataset.schema if each.name.lower() == name), None)
 
 
-def _check_name(table: TableRef, dataset: lance.LanceDataset, build: Build) -> None:
-    there = next((index for index in dataset.describe_indices() if index.name == build.name), None)
-    if there is None:
+def _check_name(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild) -> None:
+    existing = next((index for index in dataset.describe_indices() if index.name == build.name), None)
+    if existing is None:
         return
     if not build.replace:
         raise TableIndexAlreadyExistsError(f"{table} has an index {build.name}; replace=True builds it anew")
     column = dataset.lance_schema.field_case_insensitive(build.column)
-    if column is not None and there.fields != [column.id()]:
+    if column is not None and existing.fields != [column.id()]:
         raise InvalidInputError(
-            f"{table}: the index {build.name} is one of {', '.join(there.field_names)}, not of {build.column}; drop it "
+            f"{table}: the index {build.name} is one of {', '.join(existing.field_names)}, not of {build.column}; "
+            "drop it "
             "or choose another name"
         )
 
 
-def _check_params(build: Build) -> None:
+def _check_params(build: IndexBuild) -> None:
     parts = build.kind.split("_") if build.is_vector else [build.kind]
     allowed = [
         *(_VECTOR_PARAMS if build.is_vector else ()),
@@ -204,53 +205,59 @@ def _check_params(build: Build) -> None:
 
 def _is_geometry(column: Any) -> bool:
     """Whether these are shapes: in WKB or WKT, or in a type of GeoArrow."""
-    found = column.to_arrow()
-    is_plain = any(is_it(found.type) for is_it in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string))
-    named = (found.metadata or {}).get(b"ARROW:extension:name", b"")
-    return is_plain or named.startswith(b"geoarrow.") or isinstance(found.type, pa.BaseExtensionType)
+    arrow_field = column.to_arrow()
+    is_plain = any(
+        is_it(arrow_field.type) for is_it in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)
+    )
+    named = (arrow_field.metadata or {}).get(b"ARROW:extension:name", b"")
+    return is_plain or named.startswith(b"geoarrow.") or isinstance(arrow_field.type, pa.BaseExtensionType)
 
 
-def _with_defaults(table: TableRef, build: Build, dtype: Any, rows: int) -> Build:
+def _with_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:
     """A vector index with all that its pieces have to agree on."""
-    if not dimension(dtype):
+    if not vector_dimension(dtype):
         raise InvalidInputError(
             f"{table}: column {build.column} is {dtype}; an index {build.kind} is of fixed-size lists of numbers"
         )
     params = dict(build.params)
     if build.kind.endswith("PQ"):
-        params.setdefault("num_sub_vectors", sub_vectors(dtype))
+        params.setdefault("num_sub_vectors", default_sub_vectors(dtype))
     if build.can_be_split:
-        wanted = params.pop("target_partition_size", _PARTITION_ROWS.get(build.kind, _HNSW_PARTITION_ROWS))
-        params.setdefault("num_partitions", min(max(rows // wanted, 1), _MOST_PARTITIONS))
+        target_rows = params.pop("target_partition_size", _PARTITION_ROWS.get(build.kind, _HNSW_PARTITION_ROWS))
+        params.setdefault("num_partitions", min(max(rows // target_rows, 1), _MOST_PARTITIONS))
     needed = max(params.get("num_partitions", 1), 2 ** params.get("num_bits", PQ_BITS) if "PQ" in build.kind else 1)
     if 0 < rows < needed:
         raise InvalidInputError(f"{table} has {rows} rows; an index {build.kind} like this takes at least {needed}")
     return dataclasses.replace(build, params=params)
 
 
-def _rehearse(table: TableRef, dataset: lance.LanceDataset, build: Build) -> None:
+def _try_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild) -> None:
     """Build the index of a small table in memory with the same types: pylance's own checks, before any work is done."""
     try:
         if build.is_vector:
-            rows = pa.table({"v": _vectors(dtype_of(dataset, build), 2**PQ_BITS)})
+            rows = pa.table({"v": _sample_vectors(column_type(dataset, build), 2**PQ_BITS)})
             trial = dataclasses.replace(build, params=build.params | {"num_partitions": 1, "max_iters": 1})
             lance.write_dataset(rows, "memory://").create_index("v", **trial.arguments)
         else:
-            empty = pa.schema([_top(dataset, build)]).empty_table()
-            made = lance.write_dataset(empty, "memory://", data_storage_version=dataset.data_storage_version)
-            made.create_scalar_index(build.column, **build.arguments)
+            empty = pa.schema([_top_level_column(dataset, build)]).empty_table()
+            trial_dataset = lance.write_dataset(empty, "memory://", data_storage_version=dataset.data_storage_version)
+            trial_dataset.create_scalar_index(build.column, **build.arguments)
     except _FAILURES as error:
-        kind = TableColumnNotFoundError if kind_of(str(error)) is TableColumnNotFoundError else InvalidInputError
-        wanted = f"an index {build.kind}" + (f" with {build.params}" if build.params else "")
-        said = " ".join(map(str, error.args)) if isinstance(error, TypeError) else str(error)
-        raise kind(f"{table}: column {build.column} cannot have {wanted}: {readable(said)}") from error
+        kind = (
+            TableColumnNotFoundError if find_error_class(str(error)) is TableColumnNotFoundError else InvalidInputError
+        )
+        described = f"an index {build.kind}" + (f" with {build.params}" if build.params else "")
+        message = " ".join(map(str, error.args)) if isinstance(error, TypeError) else str(error)
+        raise kind(f"{table}: column {build.column} cannot have {described}: {clean_message(message)}") from error
 
 
-def _vectors(dtype: Any, count: int) -> Any:
+def _sample_vectors(dtype: Any, count: int) -> Any:
     if isinstance(dtype, pa.ListType):
-        return pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), _vectors(dtype.value_type, count))
+        return pa.ListArray.from_arrays(
+            pa.array(range(count + 1), pa.int32()), _sample_vectors(dtype.value_type, count)
+        )
     if isinstance(dtype, pa.FixedShapeTensorType):
-        return pa.ExtensionArray.from_storage(dtype, _vectors(dtype.storage_type, count))
+        return pa.ExtensionArray.from_storage(dtype, _sample_vectors(dtype.storage_type, count))
     mixed = (float(number * number % 7919 % 100) for number in range(count * dtype.list_size))
     numbers = pa.array(mixed, pa.float64())
     return pa.FixedSizeListArray.from_arrays(numbers.cast(dtype.value_type), type=dtype)

@@ -21,10 +21,10 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import commits
-from lancehouse.lake.commits import Properties, find
+from lancehouse.lake.commits import Properties, find_version
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import Piece, Place, discard, metadata, place, write
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import Piece, TableLocation, discard_pieces, locate_table, parse_pieces, write_pieces
 from lancehouse.lake.pieces import READ_AHEAD, USUAL_BATCH_ROWS, batch_rows, has_large_rows
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.lake.windows import has_blobs
@@ -33,7 +33,7 @@ from lancehouse.schema.walk import nullable_hint
 
 T = TypeVar("T")
 
-Write = Callable[[pa.RecordBatchReader], list[Piece]]
+PieceWriter = Callable[[pa.RecordBatchReader], list[Piece]]
 """Writes rows that no version names yet."""
 
 ATTEMPTS = 10
@@ -41,7 +41,7 @@ ATTEMPTS = 10
 
 ADDRESS, ROW = "_rowaddr", "_rowid"
 
-MERGES = 2**32 - 1
+MERGE_MARKER = 2**32 - 1
 """A fragment that no table has. Every merge says that it removes it, and so of two at the same time Lance refuses one.
 
 Both might insert the same key, and no fragment that they share would show it.
@@ -49,7 +49,7 @@ Both might insert the same key, and no fragment that they share would show it.
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """What a process has changed of the rows of a version; it goes through JSON."""
 
     updated: tuple[Piece, ...] = ()
@@ -80,10 +80,10 @@ class Change:
         return cls(tuple(updated), tuple(removed), tuple(new), rows)
 
 
-def together(changes: Iterable[Change]) -> Change:
+def merge_changes(changes: Iterable[RowChange]) -> RowChange:
     """Changes of different fragments of a version as one."""
     parts = list(changes)
-    return Change(
+    return RowChange(
         tuple(piece for each in parts for piece in each.updated),
         tuple(fragment for each in parts for fragment in each.removed),
         tuple(piece for each in parts for piece in each.new),
@@ -91,24 +91,24 @@ def together(changes: Iterable[Change]) -> Change:
     )
 
 
-def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], where: str) -> Change:
+def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], where: str) -> RowChange:
     """Delete the rows of some fragments that match; scalar indices are used."""
-    with translated(table, table.storage_options):
+    with translate_errors(table, table.storage_options):
         scanner = dataset.scanner(
             columns=[],
             filter=where,
             with_row_address=True,
-            fragments=_fragments(dataset, fragments),
-            **_memory(dataset),
+            fragments=_get_fragments(dataset, fragments),
+            **_batch_arguments(dataset),
         )
-        found = [batch.column(ADDRESS) for batch in scanner.to_batches()]
-    return delete_rows(table, dataset, by_fragment(found))
+        addresses = [batch.column(ADDRESS) for batch in scanner.to_batches()]
+    return delete_rows(table, dataset, offsets_by_fragment(addresses))
 
 
-def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[int, Any]) -> Change:
+def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[int, Any]) -> RowChange:
     """Delete rows by their physical offsets in their fragments; each is there, and named once."""
     updated, removed = list[Piece](), list[int]()
-    with translated(table, table.storage_options):
+    with translate_errors(table, table.storage_options):
         for fragment, rows in offsets.items():
             left = dataset.get_fragment(fragment).delete_rows(rows)
             if left is None:
@@ -116,21 +116,23 @@ def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[i
             else:
                 bare = FragmentMetadata(left.id, [], left.physical_rows, left.deletion_file)
                 updated.append(json.dumps(bare.to_json()))
-    return Change(tuple(updated), tuple(removed), rows=sum(map(len, offsets.values())))
+    return RowChange(tuple(updated), tuple(removed), rows=sum(map(len, offsets.values())))
 
 
-def by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
+def offsets_by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
     """The offsets of rows in their fragments, of Arrow arrays of addresses."""
     if not addresses:
         return {}
-    known = np.sort(np.concatenate([each.to_numpy(zero_copy_only=False) for each in addresses]).astype(np.uint64))
-    fragments, starts = np.unique(known >> np.uint64(32), return_index=True)
-    parts = np.split((known & np.uint64(0xFFFFFFFF)).astype(np.uint32), starts[1:])
+    row_addresses = np.sort(
+        np.concatenate([each.to_numpy(zero_copy_only=False) for each in addresses]).astype(np.uint64)
+    )
+    fragments, starts = np.unique(row_addresses >> np.uint64(32), return_index=True)
+    parts = np.split((row_addresses & np.uint64(0xFFFFFFFF)).astype(np.uint32), starts[1:])
     return {int(fragment): part for fragment, part in zip(fragments, parts, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ColumnUpdate:
     """Columns set to SQL expressions, in the rows that match or in all."""
 
     expressions: Mapping[str, str]
@@ -150,73 +152,77 @@ class Setting:
             raise TableColumnNotFoundError(
                 f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
             )
-        with translated(table, table.storage_options):
+        with translate_errors(table, table.storage_options):
             scanner = self._scanner(dataset)
             scanner.explain_plan()
-            found: pa.Schema = scanner.projected_schema
-        stored(pa.RecordBatch.from_pylist([], found), dataset.schema)
+            projected: pa.Schema = scanner.projected_schema
+        cast_to_table(pa.RecordBatch.from_pylist([], projected), dataset.schema)
 
-    def update(self, table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], write: Write) -> Change:
+    def update(
+        self, table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], write: PieceWriter
+    ) -> RowChange:
         """Write the rows of some fragments that match anew, and delete what they were; scalar indices are used.
 
         Raises:
             InvalidInputError: a value does not fit its column.
         """
-        rows = _Rows(table, dataset, self._scanner(dataset, fragments))
-        if not rows.any():
-            return Change()
-        new = rows.write(write)
+        rows = _RowRewriter(table, dataset, self._scanner(dataset, fragments))
+        if not rows.has_rows():
+            return RowChange()
+        new = rows.write_all(write)
         if dataset.has_stable_row_ids:
-            new = with_row_ids(new, rows.seen(ROW))
-        return replace(delete_rows(table, dataset, by_fragment([rows.seen(ADDRESS)])), new=tuple(new))
+            new = assign_row_ids(new, rows.original_values(ROW))
+        return replace(
+            delete_rows(table, dataset, offsets_by_fragment([rows.original_values(ADDRESS)])), new=tuple(new)
+        )
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int] | None = None) -> lance.LanceScanner:
-        columns = {name: self.expressions.get(name, quoted(name)) for name in dataset.schema.names}
+        columns = {name: self.expressions.get(name, quote_column(name)) for name in dataset.schema.names}
         usual = BLOB_ROWS if any(map(has_blobs, dataset.schema)) else BATCH_ROWS
         return dataset.scanner(
             columns=columns,
             filter=self.where,
             with_row_address=True,
             with_row_id=True,
-            fragments=None if fragments is None else _fragments(dataset, fragments),
+            fragments=None if fragments is None else _get_fragments(dataset, fragments),
             blob_handling="all_binary",
-            **{"batch_size": usual, **_memory(dataset, usual)},
+            **{"batch_size": usual, **_batch_arguments(dataset, usual)},
         )
 
 
-class _Rows:
+class _RowRewriter:
     """Rows of a scan on their way into new files; what they were is remembered."""
 
     def __init__(self, table: TableRef, dataset: lance.LanceDataset, scanner: lance.LanceScanner) -> None:
         self._table, self._schema = table, dataset.schema
         self._batches: Iterator[pa.RecordBatch] = filter(len, scanner.to_batches())
         self._first: pa.RecordBatch | None = None
-        self._seen: dict[str, list[Any]] = {ADDRESS: [], ROW: []}
+        self._originals: dict[str, list[Any]] = {ADDRESS: [], ROW: []}
 
-    def any(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether there is a row at all."""
-        with translated(self._table, self._table.storage_options):
+        with translate_errors(self._table, self._table.storage_options):
             self._first = next(self._batches, None)
         return self._first is not None
 
-    def write(self, write: Write) -> list[Piece]:
+    def write_all(self, write: PieceWriter) -> list[Piece]:
         """Write them all."""
         assert self._first is not None
-        stream = map(self._stored, chain([self._first], self._batches))
+        stream = map(self._record_and_cast, chain([self._first], self._batches))
         return write(pa.RecordBatchReader.from_batches(self._schema, stream))
 
-    def seen(self, column: str) -> Any:
+    def original_values(self, column: str) -> Any:
         """What the rows were."""
-        return pa.chunked_array(self._seen[column], pa.uint64())
+        return pa.chunked_array(self._originals[column], pa.uint64())
 
-    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for column, arrays in self._seen.items():
+    def _record_and_cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for column, arrays in self._originals.items():
             # A copy: a column that came from Lance keeps all others of its batch in memory.
             arrays.append(pa.array(np.array(batch.column(column))))
-        return stored(batch, self._schema)
+        return cast_to_table(batch, self._schema)
 
 
-def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def cast_to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows as a table takes them: its columns by name, in its types.
 
     Args:
@@ -231,7 +237,7 @@ def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         array = batch.column(field.name)
         try:
-            array = _cast(array, field)
+            array = _cast_array(array, field)
         except pa.ArrowInvalid as error:
             raise InvalidInputError(f"column {field.name}: a value does not fit {field.type} ({error})") from error
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -246,7 +252,7 @@ def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cast(array: Any, field: Any) -> Any:
+def _cast_array(array: Any, field: Any) -> Any:
     dtype: Any = field.type
     if pa.types.is_floating(array.type) and pa.types.is_floating(dtype) and dtype.bit_width < array.type.bit_width:
         return narrow_floats(dtype)(array)
@@ -254,33 +260,38 @@ def _cast(array: Any, field: Any) -> Any:
         return array.cast(dtype)
     if isinstance(dtype, pa.StructType):
         fields = [dtype.field(place) for place in range(dtype.num_fields)]
-        return _struct([_cast(array.field(child.name), child) for child in fields], fields, array)
+        return _struct([_cast_array(array.field(child.name), child) for child in fields], fields, array)
     if not isinstance(dtype, pa.BaseExtensionType):
         return array.cast(dtype)
     data: Any = array.cast(pa.large_binary())
     storage: Any = dtype.storage_type
-    kept = list(storage)
-    absent = [pa.nulls(len(data), child.type) for child in kept[1:]]
-    return dtype.wrap_array(_struct([data, *absent], kept, data))
+    storage_fields = list(storage)
+    absent = [pa.nulls(len(data), child.type) for child in storage_fields[1:]]
+    return dtype.wrap_array(_struct([data, *absent], storage_fields, data))
 
 
 def _struct(children: list[Any], fields: list[Any], like: Any) -> Any:
     return pa.StructArray.from_arrays(children, fields=fields, mask=like.is_null())
 
 
-def with_row_ids(pieces: Sequence[Piece], ids: Any) -> list[Piece]:
+def assign_row_ids(pieces: Sequence[Piece], ids: Any) -> list[Piece]:
     """Fragments whose first rows are those with these ids, moved; a table with stable row ids needs to know."""
-    made, first = list[Piece](), 0
-    for fragment in metadata(pieces):
-        known = ids.slice(first, fragment.physical_rows)
-        meta = RowIdSequence(known).to_inline_metadata() if len(known) else None
-        made.append(json.dumps(replace(fragment, row_id_meta=meta).to_json()))
+    moved, first = list[Piece](), 0
+    for fragment in parse_pieces(pieces):
+        row_ids = ids.slice(first, fragment.physical_rows)
+        meta = RowIdSequence(row_ids).to_inline_metadata() if len(row_ids) else None
+        moved.append(json.dumps(replace(fragment, row_id_meta=meta).to_json()))
         first += fragment.physical_rows
-    return made
+    return moved
 
 
-def commit_deleted(
-    table: TableRef, at: Place, dataset: lance.LanceDataset, change: Change, where: str, properties: Properties = None
+def commit_deletion(
+    table: TableRef,
+    at: TableLocation,
+    dataset: lance.LanceDataset,
+    change: RowChange,
+    where: str,
+    properties: Properties = None,
 ) -> int:
     """Make a version without the rows that were deleted; the version, or the one that is there if none was.
 
@@ -289,15 +300,15 @@ def commit_deleted(
     """
     if not change:
         return int(dataset.version)
-    operation = lance.LanceOperation.Delete(_updated(dataset, change), list(change.removed), where)
+    operation = lance.LanceOperation.Delete(_updated_fragments(dataset, change), list(change.removed), where)
     return commits.commit(table, at, operation, dataset.version, properties)
 
 
-def commit_rewritten(
+def commit_rewrite(
     table: TableRef,
-    at: Place,
+    at: TableLocation,
     dataset: lance.LanceDataset,
-    change: Change,
+    change: RowChange,
     columns: Iterable[str],
     properties: Properties = None,
     *,
@@ -320,95 +331,95 @@ def commit_rewritten(
     if not change:
         return int(dataset.version)
     if is_merge:
-        _refuse_overtaken(table, dataset.version)
+        _refuse_concurrent_merge(table, dataset.version)
     changed = set(columns)
     fields = [field for field in dataset.lance_schema.fields() if field.name() in changed]
     operation = lance.LanceOperation.Update(
-        removed_fragment_ids=[*change.removed, *([MERGES] if is_merge else [])],
-        updated_fragments=_updated(dataset, change),
-        new_fragments=metadata(change.new),
-        fields_for_preserving_frag_bitmap=list(chain.from_iterable(map(_ids, fields))),
+        removed_fragment_ids=[*change.removed, *([MERGE_MARKER] if is_merge else [])],
+        updated_fragments=_updated_fragments(dataset, change),
+        new_fragments=parse_pieces(change.new),
+        fields_for_preserving_frag_bitmap=list(chain.from_iterable(map(_field_ids, fields))),
         update_mode="rewrite_rows",
     )
     return commits.commit(table, at, operation, dataset.version, properties)
 
 
-def _refuse_overtaken(table: TableRef, base: int) -> None:
+def _refuse_concurrent_merge(table: TableRef, base: int) -> None:
     """See that nobody has put rows into new fragments since: pylance's own merges do not tell that they are such."""
-    if (version := find(replace(table, version=None), _is_rewriting, after=base)) is not None:
+    if (version := find_version(replace(table, version=None), _is_rewrite, after=base)) is not None:
         raise ConcurrentModificationError(f"{table}: rows were updated or merged in version {version}")
 
 
-def _is_rewriting(made: lance.Transaction) -> bool:
-    return isinstance(made.operation, lance.LanceOperation.Update) and bool(made.operation.new_fragments)
+def _is_rewrite(transaction: lance.Transaction) -> bool:
+    return isinstance(transaction.operation, lance.LanceOperation.Update) and bool(transaction.operation.new_fragments)
 
 
-def _updated(dataset: lance.LanceDataset, change: Change) -> list[FragmentMetadata]:
+def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[FragmentMetadata]:
     """The fragments as the version has them, with their new deletion files."""
     return [
         replace(dataset.get_fragment(each.id).metadata, deletion_file=each.deletion_file)
-        for each in metadata(change.updated)
+        for each in parse_pieces(change.updated)
     ]
 
 
-def _ids(field: Any) -> Iterator[int]:
+def _field_ids(field: Any) -> Iterator[int]:
     yield field.id()
     for child in field.children():
-        yield from _ids(child)
+        yield from _field_ids(child)
 
 
-def _fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> list[lance.LanceFragment]:
+def _get_fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> list[lance.LanceFragment]:
     return [dataset.get_fragment(each) for each in fragments]
 
 
-def _memory(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS) -> dict[str, int]:
+def _batch_arguments(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS) -> dict[str, int]:
     """Arguments of a scan that keep it small where rows are large."""
     if not has_large_rows(dataset):
         return {}
     return {"batch_size": min(batch_rows(dataset), usual), "batch_readahead": 1, "io_buffer_size": READ_AHEAD}
 
 
-def quoted(name: str) -> str:
+def quote_column(name: str) -> str:
     """A column's name in Lance's SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
-def delete_few_at_a_time(table: TableRef, where: str) -> int:
+def delete_in_batches(table: TableRef, where: str) -> int:
     """Delete the rows that match, in this process, with little memory however large rows are; the version."""
 
     def attempt() -> int:
-        with table.opened() as dataset:
+        with table.dataset() as dataset:
             change = delete_where(table, dataset, _fragment_ids(dataset), where)
-            return _committed(table, change, lambda at: commit_deleted(table, at, dataset, change, where))
+            return _commit_change(table, change, lambda at: commit_deletion(table, at, dataset, change, where))
 
-    return in_attempts(table, attempt)
+    return retry_conflicts(table, attempt)
 
 
-def update_few_at_a_time(table: TableRef, setting: Setting) -> tuple[int, int]:
+def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]:
     """Set columns in the rows that match, in this process, with little memory; how many, and the version."""
 
     def attempt() -> tuple[int, int]:
-        at = place(table)
-        with table.opened() as dataset:
+        at = locate_table(table)
+        with table.dataset() as dataset:
             setting.check(table, dataset)
             change = setting.update(
-                table, dataset, _fragment_ids(dataset), lambda rows: write(table, at, rows, mode="append")
+                table, dataset, _fragment_ids(dataset), lambda rows: write_pieces(table, at, rows, mode="append")
             )
             columns = setting.expressions
-            version = _committed(table, change, lambda at: commit_rewritten(table, at, dataset, change, columns))
+            version = _commit_change(table, change, lambda at: commit_rewrite(table, at, dataset, change, columns))
             return change.rows, version
 
-    return in_attempts(table, attempt)
+    return retry_conflicts(table, attempt)
 
 
-def _committed(table: TableRef, change: Change, commit: Callable[[Place], int]) -> int:
+def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLocation], int]) -> int:
     """Commit a change; what was written for one that is refused is deleted."""
-    at = place(table)
+    at = locate_table(table)
     try:
         return commit(at)
     except LanceNamespaceError as error:
         if commits.is_refusal(error):
-            discard(change.files, at)
+            discard_pieces(change.files, at)
         raise
 
 
@@ -420,7 +431,7 @@ class ColumnsChangedError(ConcurrentModificationError):
     """What was written does not fit the table any more, and it does not help to try again."""
 
 
-def in_attempts(about: object, attempt: Callable[[], T]) -> T:
+def retry_conflicts(about: object, attempt: Callable[[], T]) -> T:
     """Do work that others may overtake, anew each time until it is committed.
 
     Raises:

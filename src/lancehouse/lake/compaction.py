@@ -34,7 +34,7 @@ _IN_THE_WAY = re.compile(r"concurrent transaction (\w+) at version (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompactionPlan:
     """What to do to compact a version."""
 
     version: int
@@ -43,7 +43,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """What a compaction has done."""
 
     version: int
@@ -54,7 +54,7 @@ class Compacted:
     files_added: int = 0
 
 
-def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> Plan:
+def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> CompactionPlan:
     """Find fragments that are too small, or have too many deleted rows. There may be nothing to do.
 
     Args:
@@ -67,28 +67,28 @@ def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **o
         UnsupportedOperationError: pylance would lose an index.
     """
     require_latest(table)
-    chosen = {"target_rows_per_fragment": target_rows_per_fragment, **options}
-    check_options(chosen)
-    with table.opened() as dataset:
-        if table.branch is not None and not chosen.get(_DEFERRED):
+    all_options = {"target_rows_per_fragment": target_rows_per_fragment, **options}
+    check_options(all_options)
+    with table.dataset() as dataset:
+        if table.branch is not None and not all_options.get(_DEFERRED):
             _require_own_indices(table, dataset)
         try:
-            made = Compaction.plan(dataset, chosen)
+            lance_plan = Compaction.plan(dataset, all_options)
         except (TypeError, OverflowError) as error:
-            raise InvalidInputError(f"{table}: a compaction cannot have the options {chosen}: {error}") from error
-        tasks = [json.dumps({"task": task.json(), "options": chosen}) for task in made.tasks]
-    return Plan(version=made.read_version, tasks=tasks)
+            raise InvalidInputError(f"{table}: a compaction cannot have the options {all_options}: {error}") from error
+        tasks = [json.dumps({"task": task.json(), "options": all_options}) for task in lance_plan.tasks]
+    return CompactionPlan(version=lance_plan.read_version, tasks=tasks)
 
 
 def execute(table: TableRef, task: str) -> str:
     """Write the fragments that a task is to make: a result for `commit`, or for `discard`."""
-    known = json.loads(task)
-    work = CompactionTask.from_json(known["task"])
-    with replace(table, version=work.read_version).opened() as dataset:
-        return json.dumps({"result": work.execute(dataset).json(), "options": known["options"]})
+    described = json.loads(task)
+    work = CompactionTask.from_json(described["task"])
+    with replace(table, version=work.read_version).dataset() as dataset:
+        return json.dumps({"result": work.execute(dataset).json(), "options": described["options"]})
 
 
-def commit(table: TableRef, results: Sequence[str]) -> Compacted:
+def commit(table: TableRef, results: Sequence[str]) -> CompactionResult:
     """Make one version of the results of all tasks of a plan, or of some. No results make no version.
 
     Rows that others append meanwhile stay. If others have changed the same fragments, the results are of no use any
@@ -100,18 +100,18 @@ def commit(table: TableRef, results: Sequence[str]) -> Compacted:
     """
     require_latest(table)
     if not results:
-        return Compacted(version=table.open().version)
+        return CompactionResult(version=table.open().version)
     rewrites = [RewriteResult.from_json(json.loads(result)["result"]) for result in results]
     _require_one_plan(table, rewrites)
     try:
-        with overtaken(table, "the compaction"), table.opened() as dataset:
-            done = Compaction.commit(dataset, rewrites, json.loads(results[0])["options"])
+        with explain_conflict(table, "the compaction"), table.dataset() as dataset:
+            metrics = Compaction.commit(dataset, rewrites, json.loads(results[0])["options"])
             version = dataset.version
     except ConcurrentModificationError:
         discard(table, results)
         raise
     counts = ("fragments_removed", "fragments_added", "files_removed", "files_added")
-    return Compacted(version=version, **{count: getattr(done, count) for count in counts})
+    return CompactionResult(version=version, **{count: getattr(metrics, count) for count in counts})
 
 
 def discard(table: TableRef, results: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ def discard(table: TableRef, results: Sequence[str]) -> None:
 
 
 @contextmanager
-def overtaken(table: TableRef, work: str) -> Iterator[None]:
+def explain_conflict(table: TableRef, work: str) -> Iterator[None]:
     """Say of a commit that was refused what was in its way.
 
     Raises:
@@ -133,11 +133,12 @@ def overtaken(table: TableRef, work: str) -> Iterator[None]:
     try:
         yield
     except LanceNamespaceError as error:
-        met = _IN_THE_WAY.search(str(error))
-        if met is None:
+        conflict = _IN_THE_WAY.search(str(error))
+        if conflict is None:
             raise
         raise ConcurrentModificationError(
-            f"{table}: {work} cannot be committed, because somebody has made version {met[2]} ({met[1]}) meanwhile, "
+            f"{table}: {work} cannot be committed, "
+            f"because somebody has made version {conflict[2]} ({conflict[1]}) meanwhile, "
             "which changes what it was made of; plan it again"
         ) from error
 
@@ -148,9 +149,9 @@ def check_options(options: dict[str, Any]) -> None:
     Raises:
         InvalidInputError: there are not.
     """
-    known = CompactionOptions.__annotations__
-    if unknown := sorted(options.keys() - known.keys()):
-        raise InvalidInputError(f"compaction has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    allowed = CompactionOptions.__annotations__
+    if unknown := sorted(options.keys() - allowed.keys()):
+        raise InvalidInputError(f"compaction has no option {', '.join(unknown)}; it has {', '.join(allowed)}")
     kinds = get_type_hints(CompactionOptions)
     for name, value in options.items():
         try:

@@ -31,12 +31,12 @@ BASE_DEPTH = 2
 """Folders of a base path that holds data files and no dataset: itself, and those with the blobs of one file."""
 
 
-class OutsideError(PermissionDeniedError):
+class OutsideConfinementError(PermissionDeniedError):
     """A table, or a file that it names, lies in a place that is not to be opened."""
 
 
 class Confinement(Protocol):
-    """Decides which places are opened. Each call raises `OutsideError` for a place that is not."""
+    """Decides which places are opened. Each call raises `OutsideConfinementError` for a place that is not."""
 
     @property
     def reads_rows(self) -> bool:
@@ -81,9 +81,9 @@ class ManifestsAlone:
         """Nothing to refuse."""
 
 
-def refuse(what: str, location: str, remedy: str) -> OutsideError:
+def outside_error(what: str, location: str, remedy: str) -> OutsideConfinementError:
     """The error about a place that is not opened."""
-    return OutsideError(f"{what} {locations.shorten(location)}, which this server does not open; {remedy}")
+    return OutsideConfinementError(f"{what} {locations.shorten(location)}, which this server does not open; {remedy}")
 
 
 def require_inside(dataset: lance.LanceDataset, location: str, confinement: Confinement) -> None:
@@ -130,7 +130,7 @@ def _require_no_links(location: str, parts: Sequence[str], depth: int) -> None:
             raise _refuse_link(link)
 
 
-def require_plain(folder: Path, file: str) -> None:
+def require_no_link(folder: Path, file: str) -> None:
     """Refuse a file below a folder that is a symbolic link, or that one leads to.
 
     Raises:
@@ -141,8 +141,8 @@ def require_plain(folder: Path, file: str) -> None:
             raise _refuse_link(part)
 
 
-def _refuse_link(link: Path) -> OutsideError:
-    return refuse("the table has a symbolic link,", str(link), "put the file itself in its place")
+def _refuse_link(link: Path) -> OutsideConfinementError:
+    return outside_error("the table has a symbolic link,", str(link), "put the file itself in its place")
 
 
 def _find_link(path: Path, depth: int) -> Path | None:

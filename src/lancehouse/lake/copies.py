@@ -22,11 +22,11 @@ from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidTableStateError
 
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import Place, place
-from lancehouse.lake.manifests import Manifest, Manifests
-from lancehouse.lake.removal import is_ours
-from lancehouse.lake.versions import manifests
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import TableLocation, locate_table
+from lancehouse.lake.manifests import Manifest, ManifestStore
+from lancehouse.lake.removal import is_table_file
+from lancehouse.lake.versions import list_manifests
 
 BYTES_A_TASK = 256 * 2**20
 FILES_A_TASK = 1000
@@ -41,14 +41,14 @@ PHASES = (_DATA, _VERSION, _REFS, _HINT)
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class CopyPlan:
     """What has to be copied of a table, in phases of tasks for `execute`."""
 
     version: int
     files: int
     bytes: int
     phases: Sequence[Sequence[str]] = field(repr=False)
-    there: int = 0
+    existing: int = 0
     """Files that are there already."""
     branches: Sequence[str] = ()
     """Those that stay behind."""
@@ -56,7 +56,7 @@ class Copying:
     """Those of branches, which stay behind too."""
 
 
-def plan(source: TableRef, target: Place | None) -> Copying:
+def plan(source: TableRef, target: TableLocation | None) -> CopyPlan:
     """See what of a table, as it is now, its copy lacks.
 
     Args:
@@ -67,67 +67,71 @@ def plan(source: TableRef, target: Place | None) -> Copying:
         TableNotFoundError: there is no such table, or it is only declared.
         InvalidTableStateError: files of the table lie in another place than its own.
     """
-    at = place(source)
-    with source.opened() as dataset:
+    at = locate_table(source)
+    with source.dataset() as dataset:
         version, branches = dataset.version, sorted(dataset.branches.list())
         branch_of = {name: tag["branch"] for name, tag in dataset.tags.list().items()}
         tags = {name for name, branch in branch_of.items() if not branch}
-        versions = {number: file for number, file in _versions(at).items() if number <= version}
+        versions = {number: file for number, file in _manifest_files(at).items() if number <= version}
         _require_own_files(source, at, versions)
         listed = [(row["path"], row["size_bytes"]) for batch in dataset.all_files() for row in batch.to_pylist()]
-    known = set(versions.values())
-    wanted = {
-        file: size for file, size in listed if is_copied(file, tags) and (file in known or not _VERSION.fullmatch(file))
+    manifest_files = set(versions.values())
+    sizes = {
+        file: size
+        for file, size in listed
+        if is_copied_file(file, tags) and (file in manifest_files or not _VERSION.fullmatch(file))
     }
-    there = {file for file in (present(target, wanted) if target else ()) if not _may_change(file)}
-    missing = [(file, size) for file, size in wanted.items() if file not in there]
-    new = [size for file, size in missing if not _may_change(file)]
-    phases = [_tasks([each for each in missing if phase.fullmatch(each[0])]) for phase in PHASES]
-    return Copying(version, len(new), sum(new), phases, len(there), branches, sorted(branch_of.keys() - tags))
+    existing = {file for file in (list_existing_files(target, sizes) if target else ()) if not _is_mutable(file)}
+    missing = [(file, size) for file, size in sizes.items() if file not in existing]
+    new = [size for file, size in missing if not _is_mutable(file)]
+    phases = [_split_into_tasks([each for each in missing if phase.fullmatch(each[0])]) for phase in PHASES]
+    return CopyPlan(version, len(new), sum(new), phases, len(existing), branches, sorted(branch_of.keys() - tags))
 
 
-def is_copied(file: str, tags: Iterable[str]) -> bool:
+def is_copied_file(file: str, tags: Iterable[str]) -> bool:
     """Whether a file below a table's location goes with it; of tags, only those of the main branch do."""
     if _REFS.fullmatch(file):
         return file.removeprefix("_refs/tags/").removesuffix(".json") in tags
-    return is_ours(file) and any(phase.fullmatch(file) for phase in PHASES)
+    return is_table_file(file) and any(phase.fullmatch(file) for phase in PHASES)
 
 
-def execute(source: Place, target: Place, task: str) -> str:
+def execute(source: TableLocation, target: TableLocation, task: str) -> str:
     """Copy the files of a task; how many bytes they have."""
     files: list[tuple[str, int]] = json.loads(task)
-    with translated(target.location, {**source.storage_options, **target.storage_options}):
+    with translate_errors(target.location, {**source.storage_options, **target.storage_options}):
         for file, _ in files:
-            _copy(source, target, file)
+            _copy_file(source, target, file)
     return str(sum(size for _, size in files))
 
 
-def is_part(source: TableRef, target: Place) -> bool | None:
+def is_copy(source: TableRef, target: TableLocation) -> bool | None:
     """Whether what is at a place is a copy of a table, at the same version or an older one; None if nothing is."""
-    ours = _versions(target)
-    if not ours:
+    target_versions = _manifest_files(target)
+    if not target_versions:
         return None
-    at, newest = place(source), ours[max(ours)]
-    there = Manifests(target.location, target.storage_options).find(newest)
-    return there is not None and Manifests(at.location, at.storage_options).find(newest) == there
+    at, newest = locate_table(source), target_versions[max(target_versions)]
+    target_manifest = ManifestStore(target.location, target.storage_options).find(newest)
+    return (
+        target_manifest is not None and ManifestStore(at.location, at.storage_options).find(newest) == target_manifest
+    )
 
 
-def present(target: Place, wanted: Mapping[str, int]) -> set[str]:
+def list_existing_files(target: TableLocation, sizes: Mapping[str, int]) -> set[str]:
     """Files that are there as a whole. In an object store nothing else is; on a disk the length tells."""
     if folder := local_folder(target.location):
-        found = ((file, folder / file) for file in wanted)
-        return {file for file, path in found if path.is_file() and path.stat().st_size == wanted[file]}
-    with translated(target.location, target.storage_options):
-        return wanted.keys() & set(map(str, _session(target).list()))
+        paths = ((file, folder / file) for file in sizes)
+        return {file for file, path in paths if path.is_file() and path.stat().st_size == sizes[file]}
+    with translate_errors(target.location, target.storage_options):
+        return sizes.keys() & set(map(str, _open_session(target).list()))
 
 
-def _versions(at: Place) -> dict[int, str]:
-    return manifests(TableRef(at.location, at.storage_options))
+def _manifest_files(at: TableLocation) -> dict[int, str]:
+    return list_manifests(TableRef(at.location, at.storage_options))
 
 
-def _require_own_files(source: TableRef, at: Place, versions: Mapping[int, str]) -> None:
+def _require_own_files(source: TableRef, at: TableLocation, versions: Mapping[int, str]) -> None:
     """A clone has bases from its first version on; a table that was given one has it in its latest."""
-    stored = Manifests(at.location, at.storage_options)
+    stored = ManifestStore(at.location, at.storage_options)
     for version in {min(versions), max(versions)} if versions else set():
         if Manifest.parse(stored.read(versions[version])).has_bases:
             raise InvalidTableStateError(
@@ -136,11 +140,11 @@ def _require_own_files(source: TableRef, at: Place, versions: Mapping[int, str])
             )
 
 
-def _may_change(file: str) -> bool:
+def _is_mutable(file: str) -> bool:
     return bool(_REFS.fullmatch(file) or _HINT.fullmatch(file))
 
 
-def _tasks(files: Sequence[tuple[str, int]]) -> list[str]:
+def _split_into_tasks(files: Sequence[tuple[str, int]]) -> list[str]:
     """Files in tasks of a size that is worth a task."""
     tasks: list[list[tuple[str, int]]] = []
     room = 0
@@ -153,17 +157,17 @@ def _tasks(files: Sequence[tuple[str, int]]) -> list[str]:
     return [json.dumps(task) for task in tasks]
 
 
-def _copy(source: Place, target: Place, file: str) -> None:
+def _copy_file(source: TableLocation, target: TableLocation, file: str) -> None:
     """Copy one file: nobody sees half of it."""
     here, there = local_folder(source.location), local_folder(target.location)
     with tempfile.TemporaryDirectory() as scratch:
         if here is None:
             copy = Path(scratch) / "file"
-            _session(source).download_file(file, copy)
+            _open_session(source).download_file(file, copy)
         else:
             copy = here / file
         if there is None:
-            _session(target).upload_file(copy, file)
+            _open_session(target).upload_file(copy, file)
             return
         (there / file).parent.mkdir(parents=True, exist_ok=True)
         part = (there / file).parent / f".{uuid4().hex}.part"
@@ -174,5 +178,5 @@ def _copy(source: Place, target: Place, file: str) -> None:
             part.unlink(missing_ok=True)
 
 
-def _session(place: Place) -> LanceFileSession:
+def _open_session(place: TableLocation) -> LanceFileSession:
     return LanceFileSession(place.location, storage_options=dict(place.storage_options) or None)

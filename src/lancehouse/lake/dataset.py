@@ -18,7 +18,7 @@ from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicSt
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.confinement import Confinement, require_inside, require_no_links
-from lancehouse.lake.errors import translated
+from lancehouse.lake.errors import translate_errors
 from lancehouse.locations import local_folder as local_folder
 from lancehouse.schema.jsonarrow import to_jsonarrow
 
@@ -55,10 +55,10 @@ class TableRef:
         if self.tag is not None and (self.version is not None or self.branch is not None):
             raise InvalidInputError("a tag names a version of a branch: it goes with neither version nor branch")
         if self.branch:
-            require_branch(self.branch)
+            require_branch_name(self.branch)
 
     @classmethod
-    def of(
+    def in_namespace(
         cls,
         namespace: LanceNamespace,
         id: Sequence[str] | None,
@@ -92,13 +92,13 @@ class TableRef:
         )
         if self.confinement is not None and self.location is not None:
             require_no_links(self.location, reads_rows=self.confinement.reads_rows)
-        with translated(self, self.storage_options):
+        with translate_errors(self, self.storage_options):
             if self.branch in (None, MAIN):
                 version = self.version if self.tag is None else self.tag
-                dataset = lance.dataset(**address, version=version, storage_options=self._options())
+                dataset = lance.dataset(**address, version=version, storage_options=self._lance_options())
                 location = dataset.uri
             else:
-                main = lance.dataset(**address, storage_options=self._options())
+                main = lance.dataset(**address, storage_options=self._lance_options())
                 location, dataset = main.uri, main.checkout_version((self.branch, None))
                 if self.version is not None:
                     dataset = dataset.checkout_version((self.branch, self.version))
@@ -115,13 +115,13 @@ class TableRef:
         return True
 
     @contextmanager
-    def opened(self) -> Iterator[lance.LanceDataset]:
+    def dataset(self) -> Iterator[lance.LanceDataset]:
         """The table, for calls of pylance whose failures become Lance errors."""
         dataset = self.open()
-        with committing(self.namespace, self.id), translated(self, self.storage_options):
+        with translate_refusals(self.namespace, self.id), translate_errors(self, self.storage_options):
             yield dataset
 
-    def _options(self) -> dict[str, str] | None:
+    def _lance_options(self) -> dict[str, str] | None:
         return dict(self.storage_options) or None
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class TableRef:
 
 
 @runtime_checkable
-class Refusing(Protocol):
+class RefusalReporter(Protocol):
     """A namespace that knows why it refused a commit."""
 
     def commit_mark(self) -> int:
@@ -142,17 +142,17 @@ class Refusing(Protocol):
 
 
 @contextmanager
-def committing(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[None]:
+def translate_refusals(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[None]:
     """Turn a commit of which pylance only knows that it failed into the reason why the namespace refused it.
 
     pylance says of every refusal, be it a missing permission, that the result is unknown.
     """
-    since = namespace.commit_mark() if isinstance(namespace, Refusing) else 0
+    since = namespace.commit_mark() if isinstance(namespace, RefusalReporter) else 0
     try:
         yield
     except CommitStateUnknownError as error:
         version = _UNKNOWN.search(str(error))
-        if version is None or not isinstance(namespace, Refusing):
+        if version is None or not isinstance(namespace, RefusalReporter):
             raise
         refused = namespace.commit_refusal(id, int(version[1]), since)
         if refused is None:
@@ -161,7 +161,7 @@ def committing(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
+class TableDetails:
     """What describing a table in detail adds to its catalog entry."""
 
     version: int
@@ -170,20 +170,20 @@ class Details:
     metadata: dict[str, str]
 
 
-def details(table: TableRef) -> Details:
+def read_details(table: TableRef) -> TableDetails:
     """Open a table and describe it. `metadata` is the summary of its manifest: rows, files and bytes.
 
     Raises:
         TableNotFoundError: there is no such table, or it is only declared.
         TableSchemaValidationError: a type that the interface has no word for.
     """
-    with table.opened() as dataset:
-        schema, now, stats = dataset.schema, dataset.get_version(), dataset.stats.dataset_stats()
-    return Details(
-        version=now["version"],
+    with table.dataset() as dataset:
+        schema, latest, stats = dataset.schema, dataset.get_version(), dataset.stats.dataset_stats()
+    return TableDetails(
+        version=latest["version"],
         schema=to_jsonarrow(schema),
         stats=TableBasicStats(num_deleted_rows=stats["num_deleted_rows"], num_fragments=stats["num_fragments"]),
-        metadata=now["metadata"],
+        metadata=latest["metadata"],
     )
 
 
@@ -196,7 +196,7 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     return TableRef(location, storage_options or {}).exists()
 
 
-def require_branch(name: str) -> None:
+def require_branch_name(name: str) -> None:
     """Refuse what no branch is called: a branch is a folder, and such a name might lead out of its table.
 
     Raises:

@@ -16,12 +16,12 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
 from lancehouse.lake import windows
 from lancehouse.lake.commits import Properties, commit
-from lancehouse.lake.dataset import TableRef, committing
-from lancehouse.lake.errors import translated
-from lancehouse.lake.fingerprints import Fingerprint, digest_of, environment, fingerprint
-from lancehouse.lake.fragments import Piece, Place
+from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fingerprints import Fingerprint, fingerprint_functions, json_digest, package_versions
+from lancehouse.lake.fragments import Piece, TableLocation
 from lancehouse.lake.windows import has_blobs
-from lancehouse.schema.walk import relaxed, require_types
+from lancehouse.schema.walk import check_types, relax_nullability
 
 Function = Callable[[pa.RecordBatch], Any]
 """Takes a batch, gives an Arrow array of as many values."""
@@ -34,18 +34,18 @@ ROW_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Derivation:
+class ComputedColumns:
     """What the new columns are."""
 
     expressions: Mapping[str, str]
     functions: Mapping[str, Function]
-    reads: tuple[str, ...]
+    inputs: tuple[str, ...]
     """Columns that the functions get."""
     schema: pa.Schema
     """Of the new columns."""
 
     @classmethod
-    def of(
+    def for_table(
         cls,
         table: TableRef,
         dataset: lance.LanceDataset,
@@ -58,37 +58,37 @@ class Derivation:
             InvalidInputError: no column, one that is there already, SQL beside functions, or a function that fails.
             TableColumnNotFoundError: a column is read that is not there.
         """
-        known = dataset.schema.names
-        if taken := [name for name in columns if name in known]:
+        existing = dataset.schema.names
+        if taken := [name for name in columns if name in existing]:
             raise InvalidInputError(f"{table} has a column {', '.join(taken)} already")
-        if missing := [name for name in reads or () if name not in known]:
-            raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(known)}")
+        if missing := [name for name in reads or () if name not in existing]:
+            raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(existing)}")
         expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
         functions = {name: value for name, value in columns.items() if callable(value)}
         if not columns or len(columns) not in (len(expressions), len(functions)):
             raise InvalidInputError("add_columns takes columns that are all SQL, or all functions of Arrow batches")
-        chosen = tuple(known if reads is None else reads)
-        return cls(expressions, functions, chosen, _schema(table, dataset, expressions, functions, chosen))
+        inputs = tuple(existing if reads is None else reads)
+        return cls(expressions, functions, inputs, _output_schema(table, dataset, expressions, functions, inputs))
 
     @property
     def key(self) -> str:
         """The same for columns of the same names, whatever they are computed by."""
-        return digest_of(sorted(self.schema.names))
+        return json_digest(sorted(self.schema.names))
 
     def fingerprint(self) -> Fingerprint:
         """What the values of the new columns depend on, besides the rows of the table."""
-        code = fingerprint(self.functions) if self.functions else Fingerprint(environment())
+        code = fingerprint_functions(self.functions) if self.functions else Fingerprint(package_versions())
         sql = {f"SQL of {name}": text for name, text in self.expressions.items()}
         types = {f"type of {field.name}": str(field.type) for field in self.schema}
-        return Fingerprint({**code.parts, **sql, **types, "columns read": ", ".join(self.reads)}, code.doubts)
+        return Fingerprint({**code.parts, **sql, **types, "columns read": ", ".join(self.inputs)}, code.doubts)
 
-    def values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def compute(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the functions give for a batch."""
-        return _called(self.functions, batch, self.schema)
+        return _call_functions(self.functions, batch, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class ComputedFragment:
     """The new columns of one fragment, written but not committed; it goes through JSON."""
 
     fragment: int
@@ -108,35 +108,41 @@ class Added:
         return cls(*json.loads(text))
 
 
-def execute(table: TableRef, dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> Added:
+def compute_fragment(
+    table: TableRef, dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
+) -> ComputedFragment:
     """Compute and write the new columns of a fragment."""
-    found = dataset.get_fragment(fragment)
-    with translated(table, table.storage_options):
+    lance_fragment = dataset.get_fragment(fragment)
+    with translate_errors(table, table.storage_options):
         if derivation.expressions:
-            metadata, schema = found.merge_columns(_values_of_sql(dataset, fragment, derivation))
-        elif any(has_blobs(dataset.schema.field(name)) for name in derivation.reads):
-            metadata, schema = found.merge_columns(_values_of_blobs(dataset, fragment, derivation))
+            metadata, schema = lance_fragment.merge_columns(_compute_sql(dataset, fragment, derivation))
+        elif any(has_blobs(dataset.schema.field(name)) for name in derivation.inputs):
+            metadata, schema = lance_fragment.merge_columns(_compute_with_blobs(dataset, fragment, derivation))
         else:
-            values = lance.udf.BatchUDF(derivation.values, output_schema=derivation.schema)
-            metadata, schema = found.merge_columns(values, columns=list(derivation.reads))
+            values = lance.udf.BatchUDF(derivation.compute, output_schema=derivation.schema)
+            metadata, schema = lance_fragment.merge_columns(values, columns=list(derivation.inputs))
     pickled = base64.b64encode(pickle.dumps(schema)).decode()
-    return Added(fragment, _state(dataset, found.metadata), json.dumps(metadata.to_json()), pickled)
+    return ComputedFragment(
+        fragment, _fragment_digest(dataset, lance_fragment.metadata), json.dumps(metadata.to_json()), pickled
+    )
 
 
-def _values_of_blobs(dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> pa.RecordBatchReader:
+def _compute_with_blobs(
+    dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
+) -> pa.RecordBatchReader:
     """What functions give that need blobs, of which pylance by itself hands them the places only."""
-    found = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
-    columns = [dataset.schema.field(name) for name in derivation.reads]
-    batches = windows.read(found, columns, range(found.count_rows()), ROW_BYTES)
-    return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.values, batches))
+    lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    columns = [dataset.schema.field(name) for name in derivation.inputs]
+    batches = windows.read_fragment(lance_fragment, columns, range(lance_fragment.count_rows()), ROW_BYTES)
+    return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.compute, batches))
 
 
-def _values_of_sql(dataset: lance.LanceDataset, fragment: int, derivation: Derivation) -> Any:
+def _compute_sql(dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns) -> Any:
     """The SQL, or what it gives where Lance would make columns of it that may not be null."""
     expressions, schema = dict(derivation.expressions), derivation.schema
-    found = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
-    scanner = _scanner(dataset, expressions, [found])
-    if _without_id(scanner.projected_schema).equals(schema):
+    lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    scanner = _scanner(dataset, expressions, [lance_fragment])
+    if _drop_row_id(scanner.projected_schema).equals(schema):
         return expressions
     batches = (batch.select(schema.names).cast(schema) for batch in scanner.to_batches())
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -149,28 +155,30 @@ def _scanner(
     return dataset.scanner(columns=dict(expressions), with_row_id=True, fragments=fragments, scan_in_order=True)
 
 
-def _without_id(schema: pa.Schema) -> pa.Schema:
+def _drop_row_id(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != "_rowid"])
 
 
-def missing(dataset: lance.LanceDataset, done: Iterable[Added]) -> list[int]:
+def missing_fragments(dataset: lance.LanceDataset, done: Iterable[ComputedFragment]) -> list[int]:
     """The fragments of a version for which there is nothing yet, or nothing that still holds.
 
     One is always done anew by whoever goes on with the work of another: it tells the schema.
     """
-    known = {(each.fragment, each.digest): each for each in done}
-    states = {fragment.fragment_id: _state(dataset, fragment.metadata) for fragment in dataset.get_fragments()}
-    found = [fragment for fragment, state in states.items() if (fragment, state) not in known]
-    is_told = found or any(known[each].schema for each in states.items())
-    return found if is_told else list(states)[:1]
+    done_by_state = {(each.fragment, each.digest): each for each in done}
+    states = {
+        fragment.fragment_id: _fragment_digest(dataset, fragment.metadata) for fragment in dataset.get_fragments()
+    }
+    undone = [fragment for fragment, state in states.items() if (fragment, state) not in done_by_state]
+    has_schema = undone or any(done_by_state[each].schema for each in states.items())
+    return undone if has_schema else list(states)[:1]
 
 
-def finish(
+def commit_columns(
     table: TableRef,
-    at: Place,
+    at: TableLocation,
     dataset: lance.LanceDataset,
-    derivation: Derivation,
-    done: Iterable[Added],
+    derivation: ComputedColumns,
+    done: Iterable[ComputedFragment],
     properties: Properties = None,
 ) -> int:
     """Make the version with the new columns; the version.
@@ -178,59 +186,59 @@ def finish(
     Raises:
         ConcurrentModificationError: the table has changed; what is done holds, for the fragments that have not.
     """
-    known = {(each.fragment, each.digest): each for each in done}
+    done_by_state = {(each.fragment, each.digest): each for each in done}
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if not fragments:
-        with committing(table.namespace, table.id), translated(table, at.storage_options):
+        with translate_refusals(table.namespace, table.id), translate_errors(table, at.storage_options):
             dataset.add_columns(derivation.schema)
         return int(dataset.version)
-    added = [known[each.id, _state(dataset, each)] for each in fragments]
-    merged = [_merged(*each) for each in zip(fragments, added, strict=True)]
-    told = next(each.schema for each in added if each.schema)
-    schema = pickle.loads(base64.b64decode(told))  # noqa: S301 - it came from a task of this job, not from storage
+    added = [done_by_state[each.id, _fragment_digest(dataset, each)] for each in fragments]
+    merged = [_merge_fragment(*each) for each in zip(fragments, added, strict=True)]
+    pickled_schema = next(each.schema for each in added if each.schema)
+    schema = pickle.loads(base64.b64decode(pickled_schema))  # noqa: S301 - it came from a task of this job, not from storage
     return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, properties, retries=0)
 
 
-def _merged(now: FragmentMetadata, added: Added) -> FragmentMetadata:
+def _merge_fragment(current: FragmentMetadata, added: ComputedFragment) -> FragmentMetadata:
     """A fragment as it is now, with the new columns: rows may have been deleted since these were computed."""
-    known = {file.path for file in now.files}
-    new = [file for file in FragmentMetadata.from_json(added.piece).files if file.path not in known]
-    return replace(now, files=[*now.files, *new])
+    known_files = {file.path for file in current.files}
+    new = [file for file in FragmentMetadata.from_json(added.piece).files if file.path not in known_files]
+    return replace(current, files=[*current.files, *new])
 
 
-def _schema(
+def _output_schema(
     table: TableRef,
     dataset: lance.LanceDataset,
     expressions: Mapping[str, str],
     functions: Mapping[str, Function],
     reads: Sequence[str],
 ) -> pa.Schema:
-    with translated(table, table.storage_options):
+    with translate_errors(table, table.storage_options):
         if expressions:
-            return _checked(_without_id(_scanner(dataset, expressions).projected_schema))
+            return _check_output_schema(_drop_row_id(_scanner(dataset, expressions).projected_schema))
         sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
     [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], sample.schema)]
-    return _checked(_called(functions, batch).schema)
+    return _check_output_schema(_call_functions(functions, batch).schema)
 
 
-def _checked(schema: pa.Schema) -> pa.Schema:
+def _check_output_schema(schema: pa.Schema) -> pa.Schema:
     """New columns, which have a type and may be null, as those of a DataFrame."""
-    require_types(schema)
-    return relaxed(schema)
+    check_types(schema)
+    return relax_nullability(schema)
 
 
-def _called(
+def _call_functions(
     functions: Mapping[str, Function], batch: pa.RecordBatch, schema: pa.Schema | None = None
 ) -> pa.RecordBatch:
-    made: dict[str, Any] = {}
-    for name, array in _arrays(functions, batch):
+    arrays: dict[str, Any] = {}
+    for name, array in _call_each(functions, batch):
         if len(array) != batch.num_rows:
             raise InvalidInputError(f"column {name}: of {batch.num_rows} rows its function made {len(array)} values")
-        made[name] = array if schema is None else _as_before(name, array, schema.field(name).type)
-    return pa.record_batch(made)
+        arrays[name] = array if schema is None else _cast_to_sampled_type(name, array, schema.field(name).type)
+    return pa.record_batch(arrays)
 
 
-def _as_before(name: str, array: Any, dtype: pa.DataType) -> Any:
+def _cast_to_sampled_type(name: str, array: Any, dtype: pa.DataType) -> Any:
     try:
         return array.cast(dtype)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -240,7 +248,7 @@ def _as_before(name: str, array: Any, dtype: pa.DataType) -> Any:
         ) from error
 
 
-def _arrays(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
+def _call_each(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
     for name, function in functions.items():
         array = function(batch)
         if not isinstance(array, pa.Array | pa.ChunkedArray):
@@ -248,5 +256,5 @@ def _arrays(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterato
         yield name, array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def _state(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
-    return digest_of([str(dataset.lance_schema), [file.path for file in fragment.files]])
+def _fragment_digest(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
+    return json_digest([str(dataset.lance_schema), [file.path for file in fragment.files]])

@@ -179,7 +179,7 @@ patterns that search a long text hold up every thread of the process."""
 
 
 @contextmanager
-def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator[None]:
+def translate_errors(about: object, hide: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn what pylance raises inside into a Lance error that names the table.
 
     Programming errors pass through as they are, and so do Lance errors.
@@ -194,30 +194,30 @@ def translated(about: object, hide: Mapping[str, str] | None = None) -> Iterator
         raise InvalidInputError(f"{about}: a number is out of range: {error}") from error
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        said = redacted(text, hide or {})
-        kind = kind_of(text)
+        message = redact(text, hide or {})
+        kind = find_error_class(text)
         if kind is None and isinstance(error, (KeyError, TypeError)):
             raise
-        translation = (kind or InternalError)(f"{about}: {readable(said)}")
+        translation = (kind or InternalError)(f"{about}: {clean_message(message)}")
         # A cause is printed with its own text: it may only be shown where there is nothing to hide.
-        raise translation from (error if said == text else None)
+        raise translation from (error if message == text else None)
     except BaseException as error:
         if not is_panic(error):
             raise
-        said = redacted(str(error), hide or {})
-        kind = kind_of(said) or InternalError
-        raise kind(f"{about}: Lance met a case that it does not know: {readable(said)}") from None
+        message = redact(str(error), hide or {})
+        kind = find_error_class(message) or InternalError
+        raise kind(f"{about}: Lance met a case that it does not know: {clean_message(message)}") from None
 
 
-def kind_of(text: str) -> Kind | None:
+def find_error_class(text: str) -> Kind | None:
     """The Lance error for a text of pylance, or None where it is not known."""
-    text = _shortened(text)
+    text = _shorten(text)
     if wrapped := FROM_NAMESPACE.match(text):
         return BY_NAMESPACE[wrapped[1]]
     return next((kind for pattern, kind in BY_TEXT if pattern.search(text)), None)
 
 
-def redacted(text: str, hide: Mapping[str, str]) -> str:
+def redact(text: str, hide: Mapping[str, str]) -> str:
     """The text without secrets."""
     for key, value in hide.items():
         if value and SECRET_KEYS.search(key):
@@ -225,13 +225,13 @@ def redacted(text: str, hide: Mapping[str, str]) -> str:
     return SECRETS.sub("", text)
 
 
-def readable(text: str) -> str:
+def clean_message(text: str) -> str:
     """The text without what only pylance's authors can read, and with what to write instead where that is known."""
-    known = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shortened(text))
-    known = REGION.sub(REGION_HINT, known)
-    known = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", known)
-    return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", known))).strip()
+    message = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shorten(text))
+    message = REGION.sub(REGION_HINT, message)
+    message = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", message)
+    return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", message))).strip()
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"

@@ -65,7 +65,7 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """Equal for equal fingerprints, in other processes too; one with doubts is equal to no other."""
-        return digest_of([sorted(self.parts.items()), uuid4().hex if self.doubts else ""])
+        return json_digest([sorted(self.parts.items()), uuid4().hex if self.doubts else ""])
 
     @property
     def record(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Fingerprint:
         return f"changed since: {', '.join(sorted(changed or variables)) or 'its code'}"
 
 
-def fingerprint(functions: Mapping[str, Callable[..., Any]]) -> Fingerprint:
+def fingerprint_functions(functions: Mapping[str, Callable[..., Any]]) -> Fingerprint:
     """What functions do, with everything of the user's own that they reach: objects, modules, files, environment.
 
     Modules are followed through imports, also those inside of functions. Of installed packages the versions count, all
@@ -95,13 +95,15 @@ def fingerprint(functions: Mapping[str, Callable[..., Any]]) -> Fingerprint:
     Args:
         functions: by the names of what they make.
     """
-    walk = _Walk()
+    walk = _CodeWalker()
     for name, function in functions.items():
-        walk.parts[f"function of {name}"] = walk.pickled(function)
-    return Fingerprint({**walk.parts, **walk.outside(), **environment()}, tuple(dict.fromkeys(walk.doubts)))
+        walk.parts[f"function of {name}"] = walk.digest_object(function)
+    return Fingerprint(
+        {**walk.parts, **walk.external_inputs(), **package_versions()}, tuple(dict.fromkeys(walk.doubts))
+    )
 
 
-def environment() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """The versions of Python and of all installed packages."""
     found = (package.metadata for package in distributions())
     packages = {f"package {each['Name']}": each["Version"] for each in found if each is not None}
@@ -125,18 +127,18 @@ def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
 
 
-def levels_of(name: str) -> Iterator[str]:
+def package_levels(name: str) -> Iterator[str]:
     """The packages that a module is in, and itself."""
     steps = name.split(".")
     yield from (".".join(steps[: place + 1]) for place in range(len(steps)))
 
 
-def digest_of(value: Any) -> str:
+def json_digest(value: Any) -> str:
     """A short digest of what JSON can hold."""
     return sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-class _Walk:
+class _CodeWalker:
     """Follows what functions refer to."""
 
     def __init__(self) -> None:
@@ -146,19 +148,19 @@ class _Walk:
         """Strings in the code, each with the folder that it is written in."""
         self._reads_environment = False
         self._modules: set[str] = set()
-        self._known: dict[int, tuple[Any, bytes]] = {}
+        self._digests: dict[int, tuple[Any, bytes]] = {}
         """Digests of functions and classes by their id; the object is kept so that the id stays its own."""
 
-    def pickled(self, value: Any) -> str:
+    def digest_object(self, value: Any) -> str:
         """A digest of an object: of its state, and of the code of all functions and classes in it."""
-        hashed = _Hashed()
+        hashed = _HashSink()
         try:
-            _Pickler(hashed, self.persistent).dump(value)
+            _Pickler(hashed, self.stand_in).dump(value)
         except _NOT_PICKLED as error:
             self.doubts.append(f"it holds an object whose state cannot be read ({error})")
         return hashed.digest.hexdigest()[:32]
 
-    def persistent(self, value: Any) -> bytes | None:
+    def stand_in(self, value: Any) -> bytes | None:
         """What stands for an object in a pickle; None if pickle itself knows best.
 
         Each answer is a new object: pickle writes one that it has seen before as a reference, so that equal texts would
@@ -174,101 +176,104 @@ class _Walk:
                 self._texts.add((str(value), ""))
                 return b"path " + str(value).encode(errors="surrogatepass")
             case MappingProxyType():
-                return b"mapping " + self.pickled(dict(value)).encode()
+                return b"mapping " + self.digest_object(dict(value)).encode()
             case set() | frozenset():
-                return b"set " + b" ".join(sorted(self.pickled(each).encode() for each in value))
+                return b"set " + b" ".join(sorted(self.digest_object(each).encode() for each in value))
             case ModuleType():
-                self.module(value.__name__)
+                self.add_module(value.__name__)
                 return b"module " + value.__name__.encode()
             case FunctionType() | type():
-                return self._code_of(value)
+                return self._code_digest(value)
             case _lru_cache_wrapper():
-                return b"cached " + self.pickled(value.__wrapped__).encode()
+                return b"cached " + self.digest_object(value.__wrapped__).encode()
         return None
 
-    def _code_of(self, value: Any) -> bytes:
-        if id(value) not in self._known:
+    def _code_digest(self, value: Any) -> bytes:
+        if id(value) not in self._digests:
             name = f"{value.__module__}.{value.__qualname__}".encode()
-            self._known[id(value)] = (value, name)  # what refers to itself is told by its name
-            if _is_own(value.__module__):
-                told = self._function(value) if isinstance(value, FunctionType) else self._class(value)
-                self._known[id(value)] = (value, name + b" " + digest_of(told).encode())
-        return bytes(bytearray(self._known[id(value)][1]))
+            self._digests[id(value)] = (value, name)  # what refers to itself is told by its name
+            if _is_user_module(value.__module__):
+                parts = self._function_parts(value) if isinstance(value, FunctionType) else self._class_parts(value)
+                self._digests[id(value)] = (value, name + b" " + json_digest(parts).encode())
+        return bytes(bytearray(self._digests[id(value)][1]))
 
-    def _function(self, function: FunctionType) -> list[Any]:
+    def _function_parts(self, function: FunctionType) -> list[Any]:
         # Spark sends functions of modules by their names, so that there the source says what they do. It sends what is
         # defined in a notebook, a script or another function as it is, with the globals that it uses.
-        is_sent = not self.module(function.__module__) or "<" in function.__qualname__
-        names = _names(function.__code__)
+        is_sent = not self.add_module(function.__module__) or "<" in function.__qualname__
+        names = _code_names(function.__code__)
         used = {name: function.__globals__[name] for name in sorted(names) if name in function.__globals__}
         for value in used.values():
             if isinstance(value, ModuleType):
-                self._submodules(value.__name__, names)
+                self._follow_submodules(value.__name__, names)
         sent = {name: value for name, value in used.items() if is_sent or isinstance(value, _PLAIN)}
-        cells = [_content(cell) for cell in function.__closure__ or ()]
+        cells = [_cell_value(cell) for cell in function.__closure__ or ()]
         if is_sent:
-            self._imports(function.__code__)
+            self._follow_imports(function.__code__)
             if any(value is import_module or value is __import__ for value in used.values()):
                 self.doubts.append(f"{function.__qualname__} imports modules whose names it computes")
-        given = (function.__defaults__, function.__kwdefaults__, cells, sent)
-        return [self._bytes(function.__code__), *map(self.pickled, given)]
+        references = (function.__defaults__, function.__kwdefaults__, cells, sent)
+        return [self._bytecode_parts(function.__code__), *map(self.digest_object, references)]
 
-    def _class(self, kind: type) -> list[Any]:
-        bases = [self._code_of(base).decode(errors="replace") for base in kind.__mro__[1:]]
-        if self.module(kind.__module__) and "<" not in kind.__qualname__:
+    def _class_parts(self, kind: type) -> list[Any]:
+        bases = [self._code_digest(base).decode(errors="replace") for base in kind.__mro__[1:]]
+        if self.add_module(kind.__module__) and "<" not in kind.__qualname__:
             return bases
-        inner = {name: _unwrapped(value) for name, value in sorted(vars(kind).items()) if name not in _OF_CLASSES}
-        return [bases, [[name, self.pickled(value)] for name, value in inner.items()]]
+        inner = {name: _unwrap(value) for name, value in sorted(vars(kind).items()) if name not in _OF_CLASSES}
+        return [bases, [[name, self.digest_object(value)] for name, value in inner.items()]]
 
-    def _bytes(self, code: CodeType) -> list[Any]:
-        constants = [self._bytes(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
-        self._texts.update((each, "") for each in _texts(code.co_consts))
+    def _bytecode_parts(self, code: CodeType) -> list[Any]:
+        constants = [
+            self._bytecode_parts(each) if isinstance(each, CodeType) else _constant_repr(each)
+            for each in code.co_consts
+        ]
+        self._texts.update((each, "") for each in _string_constants(code.co_consts))
         return [code.co_code.hex(), list(code.co_names), constants]
 
-    def _imports(self, code: CodeType) -> None:
+    def _follow_imports(self, code: CodeType) -> None:
         """Follow the imports inside of a function, and what else its names tell."""
-        self._reads_environment |= bool(_READS_ENVIRONMENT & _names(code))
-        if _DYNAMIC & _names(code):
+        self._reads_environment |= bool(_READS_ENVIRONMENT & _code_names(code))
+        if _DYNAMIC & _code_names(code):
             self.doubts.append(f"{code.co_name} imports modules whose names it computes")
         module = ""
         for step in dis.get_instructions(code):
             if step.opname == "IMPORT_NAME":
                 module = str(step.argval)
-                self._imported(module)
+                self._add_imported(module)
             elif step.opname == "IMPORT_FROM":
-                self._imported(f"{module}.{step.argval}")
+                self._add_imported(f"{module}.{step.argval}")
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
-                self._imports(inner)
+                self._follow_imports(inner)
 
-    def _submodules(self, package: str, names: Iterable[str]) -> None:
+    def _follow_submodules(self, package: str, names: Iterable[str]) -> None:
         """Follow `package.module`, where another place has imported the module."""
         for name in names:
             if f"{package}.{name}" in sys.modules:
-                self.module(f"{package}.{name}")
+                self.add_module(f"{package}.{name}")
 
-    def _imported(self, name: str) -> None:
-        for level in levels_of(name):
-            self.module(level)
+    def _add_imported(self, name: str) -> None:
+        for level in package_levels(name):
+            self.add_module(level)
 
-    def module(self, name: str | None) -> bool:
+    def add_module(self, name: str | None) -> bool:
         """Take a module into the fingerprint, with all that it imports; whether it is one that has a source."""
         if not name or name == "__main__":
             return False
-        if not _is_own(name):
+        if not _is_user_module(name):
             return True
         if name in self._modules:
             return f"module {name}" in self.parts
         self._modules.add(name)
-        spec = _spec(name)
+        spec = _find_module_spec(name)
         if spec is None:
             if name.rpartition(".")[0] not in self._modules:  # `from package import name`: most names are no modules
                 self.parts[f"module {name}"] = "missing"
             return False
         if spec.origin is None and spec.submodule_search_locations is not None:
             return False  # a folder without __init__.py
-        text = _source(spec)
-        self.parts[f"module {name}"] = digest = digest_of(text)
+        text = _read_source(spec)
+        self.parts[f"module {name}"] = digest = json_digest(text)
         if _first_digests.setdefault(name, digest) != digest:
             self.doubts.append(
                 f"the module {name} was edited in this session, and workers of Spark keep what they have imported; "
@@ -283,12 +288,12 @@ class _Walk:
         except (SyntaxError, ValueError) as error:
             self.doubts.append(f"the module {name} cannot be parsed ({error})")
             return True
-        self._read(name, package, tree, str(Path(spec.origin or "").parent))
+        self._follow_source(name, package, tree, str(Path(spec.origin or "").parent))
         return True
 
-    def _read(self, name: str, package: str, tree: ast.Module, folder: str) -> None:
+    def _follow_source(self, name: str, package: str, tree: ast.Module, folder: str) -> None:
         for imported in (package, *imported_names(tree, package)):
-            self._imported(imported)
+            self._add_imported(imported)
         for node in ast.walk(tree):
             match node:
                 case ast.Constant(value=str(constant)):
@@ -304,26 +309,26 @@ class _Walk:
         match arguments:
             case [ast.Constant(value=str(imported)), *_]:
                 try:
-                    self._imported(resolve_name(imported, package))
+                    self._add_imported(resolve_name(imported, package))
                     return
                 except ImportError:
                     pass
         self.doubts.append(f"the module {name} imports modules whose names it computes")
 
-    def outside(self) -> dict[str, str]:
+    def external_inputs(self) -> dict[str, str]:
         """The files and environment variables whose names stand in the code."""
-        found: dict[str, str] = {}
+        inputs: dict[str, str] = {}
         for text, folder in sorted(self._texts):
             if self._reads_environment and text in os.environ:
-                found[f"{ENVIRONMENT}{text}"] = digest_of(os.environ[text])
+                inputs[f"{ENVIRONMENT}{text}"] = json_digest(os.environ[text])
             for path in {Path(text), Path(folder, text)} if _is_path(text) else ():
                 if path.is_file():
                     about = path.stat()
-                    found[f"file {path}"] = f"{about.st_size} {about.st_mtime_ns}"
-        return found
+                    inputs[f"file {path}"] = f"{about.st_size} {about.st_mtime_ns}"
+        return inputs
 
 
-class _Hashed(io.RawIOBase):
+class _HashSink(io.RawIOBase):
     """Takes bytes and keeps their digest alone: what functions hold may be large."""
 
     def __init__(self) -> None:
@@ -369,7 +374,7 @@ def _is_path(text: str) -> bool:
     return len(text) <= _LONGEST_PATH and not {"\0", "\n"} & set(text) and ("." in text or "/" in text)
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     match value:
         case staticmethod() | classmethod():
             return value.__func__
@@ -379,31 +384,31 @@ def _unwrapped(value: Any) -> Any:
     return repr(type(value)) if hasattr(value, "__objclass__") else value
 
 
-def _content(cell: Any) -> Any:
+def _cell_value(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # it has no value yet
         return None
 
 
-def _texts(constants: Iterable[Any]) -> Iterator[str]:
+def _string_constants(constants: Iterable[Any]) -> Iterator[str]:
     for each in constants:
         if isinstance(each, str):
             yield each
         elif isinstance(each, tuple | frozenset):
-            yield from _texts(each)
+            yield from _string_constants(each)
 
 
-def _constant(value: Any) -> str:
+def _constant_repr(value: Any) -> str:
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
-def _names(code: CodeType) -> set[str]:
-    inner = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
+def _code_names(code: CodeType) -> set[str]:
+    inner = (_code_names(each) for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*inner)
 
 
-def _spec(name: str) -> ModuleSpec | None:
+def _find_module_spec(name: str) -> ModuleSpec | None:
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__spec__ is not None:
         return loaded.__spec__
@@ -413,7 +418,7 @@ def _spec(name: str) -> ModuleSpec | None:
         return None
 
 
-def _source(spec: ModuleSpec) -> str | None:
+def _read_source(spec: ModuleSpec) -> str | None:
     """The text of a module; None if it has none, such as one in C."""
     if spec.origin is not None and spec.origin.endswith(".py"):
         try:
@@ -427,13 +432,13 @@ def _source(spec: ModuleSpec) -> str | None:
     return text
 
 
-def _is_own(name: str | None) -> bool:
+def _is_user_module(name: str | None) -> bool:
     """Whether a module is the user's own, and not one of Python or of an installed package."""
     top = (name or "__main__").partition(".")[0]
     if top == "__main__":
         return True
     if top in sys.stdlib_module_names or top in _INSTALLED:
         return False
-    spec = _spec(top)
+    spec = _find_module_spec(top)
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
     return not any(place and not _SITES.isdisjoint(Path(place).parts) for place in places)

@@ -17,7 +17,7 @@ from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import InternalError, InvalidInputError
 
 from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file
-from lancehouse.lake.errors import translated
+from lancehouse.lake.errors import translate_errors
 
 Piece = str
 """A fragment that is written but not committed, as JSON."""
@@ -28,7 +28,7 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableLocation:
     """Where the files of a table go."""
 
     location: str
@@ -37,22 +37,22 @@ class Place:
     """Whether the table's namespace manages its versions."""
 
 
-def place(table: TableRef) -> Place:
+def locate_table(table: TableRef) -> TableLocation:
     """Ask the namespace, if there is one.
 
     Raises:
         TableNotFoundError: it has no such table.
     """
     if table.location is not None or table.namespace is None:
-        return Place(table.location or "", table.storage_options)
+        return TableLocation(table.location or "", table.storage_options)
     entry = table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
     if not entry.location:
         raise InternalError(f"{table}: the catalog did not say where the table is")
-    return Place(entry.location, entry.storage_options or {}, entry.managed_versioning is True)
+    return TableLocation(entry.location, entry.storage_options or {}, entry.managed_versioning is True)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """How files are written; None is Lance's own default."""
 
     max_rows_per_file: int | None = None
@@ -67,7 +67,7 @@ class Layout:
         if self.data_storage_version is not None:
             require_storage_version(self.data_storage_version)
 
-    def arguments(self) -> dict[str, Any]:
+    def to_arguments(self) -> dict[str, Any]:
         """As pylance takes them."""
         chosen = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in chosen.items() if value is not None}
@@ -86,8 +86,8 @@ def require_storage_version(version: str) -> None:
         raise InvalidInputError(f"data_storage_version {version!r} is none that Lance can write") from error
 
 
-def write(
-    table: TableRef, at: Place, rows: pa.RecordBatchReader, *, mode: str, layout: Layout | None = None
+def write_pieces(
+    table: TableRef, at: TableLocation, rows: pa.RecordBatchReader, *, mode: str, layout: FileLayout | None = None
 ) -> list[Piece]:
     """Write rows that no version names yet. If that fails, nothing is left of them.
 
@@ -98,64 +98,64 @@ def write(
         mode: `append` if the table has versions and keeps its columns, else `overwrite`.
         layout: how.
     """
-    begun, source = _Begun(), _Source(rows)
+    progress, source = _WriteProgress(), _RowSource(rows)
     try:
-        with translated(table, at.storage_options):
-            written = write_fragments(
-                source.reader(),
+        with translate_errors(table, at.storage_options):
+            fragments = write_fragments(
+                source.to_reader(),
                 at.location,
                 schema=rows.schema,
                 mode=mode,
-                progress=begun,
+                progress=progress,
                 storage_options=dict(at.storage_options) or None,
                 namespace_client=table.namespace,
                 table_id=list(table.id) or None,
-                **(layout or Layout()).arguments(),
+                **(layout or FileLayout()).to_arguments(),
             )
     except BaseException as error:
-        _discard(begun.fragments, at)
+        _delete_files(progress.fragments, at)
         if source.error is not None:
             raise source.error from error
         raise
-    return [json.dumps(fragment.to_json()) for fragment in written]
+    return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 
-class _Source:
+class _RowSource:
     """Rows on their way to Lance, which would make a mere text of what they raise."""
 
     def __init__(self, rows: pa.RecordBatchReader) -> None:
         self._rows = rows
         self.error: BaseException | None = None
 
-    def reader(self) -> pa.RecordBatchReader:
+    def to_reader(self) -> pa.RecordBatchReader:
         """The same rows, with decimals where Rust can take them: those of another process may lie between its marks."""
         return pa.RecordBatchReader.from_batches(self._rows.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        wide = [position for position, field in enumerate(self._rows.schema) if _is_wide(field.type)]
+        wide = [position for position, field in enumerate(self._rows.schema) if _has_decimals(field.type)]
         try:
             for batch in self._rows:
-                columns = [_moved(each) if place in wide else each for place, each in enumerate(batch.columns)]
+                columns = [_align(each) if place in wide else each for place, each in enumerate(batch.columns)]
                 yield pa.RecordBatch.from_arrays(columns, schema=batch.schema) if wide else batch
         except Exception as error:
             self.error = error
             raise
 
 
-def _is_wide(dtype: pa.DataType) -> bool:
+def _has_decimals(dtype: pa.DataType) -> bool:
     if isinstance(dtype, pa.BaseExtensionType):
-        return _is_wide(dtype.storage_type)
+        return _has_decimals(dtype.storage_type)
     children = (dtype.field(position).type for position in range(dtype.num_fields))
-    return pa.types.is_decimal(dtype) or any(map(_is_wide, children))
+    return pa.types.is_decimal(dtype) or any(map(_has_decimals, children))
 
 
-def _moved(array: pa.Array[Any]) -> pa.Array[Any]:
+def _align(array: pa.Array[Any]) -> pa.Array[Any]:
     if all(buffer is None or buffer.address % ALIGNMENT == 0 for buffer in array.buffers()):
         return array
     return pa.concat_arrays([array])
 
 
-class _Begun(FragmentWriteProgress):  # type: ignore[misc]
+class _WriteProgress(FragmentWriteProgress):  # type: ignore[misc]
     """Remembers what was begun, finished or not."""
 
     def __init__(self) -> None:
@@ -168,33 +168,33 @@ class _Begun(FragmentWriteProgress):  # type: ignore[misc]
         self.fragments.append(fragment)
 
 
-def metadata(pieces: Iterable[Piece]) -> list[FragmentMetadata]:
+def parse_pieces(pieces: Iterable[Piece]) -> list[FragmentMetadata]:
     """Pieces as pylance has them."""
     return [FragmentMetadata.from_json(piece) for piece in pieces]
 
 
-def lost(pieces: Collection[Piece], at: Place) -> set[Piece]:
+def find_lost_pieces(pieces: Collection[Piece], at: TableLocation) -> set[Piece]:
     """The pieces of which a file is gone: one that was kept for long may have been cleaned away."""
     if not pieces:
         return set()
-    with translated(at.location, at.storage_options):
+    with translate_errors(at.location, at.storage_options):
         session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
-        there = set(session.list("data"))
+        existing = set(session.list("data"))
 
     def is_whole(piece: Piece) -> bool:
-        return all(f"data/{file.path}" in there for each in metadata([piece]) for file in each.files)
+        return all(f"data/{file.path}" in existing for each in parse_pieces([piece]) for file in each.files)
 
     return {piece for piece in pieces if not is_whole(piece)}
 
 
-def discard(pieces: Iterable[Piece], at: Place) -> None:
+def discard_pieces(pieces: Iterable[Piece], at: TableLocation) -> None:
     """Delete the files of pieces that are not committed."""
-    _discard(metadata(pieces), at)
+    _delete_files(parse_pieces(pieces), at)
 
 
-def _discard(fragments: Sequence[FragmentMetadata], at: Place) -> None:
+def _delete_files(fragments: Sequence[FragmentMetadata], at: TableLocation) -> None:
     options = dict(at.storage_options)
-    with translated(at.location, options):
+    with translate_errors(at.location, options):
         session = LanceFileSession(at.location, storage_options=options or None)
         for file in dict.fromkeys(file.path for fragment in fragments for file in fragment.files):
             blobs = session.list(f"data/{PurePosixPath(file).stem}")

@@ -10,14 +10,14 @@ from lance.fragment import FragmentMetadata
 from lance_namespace.errors import InvalidTableStateError, TableVersionNotFoundError, UnsupportedOperationError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
-from lancehouse.lake.versions import transaction_of
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.versions import find_transaction
 
 _Done = lance.LanceOperation
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
+class AddedFragment:
     """Rows of a version that lie together."""
 
     id: int
@@ -29,31 +29,31 @@ class Increment:
     """What a version added, as it was then: rows that were deleted later are among it."""
 
     version: int
-    fragments: tuple[Fragment, ...] = ()
+    fragments: tuple[AddedFragment, ...] = ()
 
 
-def latest(table: TableRef) -> int:
+def latest_version(table: TableRef) -> int:
     """The version that is the latest now."""
     return int(table.open().version)
 
 
-def oldest(table: TableRef) -> int:
+def oldest_version(table: TableRef) -> int:
     """The oldest version that is there."""
-    with table.opened() as dataset:
+    with table.dataset() as dataset:
         return min(int(each["version"]) for each in dataset.version_refs())
 
 
-def whole(table: TableRef, version: int) -> Increment:
+def whole_version(table: TableRef, version: int) -> Increment:
     """All rows of a version.
 
     Raises:
         TableVersionNotFoundError: it is gone.
     """
-    with table.opened() as dataset:
-        return _increment(_at(table, dataset, version))
+    with table.dataset() as dataset:
+        return _to_increment(_checkout(table, dataset, version))
 
 
-def between(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
+def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
     """What each version added, oldest first; they are looked at as they are asked for.
 
     An append, an insert and an update added the rows that they wrote, an overwrite all of its own. Compaction, indices,
@@ -72,12 +72,12 @@ def between(table: TableRef, after: int, upto: int, *, lossless: bool = True) ->
     """
     if after >= upto:
         return
-    with table.opened() as dataset:
+    with table.dataset() as dataset:
         if dataset.version < upto:
             raise InvalidTableStateError(f"{table} was at version {upto} and is at {dataset.version}: it was made anew")
         for version in range(after + 1, upto + 1):
             try:
-                added = _added(table, _at(table, dataset, version))
+                added = _read_increment(table, _checkout(table, dataset, version))
             except (TableVersionNotFoundError, UnsupportedOperationError):
                 if lossless:
                     raise
@@ -85,20 +85,20 @@ def between(table: TableRef, after: int, upto: int, *, lossless: bool = True) ->
                 yield added
 
 
-def _at(table: TableRef, dataset: lance.LanceDataset, version: int) -> lance.LanceDataset:
+def _checkout(table: TableRef, dataset: lance.LanceDataset, version: int) -> lance.LanceDataset:
     try:
-        with translated(table, table.storage_options):
+        with translate_errors(table, table.storage_options):
             return dataset.checkout_version(version)
     except TableVersionNotFoundError as error:
         raise TableVersionNotFoundError(f"version {version} of {table} was cleaned up") from error
 
 
-def _added(table: TableRef, dataset: lance.LanceDataset) -> Increment:
-    match _operation(dataset):
+def _read_increment(table: TableRef, dataset: lance.LanceDataset) -> Increment:
+    match _find_operation(dataset):
         case _Done.Append(fragments=new) | _Done.Update(new_fragments=new, fields_modified=[]):
-            return _increment(dataset, new)
+            return _to_increment(dataset, new)
         case _Done.Overwrite() | _Done.Clone():
-            return _increment(dataset)
+            return _to_increment(dataset)
         case _Done.Update() | _Done.DataOverlay():
             does = "changed values in place, and does not tell in which rows"
         case _Done.Restore():
@@ -110,24 +110,24 @@ def _added(table: TableRef, dataset: lance.LanceDataset) -> Increment:
     raise UnsupportedOperationError(f"version {dataset.version} of {table} {does}")
 
 
-def _operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
+def _find_operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
     """What made a version; None where that is not known any more."""
     try:
-        made = transaction_of(dataset, dataset.version)
+        transaction = find_transaction(dataset, dataset.version)
     except (OSError, ValueError) as error:
         if "not found" not in str(error).lower():
             raise
         return None
-    return None if made is None else made.operation
+    return None if transaction is None else transaction.operation
 
 
-def _increment(dataset: lance.LanceDataset, new: Iterable[FragmentMetadata] | None = None) -> Increment:
+def _to_increment(dataset: lance.LanceDataset, new: Iterable[FragmentMetadata] | None = None) -> Increment:
     """The fragments of a version, all or those that a transaction wrote: it knows their files, not their ids."""
     files = None if new is None else {file.path for fragment in new for file in fragment.files}
     return Increment(
         dataset.version,
         tuple(
-            Fragment(fragment.fragment_id, fragment.count_rows())
+            AddedFragment(fragment.fragment_id, fragment.count_rows())
             for fragment in dataset.get_fragments()
             if files is None or any(file.path in files for file in fragment.data_files())
         ),

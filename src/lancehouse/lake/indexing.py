@@ -31,11 +31,11 @@ from lance.lance import indices as native
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableIndexNotFoundError
 
 from lancehouse.lake import orphans
-from lancehouse.lake.builds import PQ_BITS, Build, checked, dimension, dtype_of
-from lancehouse.lake.compaction import overtaken
+from lancehouse.lake.builds import PQ_BITS, IndexBuild, column_type, resolve_build, vector_dimension
+from lancehouse.lake.compaction import explain_conflict
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import place
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import locate_table
 from lancehouse.lake.indices import ALIASES
 from lancehouse.lake.manifests import STAGING
 from lancehouse.lake.orphans import require_latest
@@ -48,7 +48,7 @@ _SAMPLE_RATE, _MAX_ITERS = 256, 50
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IndexPlan:
     """What to do to build an index of a version."""
 
     version: int
@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class BuiltIndex:
     """An index that was built."""
 
     version: int
@@ -72,9 +72,9 @@ class Indexed:
 class _Segment:
     """What a task has built."""
 
-    build: Build
+    build: IndexBuild
     index: Index
-    spent: list[str]
+    temporary: list[str]
     """What was needed on the way, and is not when the index is there, as `orphans.owner` calls it."""
 
     @classmethod
@@ -87,18 +87,18 @@ class _Segment:
             "files": None if index["files"] is None else [IndexFile(*file) for file in index["files"]],
             "index_details": (index["index_details"][0], b64decode(index["index_details"][1])),
         }
-        return cls(Build(**known["build"]), Index(**index), known["spent"])
+        return cls(IndexBuild(**known["build"]), Index(**index), known["spent"])
 
     @property
     def text(self) -> str:
-        made = self.index
-        index = {each.name: getattr(made, each.name) for each in dataclasses.fields(Index)} | {
-            "fragment_ids": sorted(made.fragment_ids),
-            "created_at": made.created_at.isoformat() if made.created_at else None,
-            "files": None if made.files is None else [(file.path, file.size_bytes) for file in made.files],
-            "index_details": (made.index_details[0], b64encode(made.index_details[1]).decode()),
+        built = self.index
+        index = {each.name: getattr(built, each.name) for each in dataclasses.fields(Index)} | {
+            "fragment_ids": sorted(built.fragment_ids),
+            "created_at": built.created_at.isoformat() if built.created_at else None,
+            "files": None if built.files is None else [(file.path, file.size_bytes) for file in built.files],
+            "index_details": (built.index_details[0], b64encode(built.index_details[1]).decode()),
         }
-        return json.dumps({"build": asdict(self.build), "index": index, "spent": self.spent})
+        return json.dumps({"build": asdict(self.build), "index": index, "spent": self.temporary})
 
     @property
     def owner(self) -> str:
@@ -115,7 +115,7 @@ def plan(
     tasks: int = TASKS,
     rows_per_task: int = ROWS_PER_TASK,
     **params: Any,
-) -> Plan:
+) -> IndexPlan:
     """See that an index can be built, by trying it on next to nothing, and split the work.
 
     Args:
@@ -134,15 +134,15 @@ def plan(
         InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
     """
     require_latest(table)
-    given = {key: value for key, value in params.items() if value is not None}
-    with table.opened() as dataset:
-        wanted = Build(dataset.version, column, kind, name or f"{column}_idx", replace, given)
-        build = checked(table, dataset, wanted)
-        most = min(tasks, dataset.count_rows() // max(rows_per_task, 1)) if build.can_be_split else 1
-        groups = _groups(dataset, most)
+    set_params = {key: value for key, value in params.items() if value is not None}
+    with table.dataset() as dataset:
+        requested = IndexBuild(dataset.version, column, kind, name or f"{column}_idx", replace, set_params)
+        build = resolve_build(table, dataset, requested)
+        max_groups = min(tasks, dataset.count_rows() // max(rows_per_task, 1)) if build.can_be_split else 1
+        groups = _group_fragments(dataset, max_groups)
     is_shared = build.is_vector and len(groups) > 1
     pieces = [dataclasses.replace(build, fragments=group).text for group in groups]
-    return Plan(version=build.version, training=build.text if is_shared else None, tasks=pieces)
+    return IndexPlan(version=build.version, training=build.text if is_shared else None, tasks=pieces)
 
 
 def train(table: TableRef, training: str) -> str:
@@ -150,9 +150,9 @@ def train(table: TableRef, training: str) -> str:
 
     It is a file, which `commit` and `discard` remove.
     """
-    build = Build.parse(training)
-    with dataclasses.replace(table, version=build.version).opened() as dataset:
-        width = dimension(dtype_of(dataset, build))
+    build = IndexBuild.parse(training)
+    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+        width = vector_dimension(column_type(dataset, build))
         effort = (build.params.get("sample_rate", _SAMPLE_RATE), build.params.get("max_iters", _MAX_ITERS))
         at = (dataset._ds, build.column, width)
         partitions, metric = build.params["num_partitions"], build.metric
@@ -164,7 +164,7 @@ def train(table: TableRef, training: str) -> str:
         if build.kind.endswith("RQ"):
             bits = {"num_bits": build.params["num_bits"]} if "num_bits" in build.params else {}
             rotation = native.build_rq_model(dimension=width, **bits)
-    return _store(table, centroids, codebook, rotation)
+    return _store_model(table, centroids, codebook, rotation)
 
 
 def execute(table: TableRef, task: str, model: str | None = None) -> str:
@@ -175,27 +175,27 @@ def execute(table: TableRef, task: str, model: str | None = None) -> str:
         task: of the plan.
         model: what `train` returned, if the plan asks for training.
     """
-    build = Build.parse(task)
-    arguments = build.arguments if model is None else build.arguments | _load(table, model)
-    with dataclasses.replace(table, version=build.version).opened() as dataset:
-        made = dataset.create_index_uncommitted(
+    build = IndexBuild.parse(task)
+    arguments = build.arguments if model is None else build.arguments | _load_model(table, model)
+    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+        index = dataset.create_index_uncommitted(
             build.column, name=build.name, replace=build.replace, fragment_ids=build.fragments, **arguments
         )
-    return _Segment(build, made, [] if model is None else [model]).text
+    return _Segment(build, index, [] if model is None else [model]).text
 
 
 def merge(table: TableRef, results: Sequence[str]) -> str:
     """Make one segment of several, in one process: one result that stands for all of them."""
     segments = [_Segment.parse(result) for result in results]
-    build = _one_build(table, segments)
+    build = _require_one_build(table, segments)
     if len(segments) == 1:
         return results[0]
-    with dataclasses.replace(table, version=build.version).opened() as dataset:
-        made = dataset.merge_existing_index_segments([segment.index for segment in segments])
-    return _Segment(build, made, sorted(_spent(segments, [segment.owner for segment in segments]))).text
+    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+        merged = dataset.merge_existing_index_segments([segment.index for segment in segments])
+    return _Segment(build, merged, sorted(_temporary_files(segments, [segment.owner for segment in segments]))).text
 
 
-def commit(table: TableRef, results: Sequence[str]) -> Indexed:
+def commit(table: TableRef, results: Sequence[str]) -> BuiltIndex:
     """Make one index of the results of all tasks of a plan.
 
     Rows that others append or delete meanwhile are no obstacle; the new ones are not in the index until `optimize`. If
@@ -207,25 +207,25 @@ def commit(table: TableRef, results: Sequence[str]) -> Indexed:
     """
     require_latest(table)
     segments = [_Segment.parse(result) for result in results]
-    build = _one_build(table, segments)
+    build = _require_one_build(table, segments)
     try:
         column = _require_column(table, build, segments[0].index.fields[0])
         base = dataclasses.replace(table, version=build.version)
-        with overtaken(table, f"the index {build.name}"), base.opened() as dataset:
-            _require_all(table, dataset, segments)
+        with explain_conflict(table, f"the index {build.name}"), base.dataset() as dataset:
+            _require_all_fragments(table, dataset, segments)
             dataset.commit_existing_index_segments(build.name, column, [segment.index for segment in segments])
             version = dataset.version
     except ConcurrentModificationError:
         discard(table, results)
         raise
-    orphans.discard(table, _spent(segments), since=build.version)
-    return Indexed(version=version, name=build.name, segments=len(segments))
+    orphans.discard(table, _temporary_files(segments), since=build.version)
+    return BuiltIndex(version=version, name=build.name, segments=len(segments))
 
 
 def discard(table: TableRef, results: Sequence[str], model: str | None = None) -> None:
     """Remove the files of results, and of a model, that are not going to be committed. What a version names stays."""
     segments = [_Segment.parse(result) for result in results]
-    files = _spent(segments, [*([model] if model else []), *(segment.owner for segment in segments)])
+    files = _temporary_files(segments, [*([model] if model else []), *(segment.owner for segment in segments)])
     orphans.discard(table, files, since=min((segment.build.version for segment in segments), default=1))
 
 
@@ -247,19 +247,19 @@ def optimize(
         ConcurrentModificationError: others have rewritten what was indexed.
     """
     require_latest(table)
-    chosen = {"index_names": None if names is None else list(names), "num_indices_to_merge": merge}
-    with overtaken(table, "the optimized indices"), table.opened() as dataset:
-        known = {index.name for index in dataset.describe_indices()}
-        if unknown := sorted(set(names or ()) - known):
+    options = {"index_names": None if names is None else list(names), "num_indices_to_merge": merge}
+    with explain_conflict(table, "the optimized indices"), table.dataset() as dataset:
+        existing = {index.name for index in dataset.describe_indices()}
+        if unknown := sorted(set(names or ()) - existing):
             raise TableIndexNotFoundError(f"{table} has no index {', '.join(unknown)}")
         dataset.optimize.optimize_indices(
-            retrain=retrain, **{key: value for key, value in chosen.items() if value is not None}
+            retrain=retrain, **{key: value for key, value in options.items() if value is not None}
         )
         return int(dataset.version)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ExistingIndex:
     """An index that a table has."""
 
     name: str
@@ -268,22 +268,22 @@ class Known:
     unindexed: int
     """Rows that came after it."""
 
-    def is_like(self, column: str, kind: str) -> bool:
+    def is_same_kind(self, column: str, kind: str) -> bool:
         """Whether it is one of a column and of a kind."""
-        return self.columns == (column,) and _plain(self.kind) == _plain(kind)
+        return self.columns == (column,) and _normalize_kind(self.kind) == _normalize_kind(kind)
 
 
-def known(table: TableRef, name: str) -> Known | None:
+def find_index(table: TableRef, name: str) -> ExistingIndex | None:
     """The index of that name, if there is one."""
-    with table.opened() as dataset:
-        found = next((index for index in dataset.describe_indices() if index.name == name), None)
-        if found is None:
+    with table.dataset() as dataset:
+        lance_index = next((index for index in dataset.describe_indices() if index.name == name), None)
+        if lance_index is None:
             return None
-        rows = dataset.count_rows() - found.num_rows_indexed
-    return Known(name, tuple(found.field_names), found.index_type, max(rows, 0))
+        rows = dataset.count_rows() - lance_index.num_rows_indexed
+    return ExistingIndex(name, tuple(lance_index.field_names), lance_index.index_type, max(rows, 0))
 
 
-def _plain(kind: str) -> str:
+def _normalize_kind(kind: str) -> str:
     """The name of a kind, of which pylance has several."""
     upper = kind.upper()
     return ALIASES.get(upper, upper).replace("_", "")
@@ -292,21 +292,25 @@ def _plain(kind: str) -> str:
 # What pieces are, and share
 
 
-def _groups(dataset: lance.LanceDataset, most: int) -> list[list[int]]:
+def _group_fragments(dataset: lance.LanceDataset, most: int) -> list[list[int]]:
     """Fragments in at most so many groups, with about the same number of rows each; one, if there are none."""
     sizes = [(fragment.metadata.physical_rows, fragment.fragment_id) for fragment in dataset.get_fragments()]
     groups: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(max(most, 1))]
     for rows, fragment in sorted(sizes, reverse=True):
-        held, number, group = heapq.heappop(groups)
-        heapq.heappush(groups, (held + rows, number, [*group, fragment]))
+        group_rows, number, group = heapq.heappop(groups)
+        heapq.heappush(groups, (group_rows + rows, number, [*group, fragment]))
     return [sorted(group) for _, _, group in groups if group] or [[]]
 
 
-def _store(table: TableRef, centroids: Any, codebook: Any, rotation: str | None) -> str:
-    at, name = place(table), f"{STAGING}/{uuid4()}.model"
-    columns = {"ivf_centroids": _as_one(centroids), "pq_codebook": _as_one(codebook), "rabitq_model": [rotation]}
+def _store_model(table: TableRef, centroids: Any, codebook: Any, rotation: str | None) -> str:
+    at, name = locate_table(table), f"{STAGING}/{uuid4()}.model"
+    columns = {
+        "ivf_centroids": _to_single_row(centroids),
+        "pq_codebook": _to_single_row(codebook),
+        "rabitq_model": [rotation],
+    }
     model = pa.table({key: value for key, value in columns.items() if value[0] is not None})
-    with translated(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
+    with translate_errors(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
         with pa.ipc.new_file(f"{scratch}/model", model.schema) as writer:
             writer.write_table(model)
         session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
@@ -314,9 +318,9 @@ def _store(table: TableRef, centroids: Any, codebook: Any, rotation: str | None)
     return name
 
 
-def _load(table: TableRef, model: str) -> dict[str, Any]:
-    at = place(table)
-    with translated(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
+def _load_model(table: TableRef, model: str) -> dict[str, Any]:
+    at = locate_table(table)
+    with translate_errors(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
         session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
         session.download_file(model, f"{scratch}/model")
         shared = pa.ipc.open_file(Path(f"{scratch}/model").read_bytes()).read_all()
@@ -326,14 +330,14 @@ def _load(table: TableRef, model: str) -> dict[str, Any]:
     }
 
 
-def _as_one(values: Any) -> Any:
+def _to_single_row(values: Any) -> Any:
     return [None] if values is None else pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 
 # What results must be
 
 
-def _one_build(table: TableRef, segments: Sequence[_Segment]) -> Build:
+def _require_one_build(table: TableRef, segments: Sequence[_Segment]) -> IndexBuild:
     builds = [dataclasses.replace(segment.build, fragments=[]) for segment in segments]
     if not builds or any(build != builds[0] for build in builds):
         raise InvalidInputError(f"{table}: there are no results, or those of different plans; commit those of one")
@@ -343,7 +347,7 @@ def _one_build(table: TableRef, segments: Sequence[_Segment]) -> Build:
     return builds[0]
 
 
-def _require_all(table: TableRef, dataset: lance.LanceDataset, segments: Sequence[_Segment]) -> None:
+def _require_all_fragments(table: TableRef, dataset: lance.LanceDataset, segments: Sequence[_Segment]) -> None:
     covered = {fragment for segment in segments for fragment in segment.index.fragment_ids}
     if missing := {fragment.fragment_id for fragment in dataset.get_fragments()} - covered:
         raise InvalidInputError(
@@ -351,13 +355,13 @@ def _require_all(table: TableRef, dataset: lance.LanceDataset, segments: Sequenc
         )
 
 
-def _require_column(table: TableRef, build: Build, indexed: int) -> str:
+def _require_column(table: TableRef, build: IndexBuild, indexed: int) -> str:
     """See that the column is still what it was, and its full path, which goes through lists.
 
     pylance would break the table with an index of a column that is gone.
     """
-    with table.opened() as dataset:
-        paths = _paths(dataset.lance_schema.fields())
+    with table.dataset() as dataset:
+        paths = _column_paths(dataset.lance_schema.fields())
     if indexed not in paths:
         raise ConcurrentModificationError(
             f"{table}: column {build.column} was changed since version {build.version}; plan the index again"
@@ -365,14 +369,14 @@ def _require_column(table: TableRef, build: Build, indexed: int) -> str:
     return paths[indexed]
 
 
-def _paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
+def _column_paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
     """The paths of columns by their ids."""
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}
     for each in fields:
         path = above + (f"`{each.name()}`" if "." in each.name() else each.name())
-        found |= {each.id(): path, **_paths(each.children(), f"{path}.")}
-    return found
+        paths |= {each.id(): path, **_column_paths(each.children(), f"{path}.")}
+    return paths
 
 
-def _spent(segments: Sequence[_Segment], more: Sequence[str] = ()) -> set[str]:
-    return {file for segment in segments for file in segment.spent} | set(more)
+def _temporary_files(segments: Sequence[_Segment], more: Sequence[str] = ()) -> set[str]:
+    return {file for segment in segments for file in segment.temporary} | set(more)

@@ -30,7 +30,7 @@ from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.versions import transaction_id
-from lancehouse.paging import page
+from lancehouse.paging import paginate
 
 VECTOR = ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
 SCALAR = ("BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "RTREE", "FTS")
@@ -64,7 +64,7 @@ _SMALL_ROWS = 1024 * 1024
 """A fragment with fewer rows is one that compaction would merge."""
 
 
-class Indices(LanceNamespace):
+class IndexOperations(LanceNamespace):
     """The operations on indices, and the statistics."""
 
     def create_table_index(self, request: CreateTableIndexRequest) -> CreateTableIndexResponse:
@@ -77,18 +77,22 @@ class Indices(LanceNamespace):
 
     def list_table_indices(self, request: ListTableIndicesRequest) -> ListTableIndicesResponse:
         """The indices by name, with how many rows they cover."""
-        with TableRef.of(self, request.id, version=request.version, branch=request.branch).opened() as dataset:
-            found = page({index.name: index for index in dataset.describe_indices()}, request.limit, request.page_token)
+        with TableRef.in_namespace(
+            self, request.id, version=request.version, branch=request.branch
+        ).dataset() as dataset:
+            index_page = paginate(
+                {index.name: index for index in dataset.describe_indices()}, request.limit, request.page_token
+            )
             rows = dataset.count_rows()
         return ListTableIndicesResponse(
-            indexes=[_content(index, rows) for index in found.items.values()], page_token=found.token
+            indexes=[_to_index_content(index, rows) for index in index_page.items.values()], page_token=index_page.token
         )
 
     def describe_table_index_stats(self, request: DescribeTableIndexStatsRequest) -> DescribeTableIndexStatsResponse:
         """How much of the table an index covers, and by which distance it searches."""
-        table = TableRef.of(self, request.id, version=request.version, branch=request.branch)
-        name = _named(request.index_name)
-        with table.opened() as dataset:
+        table = TableRef.in_namespace(self, request.id, version=request.version, branch=request.branch)
+        name = _require_index_name(request.index_name)
+        with table.dataset() as dataset:
             index = next((index for index in dataset.describe_indices() if index.name == name), None)
             rows = dataset.count_rows()
         if index is None:
@@ -103,46 +107,46 @@ class Indices(LanceNamespace):
 
     def drop_table_index(self, request: DropTableIndexRequest) -> DropTableIndexResponse:
         """Drop an index; its files go when the versions that use it do."""
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
-            dataset.drop_index(_named(request.index_name))
+        with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
+            dataset.drop_index(_require_index_name(request.index_name))
             return DropTableIndexResponse(transaction_id=transaction_id(dataset))
 
     def get_table_stats(self, request: GetTableStatsRequest) -> GetTableStatsResponse:
         """Rows, bytes and fragments. Deleted rows are not counted."""
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
+        with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             return GetTableStatsResponse(
                 total_bytes=sum(column.bytes_on_disk for column in dataset.stats.data_stats().fields),
                 num_rows=dataset.count_rows(),
                 num_indices=len(dataset.describe_indices()),
-                fragment_stats=_fragments(dataset),
+                fragment_stats=_fragment_stats(dataset),
             )
 
     def _create_index(self, request: CreateTableIndexRequest, kinds: tuple[str, ...]) -> str | None:
         kind = ALIASES.get(request.index_type.upper(), request.index_type.upper())
         if kind not in kinds:
             raise InvalidInputError(f"index_type {request.index_type!r} is none of {', '.join(kinds)}")
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
+        with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             if dataset.lance_schema.field_case_insensitive(request.column) is None:
                 raise TableColumnNotFoundError(f"column {request.column} does not exist")
             if kind in VECTOR:
                 dataset.create_index(request.column, kind, name=request.name, **_vector_options(dataset, kind, request))
             else:
                 text = {option: getattr(request, option) for option in _TEXT_OPTIONS} if kind == "FTS" else {}
-                dataset.create_scalar_index(request.column, kind, name=request.name, replace=False, **_given(text))
+                dataset.create_scalar_index(request.column, kind, name=request.name, replace=False, **_drop_none(text))
             return transaction_id(dataset)
 
 
 def _vector_options(dataset: lance.LanceDataset, kind: str, request: CreateTableIndexRequest) -> dict[str, Any]:
-    options = _given({ours: getattr(request, theirs) for theirs, ours in _VECTOR_OPTIONS.items()})
+    options = _drop_none({ours: getattr(request, theirs) for theirs, ours in _VECTOR_OPTIONS.items()})
     if "PQ" not in kind:
         options.pop("num_sub_vectors", None)
     elif "num_sub_vectors" not in options:
         dtype = dataset.lance_schema.field_case_insensitive(request.column).to_arrow().type
-        options["num_sub_vectors"] = sub_vectors(dtype)
+        options["num_sub_vectors"] = default_sub_vectors(dtype)
     return options
 
 
-def sub_vectors(dtype: pa.DataType) -> int:
+def default_sub_vectors(dtype: pa.DataType) -> int:
     """How many parts product quantization makes of a vector by default: of 16 numbers each, else of 8, else one."""
     while isinstance(dtype, pa.ListType):
         dtype = dtype.value_type
@@ -150,7 +154,7 @@ def sub_vectors(dtype: pa.DataType) -> int:
     return next((dimension // size for size in (16, 8) if dimension and dimension % size == 0), 1)
 
 
-def _content(index: Any, rows: int) -> IndexContent:
+def _to_index_content(index: Any, rows: int) -> IndexContent:
     first = index.segments[0]
     return IndexContent(
         index_name=index.name,
@@ -169,7 +173,7 @@ def _content(index: Any, rows: int) -> IndexContent:
     )
 
 
-def _fragments(dataset: lance.LanceDataset) -> FragmentStats:
+def _fragment_stats(dataset: lance.LanceDataset) -> FragmentStats:
     lengths = sorted(fragment.count_rows() for fragment in dataset.get_fragments()) or [0]
     count = dataset.stats.dataset_stats()["num_fragments"]
     return FragmentStats(
@@ -184,11 +188,11 @@ def _fragments(dataset: lance.LanceDataset) -> FragmentStats:
     )
 
 
-def _named(index: str | None) -> str:
+def _require_index_name(index: str | None) -> str:
     if not index:
         raise InvalidInputError("the request names no index: index_name is missing")
     return index
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}

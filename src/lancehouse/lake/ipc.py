@@ -32,7 +32,7 @@ SCHEMA, DICTIONARY, RECORDS = 1, 2, 3
 """Headers of messages, as Arrow's Message.fbs numbers them."""
 
 
-class Source(Protocol):
+class IncomingBody(Protocol):
     """A body from the network."""
 
     def read(self, size: int, /) -> bytes:
@@ -43,77 +43,77 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlatbufferTable:
     """A table of a flatbuffer: fields by their numbers. What leads out of the buffer raises `struct.error`."""
 
     data: memoryview
     at: int
 
     @classmethod
-    def root(cls, data: memoryview) -> Table:
+    def root(cls, data: memoryview) -> FlatbufferTable:
         """The one that all others hang on."""
-        return cls(data, _number(data, "<I", 0))
+        return cls(data, _read_number(data, "<I", 0))
 
     def number(self, field: int, kind: str) -> int:
         """A number; 0 where it is left out."""
-        at = self._place(field)
-        return _number(self.data, kind, at) if at else 0
+        at = self._find_field(field)
+        return _read_number(self.data, kind, at) if at else 0
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: int) -> FlatbufferTable | None:
         """A table, if it is there."""
-        at = self._place(field)
-        return Table(self.data, at + _number(self.data, "<I", at)) if at else None
+        at = self._find_field(field)
+        return FlatbufferTable(self.data, at + _read_number(self.data, "<I", at)) if at else None
 
-    def tables(self, field: int) -> Iterator[Table]:
+    def tables(self, field: int) -> Iterator[FlatbufferTable]:
         """The tables of a list."""
-        first, count = self._list(field)
+        first, count = self._find_list(field)
         for at in range(first, first + 4 * count, 4):
-            yield Table(self.data, at + _number(self.data, "<I", at))
+            yield FlatbufferTable(self.data, at + _read_number(self.data, "<I", at))
 
     def pairs(self, field: int) -> Iterator[tuple[int, int]]:
         """A list of structs, each of two long numbers."""
-        first, count = self._list(field)
+        first, count = self._find_list(field)
         if first + 16 * count > len(self.data):
             raise struct.error("a list goes on after the end")
         return struct.iter_unpack("<qq", self.data[first : first + 16 * count])
 
     def text(self, field: int) -> str:
         """A text; empty where it is left out."""
-        first, size = self._list(field)
+        first, size = self._find_list(field)
         return bytes(self.data[first : first + size]).decode()
 
-    def _list(self, field: int) -> tuple[int, int]:
-        at = self._place(field)
+    def _find_list(self, field: int) -> tuple[int, int]:
+        at = self._find_field(field)
         if not at:
             return 0, 0
-        at += _number(self.data, "<I", at)
-        return at + 4, _number(self.data, "<I", at)
+        at += _read_number(self.data, "<I", at)
+        return at + 4, _read_number(self.data, "<I", at)
 
-    def _place(self, field: int) -> int:
+    def _find_field(self, field: int) -> int:
         """Where a field is; 0 for one that is left out."""
-        offsets = self.at - _number(self.data, "<i", self.at)
+        offsets = self.at - _read_number(self.data, "<i", self.at)
         slot = 4 + 2 * field
-        if slot + 2 > _number(self.data, "<H", offsets):
+        if slot + 2 > _read_number(self.data, "<H", offsets):
             return 0
-        offset = _number(self.data, "<H", offsets + slot)
+        offset = _read_number(self.data, "<H", offsets + slot)
         return self.at + offset if offset else 0
 
 
-def _number(data: memoryview, kind: str, at: int) -> int:
+def _read_number(data: memoryview, kind: str, at: int) -> int:
     if at < 0:  # Python would count from the end
         raise struct.error("an offset leads before the beginning")
-    found: int = struct.unpack_from(kind, data, at)[0]
-    return found
+    number: int = struct.unpack_from(kind, data, at)[0]
+    return number
 
 
-class Checked(io.IOBase):
+class CheckedStream(io.IOBase):
     """A stream as a file for Arrow, which gets each message once it is checked.
 
     Reading raises `InvalidInputError` if a message says that it is too much, or cannot be understood, and whatever the
     source raises if it has no memory for what a message becomes.
     """
 
-    def __init__(self, source: Source, about: str) -> None:
+    def __init__(self, source: IncomingBody, about: str) -> None:
         """Read from `source`, which errors say is `about` a table."""
         self._source = source
         self._about = about
@@ -131,7 +131,7 @@ class Checked(io.IOBase):
     def read(self, size: int, /) -> memoryview:
         """The next bytes: all that are wanted, for Arrow wants a message piece by piece."""
         if not self._pieces:
-            self._pieces.extend(memoryview(piece) for piece in self._next() if len(piece))
+            self._pieces.extend(memoryview(piece) for piece in self._read_message() if len(piece))
         if not self._pieces:
             return memoryview(b"")
         piece = self._pieces.popleft()
@@ -143,7 +143,7 @@ class Checked(io.IOBase):
         """Reserve memory for what is made of the last batch besides itself."""
         self._source.hold(sum(self._dictionaries.values()) + self._unpacked + size)
 
-    def _next(self) -> list[bytes]:
+    def _read_message(self) -> list[bytes]:
         """The pieces of a message; those of a stream that ends are left for Arrow to complain about."""
         marks = [self._source.read(4)]
         if marks[0] == CONTINUATION:
@@ -160,12 +160,12 @@ class Checked(io.IOBase):
         if len(metadata) < size:
             return [*marks, metadata]
         try:
-            body = self._check(Table.root(memoryview(metadata)))
+            body = self._check_message(FlatbufferTable.root(memoryview(metadata)))
         except (struct.error, OverflowError, UnicodeDecodeError):
             raise self._refusal("the request's data is no Arrow IPC stream: a message cannot be understood") from None
         return [*marks, metadata, body]
 
-    def _check(self, message: Table) -> bytes:
+    def _check_message(self, message: FlatbufferTable) -> bytes:
         """Refuse a message that would be too much; its body."""
         kind, header, length = message.number(1, "<B"), message.table(2), message.number(3, "<q")
         if header is None or length < 0:
@@ -183,7 +183,7 @@ class Checked(io.IOBase):
             self._add_dictionary(header, memoryview(body))
         return body
 
-    def _check_schema(self, schema: Table) -> None:
+    def _check_schema(self, schema: FlatbufferTable) -> None:
         count, levels = 0, [schema.tables(1)]
         while levels:
             column = next(levels[-1], None)
@@ -198,7 +198,7 @@ class Checked(io.IOBase):
             if len(levels) > DEEPEST:
                 raise self._refusal(f"the columns are nested in each other more than {DEEPEST} deep")
 
-    def _add_dictionary(self, header: Table, body: memoryview) -> None:
+    def _add_dictionary(self, header: FlatbufferTable, body: memoryview) -> None:
         key, records, is_delta = header.number(0, "<q"), header.table(1), header.number(2, "<B")
         if records is None:
             raise struct.error("a dictionary without values")
@@ -207,7 +207,7 @@ class Checked(io.IOBase):
         self._unpacked = 0
         self.hold(0)
 
-    def _check_records(self, records: Table, body: memoryview) -> int:
+    def _check_records(self, records: FlatbufferTable, body: memoryview) -> int:
         """The bytes that a batch has once it is decompressed."""
         buffers = list(records.pairs(2))
         if any(offset < 0 or size < 0 for offset, size in buffers):
@@ -229,7 +229,7 @@ def _unpacked_size(body: memoryview, offset: int, size: int) -> int:
     """What a compressed buffer will have; one that is not worth compressing says -1."""
     if size == 0:
         return 0
-    declared = _number(body, "<q", offset)
+    declared = _read_number(body, "<q", offset)
     if declared < -1 or size < PREFIX:
         raise struct.error("a buffer without its length")
     return declared if declared >= 0 else size - PREFIX

@@ -9,11 +9,11 @@ from typing import Any
 import lance
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.versions import millis
+from lancehouse.lake.versions import to_millis
 
-SHOWN = 2000
+MAX_LISTED = 2000
 """Fragments that are told one by one."""
-MEASURED = 200
+MAX_MEASURED = 200
 """Fragments up to which the bytes of each column are told: for that, every file is opened."""
 
 
@@ -30,7 +30,7 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StorageLayout:
     """A version in storage."""
 
     version: int
@@ -45,7 +45,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class VersionSummary:
     """What can be told of a version at once."""
 
     version: int
@@ -60,14 +60,14 @@ class Summary:
     has_stable_ids: bool
 
 
-def summary(table: TableRef) -> Summary:
+def read_summary(table: TableRef) -> VersionSummary:
     """A version in a few numbers."""
-    with table.opened() as dataset:
-        told, stats = dataset.get_version(), dataset.stats.dataset_stats()
-        totals = told["metadata"]
-        return Summary(
-            version=told["version"],
-            timestamp_ms=millis(told["timestamp"]),
+    with table.dataset() as dataset:
+        info, stats = dataset.get_version(), dataset.stats.dataset_stats()
+        totals = info["metadata"]
+        return VersionSummary(
+            version=info["version"],
+            timestamp_ms=to_millis(info["timestamp"]),
             schema=dataset.schema,
             rows=int(totals.get("total_rows", 0)),
             bytes=int(totals.get("total_files_size", 0)),
@@ -79,22 +79,22 @@ def summary(table: TableRef) -> Summary:
         )
 
 
-def read(table: TableRef) -> Layout:
+def read_layout(table: TableRef) -> StorageLayout:
     """The fragments of a version, in their order."""
-    with table.opened() as dataset:
-        found = [_fragment(each.metadata) for each in dataset.get_fragments()]
-        return Layout(
+    with table.dataset() as dataset:
+        all_fragments = [_to_fragment(each.metadata) for each in dataset.get_fragments()]
+        return StorageLayout(
             version=dataset.version,
-            count=len(found),
-            rows=sum(each.rows for each in found),
-            deleted=sum(each.deleted for each in found),
-            bytes=sum(each.bytes or 0 for each in found),
-            fragments=found[:SHOWN],
-            columns=_columns(dataset) if len(found) <= MEASURED else [],
+            count=len(all_fragments),
+            rows=sum(each.rows for each in all_fragments),
+            deleted=sum(each.deleted for each in all_fragments),
+            bytes=sum(each.bytes or 0 for each in all_fragments),
+            fragments=all_fragments[:MAX_LISTED],
+            columns=_column_sizes(dataset) if len(all_fragments) <= MAX_MEASURED else [],
         )
 
 
-def _fragment(metadata: Any) -> Fragment:
+def _to_fragment(metadata: Any) -> Fragment:
     sizes = [file.file_size_bytes for file in metadata.files]
     return Fragment(
         id=metadata.id,
@@ -105,11 +105,13 @@ def _fragment(metadata: Any) -> Fragment:
     )
 
 
-def _columns(dataset: lance.LanceDataset) -> list[tuple[str, int]]:
+def _column_sizes(dataset: lance.LanceDataset) -> list[tuple[str, int]]:
     """What each column takes, with all that is nested in it."""
-    taken = {field.id: int(field.bytes_on_disk) for field in dataset.stats.data_stats().fields}
-    return [(field.name(), _below(field, taken)) for field in dataset.lance_schema.fields()]
+    bytes_by_field = {field.id: int(field.bytes_on_disk) for field in dataset.stats.data_stats().fields}
+    return [(field.name(), _size_with_children(field, bytes_by_field)) for field in dataset.lance_schema.fields()]
 
 
-def _below(field: Any, taken: dict[int, int]) -> int:
-    return taken.get(field.id(), 0) + sum(_below(child, taken) for child in field.children())
+def _size_with_children(field: Any, bytes_by_field: dict[int, int]) -> int:
+    return bytes_by_field.get(field.id(), 0) + sum(
+        _size_with_children(child, bytes_by_field) for child in field.children()
+    )

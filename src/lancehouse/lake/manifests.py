@@ -22,9 +22,9 @@ from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError
 
 from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder, require_below
-from lancehouse.lake.errors import translated
-from lancehouse.lake.history import schema_of
-from lancehouse.lake.versions import folder_of, version_of
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.history import to_iceberg_schema
+from lancehouse.lake.versions import manifest_folder, parse_version
 from lancehouse.schema.iceberg import Json
 
 STAGING = "_staging"
@@ -97,9 +97,9 @@ class Manifest:
         start, mark = _FOOTER.unpack(data[-_FOOTER.size :])
         if mark != _MARK:
             raise InvalidInputError("this is no manifest of Lance: it does not end like one")
-        message = _message(data, start)
+        message = _read_message(data, start)
         numbers, texts, columns, has_bases = {}, {}, blake2b(digest_size=8), False
-        for number, value in _fields(message, without=_FRAGMENT):
+        for number, value in _parse_fields(message, without=_FRAGMENT):
             if number == _FIELD and isinstance(value, bytes):
                 columns.update(value)
             elif isinstance(value, int):
@@ -111,56 +111,56 @@ class Manifest:
         return cls(
             version=numbers.get(_VERSION, 0),
             transaction_file=texts.get(_TRANSACTION_FILE, ""),
-            operation=None if at is None else _operation(_message(data, at)),
+            operation=None if at is None else _find_operation(_read_message(data, at)),
             columns=columns.hexdigest(),
             data=data,
             branch=texts.get(_BRANCH),
-            indices=() if at is None else _indices(_message(data, at)),
+            indices=() if at is None else _created_indices(_read_message(data, at)),
             has_bases=has_bases,
         )
 
     @property
-    def transaction(self) -> str:
+    def transaction_uuid(self) -> str:
         """The uuid of the commit; the same when Lance tries again after a conflict."""
-        return _uuid_in(self.transaction_file)
+        return _parse_uuid(self.transaction_file)
 
-    def made_by(self, transaction: bytes) -> Manifest:
+    def with_transaction(self, transaction: bytes) -> Manifest:
         """The same, told by the file of its transaction, where an older Lance keeps no copy in the manifest."""
-        return replace(self, operation=_operation(transaction), indices=_indices(transaction))
+        return replace(self, operation=_find_operation(transaction), indices=_created_indices(transaction))
 
     def schema(self) -> Json:
         """The Iceberg schema of the version, though no reader can open it yet."""
-        with self._opened() as dataset:
-            return schema_of(dataset)
+        with self._open_alone() as dataset:
+            return to_iceberg_schema(dataset)
 
     def files(self, location: str, storage_options: StorageOptions) -> set[str]:
         """The files below the table's location that hold what the version adds to those that its branch came from."""
         above = f"tree/{self.branch}/" if self.branch else ""
-        found = {transaction_file(self)}
-        with translated(location, storage_options), self._opened() as dataset:
+        paths = {transaction_path(self)}
+        with translate_errors(location, storage_options), self._open_alone() as dataset:
             session = LanceFileSession(location, storage_options=dict(storage_options) or None)
             for fragment in dataset.get_fragments():
                 for file in (file.path for file in fragment.metadata.files if file.base_id is None):
-                    found |= {f"{above}data/{file}", *session.list(f"{above}data/{PurePosixPath(file).stem}")}
+                    paths |= {f"{above}data/{file}", *session.list(f"{above}data/{PurePosixPath(file).stem}")}
                 if (deletions := fragment.deletion_file()) is not None:
-                    found.add(f"{above}{deletions}")
+                    paths.add(f"{above}{deletions}")
             for index in self.indices:
-                found |= set(session.list(f"{above}_indices/{index}"))
-        return found
+                paths |= set(session.list(f"{above}_indices/{index}"))
+        return paths
 
     @contextmanager
-    def _opened(self) -> Iterator[lance.LanceDataset]:
+    def _open_alone(self) -> Iterator[lance.LanceDataset]:
         """The version, in a folder where it is alone: it is not in its own yet."""
         with tempfile.TemporaryDirectory() as alone:
             folder = Path(alone) / "_versions"
             folder.mkdir()
             (folder / f"{self.version}.manifest").write_bytes(self.data)
-            with translated(f"the manifest of version {self.version}"):
+            with translate_errors(f"the manifest of version {self.version}"):
                 yield lance.dataset(alone, version=self.version)
 
 
 @dataclass(frozen=True, slots=True)
-class Manifests:
+class ManifestStore:
     """The manifests of one table, as files below its location."""
 
     location: str
@@ -179,7 +179,7 @@ class Manifests:
 
     def find(self, file: str) -> bytes | None:
         """All of a manifest; None if it is not there."""
-        with translated(f"{self.location}/{file}", self.storage_options):
+        with translate_errors(f"{self.location}/{file}", self.storage_options):
             if (path := self._local(file)) is not None:
                 with suppress(FileNotFoundError):
                     return path.read_bytes()
@@ -187,48 +187,48 @@ class Manifests:
             with tempfile.TemporaryDirectory() as scratch:
                 copy = Path(scratch) / "manifest"
                 try:
-                    self._session().download_file(file, copy)
+                    self._open_session().download_file(file, copy)
                 except (OSError, ValueError):
                     if not self.exists(file):
                         return None
-                    self._session().download_file(file, copy)  # it has just come
+                    self._open_session().download_file(file, copy)  # it has just come
                 return copy.read_bytes()
 
     def exists(self, file: str) -> bool:
         """Whether a manifest is there."""
-        with translated(f"{self.location}/{file}", self.storage_options):
+        with translate_errors(f"{self.location}/{file}", self.storage_options):
             if (path := self._local(file)) is not None:
                 return path.exists()
-            return bool(self._session().contains(file))
+            return bool(self._open_session().contains(file))
 
-    def finish(self, staged: str, final: str) -> None:
+    def publish(self, staged: str, final: str) -> None:
         """Put an accepted manifest in its final place, unless that is done; what was staged goes.
 
         Raises:
             InvalidTableStateError: another manifest is there, or neither of them.
         """
-        with translated(f"{self.location}/{final}", self.storage_options):
+        with translate_errors(f"{self.location}/{final}", self.storage_options):
             source, target = self._local(staged), self._local(final)
             if source is not None and target is not None:
-                self._finish_locally(source, target)
+                self._publish_locally(source, target)
                 self._remove_empty(staged)
             else:
-                self._finish_remotely(staged, final)
+                self._publish_remotely(staged, final)
 
     def move(self, staged: str, target: str) -> None:
         """Give a manifest that nobody knows of yet another name."""
-        with translated(f"{self.location}/{staged}", self.storage_options):
+        with translate_errors(f"{self.location}/{staged}", self.storage_options):
             source, place = self._local(staged), self._local(target)
             if source is not None and place is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 source.rename(place)
             else:
-                self._put(self.read(staged), target)
+                self._upload(self.read(staged), target)
                 self.discard(staged)
 
     def discard(self, file: str) -> None:
         """Delete a file that no version needs."""
-        with translated(f"{self.location}/{file}", self.storage_options):
+        with translate_errors(f"{self.location}/{file}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), file)
         self._remove_empty(file)
 
@@ -242,21 +242,21 @@ class Manifests:
         folder = local_folder(self.location)
         return None if folder is None else folder / file
 
-    def _finish_locally(self, staged: Path, final: Path) -> None:
+    def _publish_locally(self, staged: Path, final: Path) -> None:
         try:
             final.hardlink_to(staged)
         except FileNotFoundError:
             if not final.exists():
-                raise _missing(staged, final) from None
+                raise _missing_error(staged, final) from None
             return
         except FileExistsError:
             with suppress(FileNotFoundError):  # somebody else finishes it too
                 _require_same(staged.read_bytes(), final.read_bytes(), str(final))
         except OSError:  # a file system without links
-            self._move(staged, final)
+            self._rename_into_place(staged, final)
         staged.unlink(missing_ok=True)
 
-    def _move(self, staged: Path, final: Path) -> None:
+    def _rename_into_place(self, staged: Path, final: Path) -> None:
         if final.exists():
             with suppress(FileNotFoundError):
                 _require_same(staged.read_bytes(), final.read_bytes(), str(final))
@@ -265,25 +265,25 @@ class Manifests:
             staged.rename(final)
         except FileNotFoundError:
             if not final.exists():
-                raise _missing(staged, final) from None
+                raise _missing_error(staged, final) from None
 
-    def _finish_remotely(self, staged: str, final: str) -> None:
+    def _publish_remotely(self, staged: str, final: str) -> None:
         there, ours = self.find(final), self.find(staged)
         if ours is None:
             if there is None and not self.exists(final):
-                raise _missing(f"{self.location}/{staged}", f"{self.location}/{final}")
+                raise _missing_error(f"{self.location}/{staged}", f"{self.location}/{final}")
             return
         if there is None:
-            self._put(ours, final)
+            self._upload(ours, final)
         else:
             _require_same(ours, there, f"{self.location}/{final}")
         self.discard(staged)
 
-    def _put(self, data: bytes, file: str) -> None:
+    def _upload(self, data: bytes, file: str) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "manifest"
             copy.write_bytes(data)
-            self._session().upload_file(copy, file)
+            self._open_session().upload_file(copy, file)
 
     def _remove_empty(self, staged: str) -> None:
         """Remove the folders of a transaction, below the table's, that have become empty."""
@@ -296,7 +296,7 @@ class Manifests:
                     return
                 folder.rmdir()
 
-    def _session(self) -> LanceFileSession:
+    def _open_session(self) -> LanceFileSession:
         return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
 
 
@@ -309,19 +309,19 @@ def _require_same(ours: bytes, theirs: bytes, final: str) -> None:
         )
 
 
-def _missing(staged: object, final: object) -> InvalidTableStateError:
+def _missing_error(staged: object, final: object) -> InvalidTableStateError:
     return InvalidTableStateError(
         f"the catalog accepted a version whose manifest is neither at {final} nor at {staged}: restore the file from a "
         "backup"
     )
 
 
-def transaction_file(manifest: Manifest) -> str:
+def transaction_path(manifest: Manifest) -> str:
     """The file below the table's location that holds the transaction of a version."""
     return f"{f'tree/{manifest.branch}/' if manifest.branch else ''}_transactions/{manifest.transaction_file}"
 
 
-def staged_file(manifest_path: str, branch: str | None, version: int) -> tuple[str, str, str]:
+def parse_staged_path(manifest_path: str, branch: str | None, version: int) -> tuple[str, str, str]:
     """What Lance's path of a staged manifest says: the table's root in the store, the file, and its final name.
 
     Raises:
@@ -329,13 +329,13 @@ def staged_file(manifest_path: str, branch: str | None, version: int) -> tuple[s
     """
     folder, _, name = manifest_path.rpartition("/")
     match = _STAGED.fullmatch(name)
-    if match is None or not f"/{folder}".endswith(f"/{folder_of(branch)}") or version_of(match[1]) != version:
+    if match is None or not f"/{folder}".endswith(f"/{manifest_folder(branch)}") or parse_version(match[1]) != version:
         raise InvalidInputError(f"{manifest_path!r} is no staged manifest of version {version}")
-    root = folder.removesuffix(folder_of(branch)).rstrip("/")
-    return root, f"{folder_of(branch)}/{name}", f"{folder_of(branch)}/{match[1]}"
+    root = folder.removesuffix(manifest_folder(branch)).rstrip("/")
+    return root, f"{manifest_folder(branch)}/{name}", f"{manifest_folder(branch)}/{match[1]}"
 
 
-def before(file: str) -> str:
+def previous_manifest(file: str) -> str:
     """The file of the version before, under the same scheme."""
     folder, _, name = file.rpartition("/")
     digits = name.removesuffix(".manifest")
@@ -343,35 +343,35 @@ def before(file: str) -> str:
     return f"{folder}/{int(digits) + step:0{len(digits)}}.manifest"
 
 
-def _indices(transaction: bytes) -> tuple[str, ...]:
+def _created_indices(transaction: bytes) -> tuple[str, ...]:
     """The uuids in Lance's message `CreateIndex`: new indices, each with an id of one field."""
-    made = [body for number, body in _fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
-    new = [body for each in made for number, body in _fields(bytes(each)) if number == 1]
-    ids = [body for each in new for number, body in _fields(bytes(each)) if number == 1]
-    return tuple(str(UUID(bytes=bytes(dict(_fields(bytes(each)))[1]))) for each in ids)
+    bodies = [body for number, body in _parse_fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
+    new = [body for each in bodies for number, body in _parse_fields(bytes(each)) if number == 1]
+    ids = [body for each in new for number, body in _parse_fields(bytes(each)) if number == 1]
+    return tuple(str(UUID(bytes=bytes(dict(_parse_fields(bytes(each)))[1]))) for each in ids)
 
 
-def _operation(transaction: bytes) -> str | None:
-    return next((_OPERATIONS[number] for number, _ in _fields(transaction) if number in _OPERATIONS), None)
+def _find_operation(transaction: bytes) -> str | None:
+    return next((_OPERATIONS[number] for number, _ in _parse_fields(transaction) if number in _OPERATIONS), None)
 
 
-def _message(data: bytes, start: int) -> bytes:
+def _read_message(data: bytes, start: int) -> bytes:
     (length,) = _LENGTH.unpack_from(data, start)
     return data[start + _LENGTH.size : start + _LENGTH.size + length]
 
 
-def made_by(dataset: lance.LanceDataset) -> str:
+def read_transaction_uuid(dataset: lance.LanceDataset) -> str:
     """The uuid of the commit that made a version, of what pylance holds of it: nothing is read. Empty if untold."""
     message = bytes(dataset._ds.serialized_manifest())
-    names = (value for number, value in _fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
-    return _uuid_in(bytes(next(names, b"")).decode())
+    names = (value for number, value in _parse_fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
+    return _parse_uuid(bytes(next(names, b"")).decode())
 
 
-def _uuid_in(transaction_file: str) -> str:
+def _parse_uuid(transaction_file: str) -> str:
     return PurePosixPath(transaction_file).stem.partition("-")[2]
 
 
-def _fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
+def _parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a protobuf message: numbers, and texts or messages as bytes.
 
     Messages of the number `without` are passed over: there may be many thousands of them.
@@ -379,21 +379,21 @@ def _fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | by
     at, end, passed_over = 0, len(message), without << 3 | 2
     while at < end:
         if message[at] == passed_over:
-            size, at = _varint(message, at + 1)
+            size, at = _parse_varint(message, at + 1)
             at += size
             continue
-        tag, at = _varint(message, at)
+        tag, at = _parse_varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == 0:
-            value, at = _varint(message, at)
+            value, at = _parse_varint(message, at)
             yield number, value
         else:
-            size, at = _varint(message, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, 0), at)
+            size, at = _parse_varint(message, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, 0), at)
             yield number, message[at : at + size]
             at += size
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _parse_varint(message: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = message[at]

@@ -17,11 +17,20 @@ import pyarrow.compute as pc
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 from pyarrow import acero
 
-from lancehouse.lake.changes import ADDRESS, ROW, Change, Write, by_fragment, delete_rows, stored, with_row_ids
+from lancehouse.lake.changes import (
+    ADDRESS,
+    ROW,
+    PieceWriter,
+    RowChange,
+    assign_row_ids,
+    cast_to_table,
+    delete_rows,
+    offsets_by_fragment,
+)
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import Piece, Place, metadata
-from lancehouse.lake.scans import Part, Scan
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import Piece, TableLocation, parse_pieces
+from lancehouse.lake.scans import FragmentRange, Scan
 from lancehouse.lake.windows import has_blobs
 
 Batches = Iterator[pa.RecordBatch]
@@ -29,18 +38,18 @@ Batches = Iterator[pa.RecordBatch]
 TARGET, SOURCE = "target", "source"
 """Addresses: of a row of the table, and of the row that is merged into it."""
 
-MANY = 1 << 20
+MAX_SENT_MATCHES = 1 << 20
 """Matches that a task does not send any more."""
 
 WHEN_MATCHED = ("update", "ignore", "delete")
 WHEN_NOT_MATCHED = ("insert", "ignore")
 
-ELSEWHERE = 1
+EXTERNAL_BASE_ID = 1
 """The number of the place of files that belong to a table, for one that only reads them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class MergeRules:
     """What becomes of rows that have the key of another, and of those that have not."""
 
     when_matched: str = "update"
@@ -49,8 +58,8 @@ class Rules:
 
     def __post_init__(self) -> None:
         for what, allowed in (("when_matched", WHEN_MATCHED), ("when_not_matched", WHEN_NOT_MATCHED)):
-            if (said := getattr(self, what)) not in allowed:
-                raise InvalidInputError(f"{what} {said!r} is not known; it is one of {', '.join(allowed)}")
+            if (value := getattr(self, what)) not in allowed:
+                raise InvalidInputError(f"{what} {value!r} is not known; it is one of {', '.join(allowed)}")
         if not (self.writes or self.deletes):
             raise InvalidInputError("this merge does nothing: it ignores what matches and what does not")
 
@@ -90,33 +99,35 @@ def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
     for name in on:
         if name not in schema.names:
             raise TableColumnNotFoundError(f"{table} has no column {name}; it has {', '.join(schema.names)}")
-        if has_blobs(schema.field(name)) or _comparing(schema.field(name).type) is None:
+        if has_blobs(schema.field(name)) or _find_comparison(schema.field(name).type) is None:
             raise InvalidInputError(
                 f"column {name} cannot be a key: values of type {schema.field(name).type} are not compared"
             )
 
 
 def key_schema(schema: pa.Schema, on: Sequence[str]) -> pa.Schema:
-    """What `keyed` gives: numbers or bytes that are equal where the keys are."""
-    keys = [(f"k{place}", _comparing(schema.field(name).type)) for place, name in enumerate(on)]
+    """What `read_keys` gives: numbers or bytes that are equal where the keys are."""
+    keys = [(f"k{place}", _find_comparison(schema.field(name).type)) for place, name in enumerate(on)]
     columns = [(name, found[0]) for name, found in keys if found is not None]
     return pa.schema([*columns, (ADDRESS, pa.int64()), (ROW, pa.int64())])
 
 
-def keyed(table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part], on: Sequence[str]) -> Batches:
+def read_keys(
+    table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange], on: Sequence[str]
+) -> Batches:
     """The keys of some rows and their addresses; no other column is read."""
     schema = key_schema(dataset.schema, on)
     scan = Scan(tuple(on), with_row_id=True, with_row_address=True)
     for batch in scan.batches(table, dataset, parts):
-        keys = [_comparable(batch.column(name)) for name in on]
+        keys = [_to_comparable(batch.column(name)) for name in on]
         places = [batch.column(name).view(pa.int64()) for name in (ADDRESS, ROW)]
         yield pa.RecordBatch.from_arrays([*keys, *places], schema=schema)
 
 
-Comparing = tuple[pa.DataType, Callable[[Any], Any]]
+Comparison = tuple[pa.DataType, Callable[[Any], Any]]
 
 
-def _comparing(dtype: Any) -> Comparing | None:
+def _find_comparison(dtype: Any) -> Comparison | None:
     """What values are compared as, and how they become that; None if they are not compared."""
     if isinstance(dtype, pa.BaseExtensionType):
         is_uuid = isinstance(dtype, pa.UuidType)
@@ -125,8 +136,10 @@ def _comparing(dtype: Any) -> Comparing | None:
         return pa.int64(), _NUMBERS[dtype]
     match dtype:
         case pa.DictionaryType():
-            found = _comparing(dtype.value_type)
-            return None if found is None else (found[0], lambda array: found[1](array.dictionary_decode()))
+            comparison = _find_comparison(dtype.value_type)
+            return (
+                None if comparison is None else (comparison[0], lambda array: comparison[1](array.dictionary_decode()))
+            )
         case pa.TimestampType() | pa.DurationType() | pa.Time64Type():
             return pa.int64(), lambda array: array.view(pa.int64())
         case pa.Time32Type():
@@ -138,13 +151,13 @@ def _comparing(dtype: Any) -> Comparing | None:
     return (pa.binary(), lambda array: array.cast(pa.binary())) if dtype in _TEXTS else None
 
 
-def _comparable(array: Any) -> Any:
-    found = _comparing(array.type)
-    assert found is not None
-    return found[1](array)
+def _to_comparable(array: Any) -> Any:
+    comparison = _find_comparison(array.type)
+    assert comparison is not None
+    return comparison[1](array)
 
 
-def _float(array: Any) -> Any:
+def _float_bits(array: Any) -> Any:
     """The bits of a float; zero has one sign, and what is no number is equal to itself, as in Spark."""
     numbers = array.cast(pa.float64())
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
@@ -158,7 +171,7 @@ _NUMBERS: MappingProxyType[Any, Callable[[Any], Any]] = MappingProxyType(
     {
         **dict.fromkeys(_INTEGERS, lambda array: array.cast(pa.int64())),
         **dict.fromkeys((pa.uint64(), pa.date64()), lambda array: array.view(pa.int64())),
-        **dict.fromkeys((pa.float16(), pa.float32(), pa.float64()), _float),
+        **dict.fromkeys((pa.float16(), pa.float32(), pa.float64()), _float_bits),
         pa.date32(): lambda array: array.view(pa.int32()).cast(pa.int64()),
     }
 )
@@ -168,7 +181,7 @@ _NUMBERS: MappingProxyType[Any, Callable[[Any], Any]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MergeSource:
     """Rows to merge, in files that no version names; it can be sent to other processes."""
 
     pieces: tuple[Piece, ...]
@@ -181,22 +194,22 @@ class Source:
         """How many each piece has."""
         return [int(json.loads(piece)["physical_rows"]) for piece in self.pieces]
 
-    def open(self, table: TableRef, at: Place, dataset: lance.LanceDataset | None) -> lance.LanceDataset:
+    def open(self, table: TableRef, at: TableLocation, dataset: lance.LanceDataset | None) -> lance.LanceDataset:
         """A table of these rows that exists in memory only, over the files where they are; a piece is a fragment."""
         schema = self.schema if dataset is None or self.schema is not None else dataset.lance_schema
-        base = lance.DatasetBasePath(at.location, is_dataset_root=True, id=ELSEWHERE)
-        operation = lance.LanceOperation.Overwrite(schema, metadata(self._elsewhere()), initial_bases=[base])
-        with translated(table, at.storage_options):
+        base = lance.DatasetBasePath(at.location, is_dataset_root=True, id=EXTERNAL_BASE_ID)
+        operation = lance.LanceOperation.Overwrite(schema, parse_pieces(self._external_pieces()), initial_bases=[base])
+        with translate_errors(table, at.storage_options):
             return lance.LanceDataset.commit("memory://", operation, storage_options=dict(at.storage_options) or None)
 
-    def _elsewhere(self) -> Iterator[Piece]:
+    def _external_pieces(self) -> Iterator[Piece]:
         for piece in self.pieces:
             fragment = json.loads(piece)
-            files = [{**file, "base_id": ELSEWHERE} for file in fragment["files"]]
+            files = [{**file, "base_id": EXTERNAL_BASE_ID} for file in fragment["files"]]
             yield json.dumps({**fragment, "files": files})
 
 
-def duplicate(keys: pa.Table) -> int | None:
+def find_duplicate(keys: pa.Table) -> int | None:
     """The address of a row whose key another one has too."""
     names = keys.schema.names[: keys.num_columns - 2]
     groups = keys.drop_null().group_by(names).aggregate([(ADDRESS, "count"), (ADDRESS, "min")])
@@ -204,9 +217,9 @@ def duplicate(keys: pa.Table) -> int | None:
     return twice.column(f"{ADDRESS}_min")[0].as_py() if twice.num_rows else None
 
 
-def key_at(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], address: int) -> str:
+def format_key(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], address: int) -> str:
     """The key of a row, for people."""
-    part = Part(address >> 32, address & 0xFFFFFFFF, 1)
+    part = FragmentRange(address >> 32, address & 0xFFFFFFFF, 1)
     [row] = pa.Table.from_batches(Scan(tuple(on)).batches(table, rows, [part])).to_pylist()
     return ", ".join(f"{name}={value!r}" for name, value in row.items())
 
@@ -219,11 +232,11 @@ def match_schema() -> pa.Schema:
     return pa.schema([(TARGET, pa.int64()), (SOURCE, pa.int64()), (ROW, pa.int64())])
 
 
-def matched(target: pa.RecordBatchReader, source: pa.Table, *, every: bool) -> pa.Table:
+def match_keys(target: pa.RecordBatchReader, source: pa.Table, *, every: bool) -> pa.Table:
     """The rows of a table whose key is in the source, where the source is small.
 
     Args:
-        target: keys of the table, as `keyed` gives them.
+        target: keys of the table, as `read_keys` gives them.
         source: those of the source; none is there twice.
         every: whether to give the other rows of the table too, without a source.
     """
@@ -242,15 +255,15 @@ def matched(target: pa.RecordBatchReader, source: pa.Table, *, every: bool) -> p
         acero.Declaration("record_batch_reader_source", nodes.RecordBatchReaderSourceNodeOptions(target)),
         acero.Declaration("table_source", acero.TableSourceNodeOptions(source)),
     ]
-    found = acero.Declaration("hashjoin", join, inputs=inputs).to_table(use_threads=False)
-    return pa.Table.from_arrays([found.column(place) for place in (0, 2, 1)], schema=match_schema())
+    joined = acero.Declaration("hashjoin", join, inputs=inputs).to_table(use_threads=False)
+    return pa.Table.from_arrays([joined.column(place) for place in (0, 2, 1)], schema=match_schema())
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchResult:
     """What a task has deleted, and which rows match; it goes through JSON."""
 
-    change: Change
+    change: RowChange
     matches: pa.Table | None
     """None: there are too many to send."""
 
@@ -268,19 +281,19 @@ class Matched:
         """From text."""
         change, stream = json.loads(text)
         if stream is None:
-            return cls(Change.from_json(change), None)
+            return cls(RowChange.from_json(change), None)
         with pa.ipc.open_stream(base64.b64decode(stream)) as reader:
-            return cls(Change.from_json(change), reader.read_all())
+            return cls(RowChange.from_json(change), reader.read_all())
 
 
-def merge_few(
+def merge_small_source(
     table: TableRef,
     dataset: lance.LanceDataset,
-    parts: Sequence[Part],
+    parts: Sequence[FragmentRange],
     source: pa.Table,
     on: Sequence[str],
-    rules: Rules,
-) -> Matched:
+    rules: MergeRules,
+) -> MatchResult:
     """Match whole fragments with a source that is small, and delete the rows that go.
 
     Args:
@@ -291,24 +304,26 @@ def merge_few(
         on: the columns that are the key.
         rules: what goes.
     """
-    target = pa.RecordBatchReader.from_batches(source.schema, keyed(table, dataset, parts, on))
-    found = matched(target, source, every=rules.delete_by_source)
-    has_source = pc.is_valid(found.column(SOURCE))
-    gone = found if rules.when_matched != "ignore" else found.filter(pc.invert(has_source))
-    change = delete_rows(table, dataset, by_fragment(gone.column(TARGET).chunks)) if rules.deletes else Change()
-    pairs = found.filter(has_source) if rules.writes else found.slice(0, 0)
-    return Matched(change, pairs if len(pairs) <= MANY else None)
+    target = pa.RecordBatchReader.from_batches(source.schema, read_keys(table, dataset, parts, on))
+    matches = match_keys(target, source, every=rules.delete_by_source)
+    has_source = pc.is_valid(matches.column(SOURCE))
+    doomed = matches if rules.when_matched != "ignore" else matches.filter(pc.invert(has_source))
+    change = (
+        delete_rows(table, dataset, offsets_by_fragment(doomed.column(TARGET).chunks)) if rules.deletes else RowChange()
+    )
+    pairs = matches.filter(has_source) if rules.writes else matches.slice(0, 0)
+    return MatchResult(change, pairs if len(pairs) <= MAX_SENT_MATCHES else None)
 
 
 # Choosing
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedRows:
     """What of a piece goes into the table; it goes through JSON."""
 
     number: int
-    kept: Piece | None = None
+    reused: Piece | None = None
     """The piece as it goes into the table, if all of it does."""
     new: tuple[Piece, ...] = ()
     """Rows of it, written again."""
@@ -317,7 +332,7 @@ class Chosen:
 
     def to_json(self) -> str:
         """As text."""
-        return json.dumps([self.number, self.kept, self.new, self.inserted, self.updated])
+        return json.dumps([self.number, self.reused, self.new, self.inserted, self.updated])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -327,18 +342,18 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RowSelector:
     """Chooses of each piece of a source the rows that go into a table."""
 
     table: TableRef
     dataset: lance.LanceDataset
-    source: Source
+    source: MergeSource
     rows: lance.LanceDataset
     """The source, opened."""
-    rules: Rules
-    write: Write
+    rules: MergeRules
+    write: PieceWriter
 
-    def of(self, number: int, addresses: Any, row_ids: Any) -> Chosen:
+    def select(self, number: int, addresses: Any, row_ids: Any) -> SelectedRows:
         """Choose rows of a piece.
 
         A row that has the key of several rows of the table takes the place of each.
@@ -351,42 +366,42 @@ class Choice:
         piece, size = self.source.pieces[number], self.source.rows[number]
         offsets = addresses & 0xFFFFFFFF
         matches = np.bincount(offsets, minlength=size)
-        moved = matches if self.rules.updates else np.zeros_like(matches)
+        updated = matches if self.rules.updates else np.zeros_like(matches)
         inserted = (matches == 0).astype(np.int64) if self.rules.inserts else np.zeros_like(matches)
         ids = row_ids[np.argsort(offsets, kind="stable")]
-        if self.dataset.has_stable_row_ids and moved.any():
-            kept, new = self._with_ids(piece, number, moved, inserted, ids)
+        if self.dataset.has_stable_row_ids and updated.any():
+            reused, new = self._select_with_ids(piece, number, updated, inserted, ids)
         else:
-            kept, new = self._without_ids(piece, number, moved + inserted)
-        return Chosen(number, kept, tuple(new), int(inserted.sum()), int(moved.sum()))
+            reused, new = self._select_without_ids(piece, number, updated + inserted)
+        return SelectedRows(number, reused, tuple(new), int(inserted.sum()), int(updated.sum()))
 
-    def _without_ids(self, piece: Piece, number: int, wanted: Any) -> tuple[Piece | None, list[Piece]]:
+    def _select_without_ids(self, piece: Piece, number: int, wanted: Any) -> tuple[Piece | None, list[Piece]]:
         if wanted.all():
-            return piece, self._written(number, wanted - 1)
-        return None, self._written(number, wanted)
+            return piece, self._rewrite(number, wanted - 1)
+        return None, self._rewrite(number, wanted)
 
-    def _with_ids(
+    def _select_with_ids(
         self, piece: Piece, number: int, moved: Any, inserted: Any, ids: Any
     ) -> tuple[Piece | None, list[Piece]]:
         """The rows that have an id already come first: Lance takes it so."""
-        known = pa.array(ids, pa.uint64())
+        row_ids = pa.array(ids, pa.uint64())
         first = moved[: len(ids)]
         if (first == 1).all() and (moved + inserted == 1).all():
-            [kept] = with_row_ids([piece], known)
+            [kept] = assign_row_ids([piece], row_ids)
             return kept, []
-        return None, with_row_ids(self._written(number, moved, inserted), known)
+        return None, assign_row_ids(self._rewrite(number, moved, inserted), row_ids)
 
-    def _written(self, number: int, *wanted: Any) -> list[Piece]:
+    def _rewrite(self, number: int, *counts: Any) -> list[Piece]:
         """Write rows of a piece again, each as often as is wanted."""
-        if not any(each.any() for each in wanted):
+        if not any(each.any() for each in counts):
             return []
-        batches = chain.from_iterable(self._taken(number, each) for each in wanted if each.any())
+        batches = chain.from_iterable(self._take_rows(number, each) for each in counts if each.any())
         return self.write(pa.RecordBatchReader.from_batches(self.dataset.schema, batches))
 
-    def _taken(self, number: int, wanted: Any) -> Batches:
+    def _take_rows(self, number: int, counts: Any) -> Batches:
         first = 0
-        for batch in Scan().batches(self.table, self.rows, [Part(number)]):
-            rows = np.repeat(np.arange(batch.num_rows), wanted[first : first + batch.num_rows])
+        for batch in Scan().batches(self.table, self.rows, [FragmentRange(number)]):
+            rows = np.repeat(np.arange(batch.num_rows), counts[first : first + batch.num_rows])
             first += batch.num_rows
             if len(rows):
-                yield stored(batch.take(rows), self.dataset.schema)
+                yield cast_to_table(batch.take(rows), self.dataset.schema)

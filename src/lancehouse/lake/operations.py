@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from lancehouse.lake.columns import Columns
+from lancehouse.lake.columns import ColumnOperations
 from lancehouse.lake.confinement import Confinement
-from lancehouse.lake.indices import Indices
-from lancehouse.lake.queries import Queries
-from lancehouse.lake.references import References
-from lancehouse.lake.requests import takes_dicts
-from lancehouse.lake.rows import Rows
-from lancehouse.lake.versions import Versions
+from lancehouse.lake.indices import IndexOperations
+from lancehouse.lake.queries import QueryOperations
+from lancehouse.lake.references import ReferenceOperations
+from lancehouse.lake.requests import accept_dicts
+from lancehouse.lake.rows import RowOperations
+from lancehouse.lake.versions import VersionOperations
 
 
-class TableOperations(Rows, Queries, Columns, Indices, References, Versions):
+class TableOperations(
+    RowOperations, QueryOperations, ColumnOperations, IndexOperations, ReferenceOperations, VersionOperations
+):
     """A namespace whose tables can be read, written and altered.
 
     A catalog adds `describe_table`, `declare_table`, `deregister_table` and `drop_table`. Each operation opens the
@@ -33,4 +35,4 @@ class TableOperations(Rows, Queries, Columns, Indices, References, Versions):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let every operation be called from Rust too, as lancedb does."""
         super().__init_subclass__(**kwargs)
-        takes_dicts(cls)
+        accept_dicts(cls)

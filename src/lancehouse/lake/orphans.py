@@ -24,11 +24,11 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, La
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder
-from lancehouse.lake.errors import translated
-from lancehouse.lake.fragments import Place, place
-from lancehouse.lake.manifests import Manifest, Manifests
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import TableLocation, locate_table
+from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.lake.progress import FOLDER as RECORDS
-from lancehouse.lake.versions import manifests, version_of
+from lancehouse.lake.versions import list_manifests, parse_version
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ DEFAULT_AGE = 7 * DAY
 """How old files are that surely belong to nobody, and the last note of a job that nobody will resume."""
 FILES_AT_ONCE = 1000
 """How many files one call of `execute` removes."""
-NAMES_TOLD = 1000
+MAX_NAMES = 1000
 
 _AT_ONCE = 16
 _CANDIDATE = re.compile(
@@ -56,7 +56,7 @@ _DATA_FILE = re.compile(rb"([\w-]+)\.lance")
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanupResult:
     """What cleaning up old versions has removed, or would remove."""
 
     versions: int
@@ -65,7 +65,7 @@ class Cleaned:
     """The tags because of which versions stay that are old enough to go."""
 
 
-class File(NamedTuple):
+class StoredFile(NamedTuple):
     """A file below a table's location."""
 
     name: str
@@ -83,11 +83,11 @@ class Orphans:
     """Below the table's location; the first thousand of them."""
 
     def __add__(self, more: Orphans) -> Orphans:
-        names = (*self.names, *more.names)[:NAMES_TOLD]
+        names = (*self.names, *more.names)[:MAX_NAMES]
         return Orphans(self.files + more.files, self.bytes + more.bytes, names)
 
 
-def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False) -> Cleaned:
+def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False) -> CleanupResult:
     """Remove old versions and the data that no other version needs. The current version and tagged ones stay.
 
     Where the catalog manages versions, it forgets them too.
@@ -103,14 +103,14 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
     """
     require_latest(table)
     require_age(older_than)
-    at = place(table)
-    if nested := next((file for file in _listed(at, "data") if "/_versions/" in file), None):
+    at = locate_table(table)
+    if nested := next((file for file in _list_files(at, "data") if "/_versions/" in file), None):
         raise InvalidTableStateError(
             f"{table}: another table lies at {nested.partition('/_versions/')[0]} below it, where Lance would take its "
             "data for old files of this one; move one of them"
         )
-    before = _stored(table, at)
-    with table.opened() as dataset:
+    before = _stored_versions(table, at)
+    with table.dataset() as dataset:
         if at.is_managed and before and max(before) > dataset.version:
             raise InvalidTableStateError(
                 f"{table}: storage has a version {max(before)}, but the catalog is at {dataset.version}: a writer went "
@@ -118,11 +118,11 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
             )
         tagged = _old_tags(table, dataset, older_than)
         act = dataset.explain_cleanup_old_versions if dry_run else dataset.cleanup_old_versions
-        done = act(older_than=older_than, error_if_tagged_old_versions=False)
-    stats = done.stats if dry_run else done
+        result = act(older_than=older_than, error_if_tagged_old_versions=False)
+    stats = result.stats if dry_run else result
     if at.is_managed and not dry_run:
-        _have_forgotten(table, sorted(before - _stored(table, at)))
-    return Cleaned(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged)
+        _forget_versions(table, sorted(before - _stored_versions(table, at)))
+    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged)
 
 
 def remove_orphans(
@@ -139,10 +139,10 @@ def remove_orphans(
     Raises:
         InvalidInputError: an age at which a file may still belong to a writer.
     """
-    found = Orphans()
+    orphans = Orphans()
     for chunk in plan(table, older_than, no_writers=no_writers):
-        found += of(chunk) if dry_run else execute(table, chunk)
-    return found
+        orphans += parse_orphans(chunk) if dry_run else execute(table, chunk)
+    return orphans
 
 
 def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[str]:
@@ -169,10 +169,10 @@ def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bo
             f"older_than={older_than} is refused; wait, or stop all writers and say so with no_writers"
         )
     now = datetime.now(UTC)
-    return _planned(_whole(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
+    return _plan_chunks(_without_branch(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
 
 
-def unnamed(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[File]:
+def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[StoredFile]:
     """All files of a table that no version of any branch names, whatever their age: some may be a writer's at work.
 
     Args:
@@ -180,30 +180,34 @@ def unnamed(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[Fi
         older_than: how old the last note of a job is that nobody will resume; what others have noted is not told.
     """
     now = datetime.now(UTC)
-    with _whole(table).opened() as dataset:
-        branches = _branches(dataset)
-        yield from _search(place(table), branches, now, now - older_than).orphans(_files(dataset))
+    with _without_branch(table).dataset() as dataset:
+        branches = _open_branches(dataset)
+        yield from _create_search(locate_table(table), branches, now, now - older_than).orphans(
+            _list_all_files(dataset)
+        )
 
 
-def of(chunk: str) -> Orphans:
+def parse_orphans(chunk: str) -> Orphans:
     """What a piece of a plan names."""
     files: list[tuple[str, int]] = json.loads(chunk)["files"]
-    return Orphans(len(files), sum(size for _, size in files), tuple(name for name, _ in files[:NAMES_TOLD]))
+    return Orphans(len(files), sum(size for _, size in files), tuple(name for name, _ in files[:MAX_NAMES]))
 
 
 def execute(table: TableRef, chunk: str) -> Orphans:
     """Remove the files of a piece of a plan, but for those that a version names which came since; what went."""
     task = json.loads(chunk)
-    whole = _whole(table)
-    at = place(whole)
-    with whole.opened() as dataset:
-        branches = _branches(dataset)
-        named = _named(at, branches, task["seen"])
-    for job, files in _recorded(at).items():
-        named |= files if job not in task["over"] else set()
-    doomed = [(name, size) for name, size in task["files"] if owner(_below(name, branches)) not in named]
-    _delete(at, [name for name, _ in doomed])
-    return of(json.dumps({"files": doomed}))
+    all_branches = _without_branch(table)
+    at = locate_table(all_branches)
+    with all_branches.dataset() as dataset:
+        branches = _open_branches(dataset)
+        referenced = _referenced_names(at, branches, task["seen"])
+    for job, files in _read_job_files(at).items():
+        referenced |= files if job not in task["over"] else set()
+    doomed = [
+        (name, size) for name, size in task["files"] if owner(_strip_branch_prefix(name, branches)) not in referenced
+    ]
+    _delete_files(at, [name for name, _ in doomed])
+    return parse_orphans(json.dumps({"files": doomed}))
 
 
 def discard(table: TableRef, owners: Collection[str], since: int) -> None:
@@ -216,23 +220,23 @@ def discard(table: TableRef, owners: Collection[str], since: int) -> None:
     """
     try:
         if owners:
-            _discard(table, owners, since)
+            _discard_owned(table, owners, since)
     except LanceNamespaceError as error:
         logger.warning("%s: files may be left, which remove_orphans names: %s", table, error)
 
 
-def _discard(table: TableRef, owners: Collection[str], since: int) -> None:
-    at, above = place(table), _above(table.branch)
-    with table.opened() as dataset:
-        named = set(_tracked(dataset, since))
-    with translated(table, at.storage_options):
+def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None:
+    at, above = locate_table(table), _branch_prefix(table.branch)
+    with table.dataset() as dataset:
+        named = set(_tracked_names(dataset, since))
+    with translate_errors(table, at.storage_options):
         session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
         files: list[str] = []
         for each in set(owners) - named:
             folder = each.partition("/")[0]
             alone = f"{above}{each}.lance" if folder == "data" else each
             files += [*session.list(f"{above}{each}"), *([alone] if folder != "_indices" else [])]
-    _delete(at, files)
+    _delete_files(at, files)
 
 
 def owner(file: str) -> str:
@@ -270,23 +274,25 @@ def require_age(older_than: timedelta) -> None:
         raise InvalidInputError(f"older_than is an age, such as timedelta(days=14), not {older_than!r}")
 
 
-def _planned(table: TableRef, until: datetime, jobs_until: datetime) -> Iterator[str]:
-    at = place(table)
-    with table.opened() as dataset:
-        branches = _branches(dataset)
-        seen = {name: branch.version for name, branch in branches.items()}
-        search = _search(at, branches, until, jobs_until)
-        orphans = ((file.name, file.size) for file in search.orphans(_files(dataset)))
+def _plan_chunks(table: TableRef, until: datetime, jobs_until: datetime) -> Iterator[str]:
+    at = locate_table(table)
+    with table.dataset() as dataset:
+        branches = _open_branches(dataset)
+        versions = {name: branch.version for name, branch in branches.items()}
+        search = _create_search(at, branches, until, jobs_until)
+        orphans = ((file.name, file.size) for file in search.orphans(_list_all_files(dataset)))
         while chunk := list(islice(orphans, FILES_AT_ONCE)):
-            yield json.dumps({"seen": seen, "over": sorted(search.over), "files": chunk})
+            yield json.dumps({"seen": versions, "over": sorted(search.finished_jobs), "files": chunk})
 
 
-def _search(at: Place, branches: dict[str, lance.LanceDataset], until: datetime, jobs_until: datetime) -> _Search:
-    return _Search(_named(at, branches, {}), _recorded(at), until, jobs_until, branches)
+def _create_search(
+    at: TableLocation, branches: dict[str, lance.LanceDataset], until: datetime, jobs_until: datetime
+) -> _OrphanSearch:
+    return _OrphanSearch(_referenced_names(at, branches, {}), _read_job_files(at), until, jobs_until, branches)
 
 
 @dataclass
-class _Search:
+class _OrphanSearch:
     """Finds the orphans among all files of a table, in one pass.
 
     Args:
@@ -297,59 +303,61 @@ class _Search:
         branches: of the table.
     """
 
-    named: set[str]
-    recorded: dict[str, set[str]]
+    referenced: set[str]
+    noted_by_job: dict[str, set[str]]
     until: datetime
     jobs_until: datetime
     branches: Collection[str]
-    over: set[str] = field(default_factory=set)
+    finished_jobs: set[str] = field(default_factory=set)
     """Jobs that nobody will resume; they are known when all files were seen."""
 
-    def orphans(self, files: Iterable[File]) -> Iterator[File]:
+    def orphans(self, files: Iterable[StoredFile]) -> Iterator[StoredFile]:
         """What may go; what jobs have noted comes last.
 
         Notes go before the files that they name, so that a job that starts meanwhile does not take over what is about
         to go.
         """
-        notes: dict[str, list[File]] = {}
-        noted: list[File] = []
-        recorded = set().union(*self.recorded.values())
+        notes: dict[str, list[StoredFile]] = {}
+        noted: list[StoredFile] = []
+        recorded = set().union(*self.noted_by_job.values())
         for file in files:
-            below = _below(file.name, self.branches)
+            below = _strip_branch_prefix(file.name, self.branches)
             if note := _NOTE.fullmatch(file.name):
                 notes.setdefault(note[1], []).append(file)
-            elif file.modified >= self.until or not _CANDIDATE.fullmatch(below) or owner(below) in self.named:
+            elif file.modified >= self.until or not _CANDIDATE.fullmatch(below) or owner(below) in self.referenced:
                 continue
             elif owner(below) in recorded:
                 noted.append(file)
             else:
                 yield file
-        self.over = {job for job, kept in notes.items() if max(file.modified for file in kept) < self.jobs_until}
-        needed = set().union(*(names for job, names in self.recorded.items() if job not in self.over))
-        for file in (*(file for job in self.over for file in notes[job]), *noted):
-            if owner(_below(file.name, self.branches)) not in needed:
+        self.finished_jobs = {
+            job for job, kept in notes.items() if max(file.modified for file in kept) < self.jobs_until
+        }
+        needed = set().union(*(names for job, names in self.noted_by_job.items() if job not in self.finished_jobs))
+        for file in (*(file for job in self.finished_jobs for file in notes[job]), *noted):
+            if owner(_strip_branch_prefix(file.name, self.branches)) not in needed:
                 yield file
 
 
-def _files(dataset: lance.LanceDataset) -> Iterator[File]:
+def _list_all_files(dataset: lance.LanceDataset) -> Iterator[StoredFile]:
     for batch in dataset.all_files():
         columns = (batch[name].to_pylist() for name in ("path", "size_bytes", "last_modified"))
-        yield from map(File, *columns)
+        yield from map(StoredFile, *columns)
 
 
-def _named(at: Place, branches: dict[str, lance.LanceDataset], seen: dict[str, int]) -> set[str]:
-    """What versions name, those that come after `seen`; as `owner` calls it."""
-    named: set[str] = set()
+def _referenced_names(at: TableLocation, branches: dict[str, lance.LanceDataset], versions: dict[str, int]) -> set[str]:
+    """What versions name, those that come after `versions`; as `owner` calls it."""
+    referenced: set[str] = set()
     for name, branch in branches.items():
-        named.update(_tracked(branch, seen.get(name, 0) + 1))
+        referenced.update(_tracked_names(branch, versions.get(name, 0) + 1))
         if name != MAIN:
-            named |= _inherited_indices(name, branch, seen.get(name, 0))
-        named |= _detached(at, name, branch)
-        named |= _on_their_way(at, name, branch)
-    return named
+            referenced |= _inherited_indices(name, branch, versions.get(name, 0))
+        referenced |= _names_of_detached(at, name, branch)
+        referenced |= _names_of_staged(at, name, branch)
+    return referenced
 
 
-def _tracked(branch: lance.LanceDataset, since: int) -> Iterator[str]:
+def _tracked_names(branch: lance.LanceDataset, since: int) -> Iterator[str]:
     for batch in branch.tracked_files(min_version=since):
         # Of an index it lists whatever lies in the folder.
         yield from (owner(file) for file in batch["path"].to_pylist() if not _is_temporary(file))
@@ -359,111 +367,114 @@ def _inherited_indices(name: str, branch: lance.LanceDataset, seen: int) -> set[
     """Indices that a branch has from the one it came from: `tracked_files` does not tell them."""
     versions = [ref["version"] for ref in branch.version_refs() if ref["version"] > seen]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        each = pool.map(lambda version: _indices(branch.checkout_version((name, version))), versions)
-        return set().union(*each)
+        uuids = pool.map(lambda version: _index_names(branch.checkout_version((name, version))), versions)
+        return set().union(*uuids)
 
 
-def _indices(dataset: lance.LanceDataset) -> set[str]:
+def _index_names(dataset: lance.LanceDataset) -> set[str]:
     return {f"_indices/{segment.uuid}" for index in dataset.describe_indices() for segment in index.segments}
 
 
-def _detached(at: Place, name: str, branch: lance.LanceDataset) -> set[str]:
+def _names_of_detached(at: TableLocation, name: str, branch: lance.LanceDataset) -> set[str]:
     """What versions outside the branch's line name: `tracked_files` does not tell them."""
-    stored = Manifests(at.location, at.storage_options)
+    stored = ManifestStore(at.location, at.storage_options)
     named: set[str] = set()
-    for file in _listed(at, f"{_above(name)}_versions"):
+    for file in _list_files(at, f"{_branch_prefix(name)}_versions"):
         if match := _DETACHED.fullmatch(file):
             version = branch.checkout_version((name, int(match[1])))
-            named |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_indices(version)}
+            named |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_index_names(version)}
             for fragment in version.get_fragments():
                 named |= {owner(f"data/{file.path}") for file in fragment.metadata.files}
                 named |= {deleted} if (deleted := fragment.deletion_file()) else set()
     return named
 
 
-def _on_their_way(at: Place, name: str, branch: lance.LanceDataset) -> set[str]:
+def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -> set[str]:
     """Staged manifests that a catalog may have accepted, with what they name: they come after all that is in place."""
-    above = _above(name)
-    stored = Manifests(at.location, at.storage_options)
+    above = _branch_prefix(name)
+    stored = ManifestStore(at.location, at.storage_options)
     named: set[str] = set()
-    for file in (*_listed(at, f"{above}_versions"), *_listed(at, "_staging")):
+    for file in (*_list_files(at, f"{above}_versions"), *_list_files(at, "_staging")):
         match = _ON_ITS_WAY.fullmatch(file)
-        if match is None or (version_of(match[1]) or 0) <= branch.version or (data := stored.find(file)) is None:
+        if match is None or (parse_version(match[1]) or 0) <= branch.version or (data := stored.find(file)) is None:
             continue
         try:
             manifest = Manifest.parse(data)
         except InvalidInputError:  # a writer died while it wrote this: no catalog can have accepted it
             continue
         if (manifest.branch or MAIN) == name:
-            known = manifest.files(at.location, at.storage_options)
-            named |= {file.removeprefix(above), *(owner(each.removeprefix(above)) for each in known)}
+            files = manifest.files(at.location, at.storage_options)
+            named |= {file.removeprefix(above), *(owner(each.removeprefix(above)) for each in files)}
     return named
 
 
-def _recorded(at: Place) -> dict[str, set[str]]:
+def _read_job_files(at: TableLocation) -> dict[str, set[str]]:
     """Data files that jobs have noted, by job: those that died may go on where they were."""
-    notes = {file: note[1] for file in _listed(at, RECORDS) if (note := _NOTE.fullmatch(file))}
-    stored = Manifests(at.location, at.storage_options)
-    found: dict[str, set[str]] = {job: set() for job in notes.values()}
+    notes = {file: note[1] for file in _list_files(at, RECORDS) if (note := _NOTE.fullmatch(file))}
+    stored = ManifestStore(at.location, at.storage_options)
+    files_by_job: dict[str, set[str]] = {job: set() for job in notes.values()}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for job, data in zip(notes.values(), pool.map(stored.find, notes), strict=True):
-            found[job] |= {f"data/{name.decode()}" for name in _DATA_FILE.findall(data or b"")}
-    return found
+            files_by_job[job] |= {f"data/{name.decode()}" for name in _DATA_FILE.findall(data or b"")}
+    return files_by_job
 
 
-def _listed(at: Place, folder: str) -> list[str]:
-    with translated(at.location, at.storage_options):
+def _list_files(at: TableLocation, folder: str) -> list[str]:
+    with translate_errors(at.location, at.storage_options):
         session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
         return [str(file) for file in session.list(folder)]
 
 
-def _branches(dataset: lance.LanceDataset) -> dict[str, lance.LanceDataset]:
+def _open_branches(dataset: lance.LanceDataset) -> dict[str, lance.LanceDataset]:
     """All branches by name, each at its latest version."""
     named = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
     return {MAIN: dataset, **named}
 
 
-def _above(branch: str | None) -> str:
+def _branch_prefix(branch: str | None) -> str:
     return "" if branch in (None, MAIN) else f"tree/{branch}/"
 
 
-def _below(file: str, branches: Collection[str]) -> str:
+def _strip_branch_prefix(file: str, branches: Collection[str]) -> str:
     """A file's name below the folder of its branch; that of a branch called `a/b` lies in that of one called `a`."""
-    above = (above for name in branches if (above := _above(name)) and file.startswith(above))
+    above = (above for name in branches if (above := _branch_prefix(name)) and file.startswith(above))
     return file[max(map(len, above), default=0) :]
 
 
-def _delete(at: Place, files: Collection[str]) -> None:
+def _delete_files(at: TableLocation, files: Collection[str]) -> None:
     options = dict(at.storage_options)
-    with translated(at.location, options), ThreadPoolExecutor(_AT_ONCE) as pool:
+    with translate_errors(at.location, options), ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda file: delete_file(at.location, options, file), files))
     if root := local_folder(at.location):
-        held = {(root / file).parent for file in files}
-        for folder in (*(folder / "staging" for folder in held), *held):  # Lance leaves the first in indices of text
+        folders = {(root / file).parent for file in files}
+        for folder in (
+            *(folder / "staging" for folder in folders),
+            *folders,
+        ):  # Lance leaves the first in indices of text
             with suppress(OSError):  # it is not there, or not empty
                 folder.rmdir()
 
 
-def _whole(table: TableRef) -> TableRef:
+def _without_branch(table: TableRef) -> TableRef:
     return replace(table, branch=None)
 
 
-def _stored(table: TableRef, at: Place) -> set[int]:
-    return set(manifests(TableRef(at.location, at.storage_options, branch=table.branch)))
+def _stored_versions(table: TableRef, at: TableLocation) -> set[int]:
+    return set(list_manifests(TableRef(at.location, at.storage_options, branch=table.branch)))
 
 
 def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
     """The tags of old versions of a branch, its current one aside."""
     branch, until = table.branch or MAIN, datetime.now() - older_than
-    found = []
+    old = []
     for name, tag in dataset.tags.list().items():
         if (tag["branch"] or MAIN) == branch and tag["version"] != dataset.version:
-            tagged = dataset.checkout_version((branch, tag["version"]))
-            found += [name] if tagged.get_version()["timestamp"] < until else []
-    return tuple(sorted(found))
+            dataset_at_tag = dataset.checkout_version((branch, tag["version"]))
+            old += [name] if dataset_at_tag.get_version()["timestamp"] < until else []
+    return tuple(sorted(old))
 
 
-def _have_forgotten(table: TableRef, versions: list[int]) -> None:
+def _forget_versions(table: TableRef, versions: list[int]) -> None:
     """Tell the namespace that versions are gone. If it does not listen, nothing is lost: they are gone all the same."""
     if not versions or table.namespace is None:
         return

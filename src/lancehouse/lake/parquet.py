@@ -17,9 +17,9 @@ from lance_namespace.errors import TableSchemaValidationError
 from lancehouse.lake import windows
 from lancehouse.lake.blobs import BlobReader
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
+from lancehouse.lake.errors import translate_errors
 from lancehouse.schema.iceberg import to_iceberg
-from lancehouse.schema.values import converter
+from lancehouse.schema.values import iceberg_converter
 from lancehouse.schema.walk import field_ids
 
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ ROW_GROUP_BYTES = 8 << 20
 FILE_BYTES = 128 << 20
 """Of Lance's data in one file: a file that would hold more ends early."""
 
-APART = 1_000_000_000
+ID_SHIFT = 1_000_000_000
 """Added to the ids of columns that a table has no more, where they would be taken for others."""
 
 _IDS = frozenset({"id", "element-id", "key-id", "value-id"})
@@ -39,7 +39,7 @@ _GUESSED_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
+class ExportFragment:
     """Some rows of a version."""
 
     id: int
@@ -52,7 +52,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Version:
+class VersionExporter:
     """One immutable version of a table."""
 
     table: TableRef
@@ -76,13 +76,13 @@ class Version:
     @cached_property
     def schema(self) -> Json:
         """In Iceberg's terms, as it is in this version; ids are the same in all versions."""
-        with translated(self.table, self.table.storage_options):
+        with translate_errors(self.table, self.table.storage_options):
             ids = field_ids(self._dataset.lance_schema.fields())
             schema = to_iceberg(self._dataset.schema, ids, schema_id=SCHEMA_ID)
         if self._like is None:
             return schema
-        same = [_meant(column) for column in self._like["fields"]]
-        columns = [column if _meant(column) in same else _apart(column) for column in schema["fields"]]
+        same = [_column_identity(column) for column in self._like["fields"]]
+        columns = [column if _column_identity(column) in same else _shift_ids(column) for column in schema["fields"]]
         return {**schema, "fields": columns}
 
     @cached_property
@@ -92,24 +92,24 @@ class Version:
         return dict(zip(ids, self._dataset.schema, strict=True))
 
     @cached_property
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> list[ExportFragment]:
         """All of them, in order."""
-        with translated(self.table, self.table.storage_options):
-            return [_fragment(fragment) for fragment in self._dataset.get_fragments()]
+        with translate_errors(self.table, self.table.storage_options):
+            return [_to_fragment(fragment) for fragment in self._dataset.get_fragments()]
 
-    def holds(self, fragment: int, condition: str) -> bool:
+    def has_matching_row(self, fragment: int, condition: str) -> bool:
         """Whether some row of a fragment meets a condition in Lance's SQL."""
-        with translated(self.table, self.table.storage_options):
-            scanner = self._found(fragment).scanner(columns=[], filter=condition, with_row_id=True, limit=1)
+        with translate_errors(self.table, self.table.storage_options):
+            scanner = self._get_fragment(fragment).scanner(columns=[], filter=condition, with_row_id=True, limit=1)
             return any(batch.num_rows for batch in scanner.to_batches())
 
-    def row_bytes(self, fragment: Fragment, ids: Collection[int]) -> float:
+    def row_bytes(self, fragment: ExportFragment, ids: Collection[int]) -> float:
         """What some columns of a row take by an estimate, blobs kept elsewhere not counted."""
-        widths = [_width(self.columns[key].type) for key in ids]
+        widths = [_bit_width(self.columns[key].type) for key in ids]
         known = sum(width or 0 for width in widths) / 8
         return known if all(widths) else max(known, fragment.bytes / max(fragment.rows, 1))
 
-    def write(self, fragment: Fragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
+    def write(self, fragment: ExportFragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
         """Write rows of a fragment, counted without those that are deleted; some columns, by their Iceberg ids.
 
         Memory is bounded by a few megabytes, or by the largest row.
@@ -129,10 +129,10 @@ class Version:
             reason = str(error).partition("\n")[0]
             raise TableSchemaValidationError(f"{self.table}: it cannot be written as Parquet: {reason}") from error
 
-    def _write(self, fragment: Fragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
+    def _write(self, fragment: ExportFragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
         columns = [column for key, column in self.columns.items() if key in ids]
-        convert = converter(columns, self.schema)
-        repeated = [column.name for column in columns if _repeats(column.type)]
+        convert = iceberg_converter(columns, self.schema)
+        repeated = [column.name for column in columns if _is_repetitive(column.type)]
         written = size = 0
         batches = self._batches(fragment, columns, rows, self.row_bytes(fragment, ids))
         with pq.ParquetWriter(
@@ -143,76 +143,78 @@ class Version:
             store_schema=False,
             use_dictionary=repeated,  # type: ignore[arg-type]
         ) as writer:
-            for group in _groups(convert.batch(batch) for batch in batches):
+            for group in _row_groups(convert.convert_batch(batch) for batch in batches):
                 writer.write_table(group, row_group_size=max(group.num_rows, 1))
                 written += group.num_rows
                 size += group.nbytes
                 if size >= FILE_BYTES:
                     break
         batches.close()
-        _give_back()
+        _release_memory()
         return written
 
     def _batches(
-        self, fragment: Fragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
+        self, fragment: ExportFragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
     ) -> Generator[pa.RecordBatch]:
-        with translated(self.table, self.table.storage_options):
+        with translate_errors(self.table, self.table.storage_options):
             reader = BlobReader(self.table, self._dataset) if self.table.confinement else None
-            yield from windows.read(self._found(fragment.id), columns, rows, row_bytes, reader)
+            yield from windows.read_fragment(self._get_fragment(fragment.id), columns, rows, row_bytes, reader)
 
-    def _found(self, fragment: int) -> lance.LanceFragment:
-        found = self._dataset.get_fragment(fragment)
-        if found is None:
+    def _get_fragment(self, fragment: int) -> lance.LanceFragment:
+        lance_fragment = self._dataset.get_fragment(fragment)
+        if lance_fragment is None:
             raise ValueError(f"there is no fragment {fragment}")
-        return found
+        return lance_fragment
 
 
-def _meant(column: Json) -> tuple[Any, ...]:
+def _column_identity(column: Json) -> tuple[Any, ...]:
     return column["id"], column["name"], column["type"]
 
 
-def _apart(json: Any) -> Any:
+def _shift_ids(json: Any) -> Any:
     """The same field or type with ids that no column has."""
     if isinstance(json, list):
-        return [_apart(each) for each in json]
+        return [_shift_ids(each) for each in json]
     if not isinstance(json, dict):
         return json
-    return {key: value + APART if key in _IDS else _apart(value) for key, value in json.items()}
+    return {key: value + ID_SHIFT if key in _IDS else _shift_ids(value) for key, value in json.items()}
 
 
-def _fragment(fragment: lance.LanceFragment) -> Fragment:
+def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
     metadata = fragment.metadata
-    said = json.dumps(metadata.to_json(), sort_keys=True, default=str)
+    described = json.dumps(metadata.to_json(), sort_keys=True, default=str)
     sizes = [file.file_size_bytes or 0 for file in metadata.files]
     size = sum(sizes) if all(sizes) else metadata.physical_rows * _GUESSED_ROW_BYTES
-    return Fragment(fragment.fragment_id, size, fragment.count_rows(), sha256(said.encode()).hexdigest()[:32])
+    return ExportFragment(
+        fragment.fragment_id, size, fragment.count_rows(), sha256(described.encode()).hexdigest()[:32]
+    )
 
 
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Batches put together until they make a row group."""
-    held: list[pa.RecordBatch] = []
+    batch_group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        batch_group.append(batch)
         size += batch.nbytes
         if size >= ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+            yield pa.Table.from_batches(batch_group)
+            batch_group, size = [], 0
+    if batch_group:
+        yield pa.Table.from_batches(batch_group)
 
 
-def _repeats(dtype: pa.DataType) -> bool:
+def _is_repetitive(dtype: pa.DataType) -> bool:
     """Whether values are worth a dictionary: those of vectors, blobs and numbers seldom are."""
     return pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_dictionary(dtype)
 
 
-def _width(dtype: pa.DataType) -> int | None:
+def _bit_width(dtype: pa.DataType) -> int | None:
     """Bits of a value, where all values have the same."""
     if isinstance(dtype, pa.BaseExtensionType):
-        return _width(dtype.storage_type)
+        return _bit_width(dtype.storage_type)
     if isinstance(dtype, pa.FixedSizeListType):
-        element = _width(dtype.value_type)
+        element = _bit_width(dtype.value_type)
         return element and element * dtype.list_size
     try:
         return None if isinstance(dtype, pa.DictionaryType) else dtype.bit_width
@@ -220,7 +222,7 @@ def _width(dtype: pa.DataType) -> int | None:
         return None
 
 
-def _give_back() -> None:
+def _release_memory() -> None:
     """Have the allocators of Arrow and of Lance, which is the system's, return what they keep for later."""
     pa.default_memory_pool().release_unused()
     pa.system_memory_pool().release_unused()

@@ -41,7 +41,7 @@ Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainScan:
     """A scan that searches nothing."""
 
     filter: str | None = None
@@ -49,7 +49,7 @@ class Plain:
     offset: int = 0
 
 
-class _Size:
+class _ChunkSize:
     """How many rows make a piece, by what was seen and what files say."""
 
     def __init__(self, fragments: Sequence[lance.LanceFragment]) -> None:
@@ -83,17 +83,17 @@ def _row_bytes(fragment: lance.LanceFragment) -> float:
 
 def count_rows(dataset: lance.LanceDataset, filter: str) -> int:
     """How many rows meet a filter."""
-    return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **_lean(dataset)).count_rows())
+    return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **_batch_arguments(dataset)).count_rows())
 
 
-def _lean(dataset: lance.LanceDataset) -> dict[str, int]:
+def _batch_arguments(dataset: lance.LanceDataset) -> dict[str, int]:
     """Arguments of a scan that holds little, and is not done in pieces."""
     return {"io_buffer_size": READ_AHEAD, "batch_readahead": 1, "batch_size": batch_rows(dataset)}
 
 
 def batch_rows(dataset: lance.LanceDataset) -> int:
     """How many rows are decoded together by a scan that is not done in pieces."""
-    return _Size(dataset.get_fragments()).whole_batch
+    return _ChunkSize(dataset.get_fragments()).whole_batch
 
 
 def has_large_rows(dataset: lance.LanceDataset) -> bool:
@@ -101,7 +101,7 @@ def has_large_rows(dataset: lance.LanceDataset) -> bool:
     return any(_row_bytes(each) > LARGE_ROW_BYTES for each in dataset.get_fragments())
 
 
-def batches(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> Iterator[pa.RecordBatch]:
+def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     """The rows of a scan, in order, of which no more is held than a piece.
 
     Args:
@@ -115,70 +115,70 @@ def batches(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> I
         yield from dataset.scanner(filter=scan.filter, **limits, **arguments).to_batches()
         return
     if scan.filter is None:
-        yield from _unfiltered(dataset, scan, arguments)
+        yield from _scan_unfiltered(dataset, scan, arguments)
         return
     if dataset.has_stable_row_ids or INDEXED in dataset.scanner(filter=scan.filter, **arguments).explain_plan():
-        yield from _known(dataset, scan, arguments)
+        yield from _scan_by_row_id(dataset, scan, arguments)
         return
-    yield from _sliced(_filtered(dataset, scan.filter, arguments), scan.offset, scan.limit)
+    yield from _slice_batches(_scan_filtered(dataset, scan.filter, arguments), scan.offset, scan.limit)
 
 
-def _unfiltered(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> Iterator[pa.RecordBatch]:
+def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     fragments = dataset.get_fragments()
-    size = _Size(fragments)
+    size = _ChunkSize(fragments)
     skip, left = scan.offset, scan.limit
-    for run in _runs(fragments):
+    for run in _group_small_fragments(fragments):
         count = sum(each.count_rows() for each in run)
         first, skip = min(skip, count), max(0, skip - count)
         while first < count and left != 0:
             rows = min(size.rows, count - first, count if left is None else left)
             more = {**arguments, "batch_size": size.batch}
-            yield from _measured(dataset.scanner(fragments=run, offset=first, limit=rows, **more), rows, size)
+            yield from _read_measured(dataset.scanner(fragments=run, offset=first, limit=rows, **more), rows, size)
             first += rows
             left = None if left is None else left - rows
 
 
-def _filtered(dataset: lance.LanceDataset, filter: str, arguments: Arguments) -> Iterator[pa.RecordBatch]:
+def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     fragments = dataset.get_fragments()
-    size = _Size(fragments)
-    for run in _runs(fragments):
+    size = _ChunkSize(fragments)
+    for run in _group_small_fragments(fragments):
         count = sum(each.physical_rows for each in run)
         if len(run) > 1 or count <= size.rows:
             more = {**arguments, "batch_size": size.batch}
-            yield from _measured(dataset.scanner(fragments=run, filter=filter, **more), count, size)
+            yield from _read_measured(dataset.scanner(fragments=run, filter=filter, **more), count, size)
             continue
         above, first = run[0].fragment_id << 32, 0
         while first < count:
             rows = range(above + first, above + min(first + size.rows, count))
             more = {**arguments, "batch_size": size.batch, "row_addr_allowlist": serialize_row_addrs(rows)}
             scanner = dataset.scanner(fragments=run, filter=filter, **more)
-            yield from _measured(scanner, len(rows), size)
+            yield from _read_measured(scanner, len(rows), size)
             first += len(rows)
 
 
-def _known(dataset: lance.LanceDataset, scan: Plain, arguments: Arguments) -> Iterator[pa.RecordBatch]:
+def _scan_by_row_id(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     """Where the rows are is found out first."""
-    found = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter, **_lean(dataset)).to_reader()
-    parts = [np.asarray(batch.column(ROW_ID)) for batch in found]
+    matches = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter, **_batch_arguments(dataset)).to_reader()
+    parts = [np.asarray(batch.column(ROW_ID)) for batch in matches]
     ids = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     ids = ids[scan.offset :][: scan.limit]
-    size = _Size(dataset.get_fragments())
+    size = _ChunkSize(dataset.get_fragments())
     while len(ids):
         some, ids = ids[: size.rows], ids[size.rows :]
         more = {**arguments, "batch_size": size.batch, "row_addr_allowlist": serialize_row_addrs(some.tolist())}
-        yield from _measured(dataset.scanner(**more), len(some), size)
+        yield from _read_measured(dataset.scanner(**more), len(some), size)
 
 
-def _measured(scanner: lance.LanceScanner, rows: int, size: _Size) -> Iterator[pa.RecordBatch]:
-    held = 0
+def _read_measured(scanner: lance.LanceScanner, rows: int, size: _ChunkSize) -> Iterator[pa.RecordBatch]:
+    read_bytes = 0
     for batch in scanner.to_batches():
-        held += batch.nbytes
+        read_bytes += batch.nbytes
         if batch.num_rows:
             yield batch
-    size.learn(rows, held)
+    size.learn(rows, read_bytes)
 
 
-def _runs(fragments: Sequence[lance.LanceFragment]) -> Iterator[list[lance.LanceFragment]]:
+def _group_small_fragments(fragments: Sequence[lance.LanceFragment]) -> Iterator[list[lance.LanceFragment]]:
     """Fragments that are read together, because they are small."""
     run: list[lance.LanceFragment] = []
     rows = 0
@@ -193,13 +193,13 @@ def _runs(fragments: Sequence[lance.LanceFragment]) -> Iterator[list[lance.Lance
         yield run
 
 
-def _sliced(found: Iterator[pa.RecordBatch], offset: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+def _slice_batches(batches_in: Iterator[pa.RecordBatch], offset: int, limit: int | None) -> Iterator[pa.RecordBatch]:
     left = limit
-    for batch in found:
+    for batch in batches_in:
         if left == 0:
             return
         skipped, offset = min(offset, batch.num_rows), max(0, offset - batch.num_rows)
-        kept = batch.slice(skipped, left)
-        left = None if left is None else left - kept.num_rows
-        if kept.num_rows:
-            yield kept
+        part = batch.slice(skipped, left)
+        left = None if left is None else left - part.num_rows
+        if part.num_rows:
+            yield part

@@ -15,9 +15,9 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.pages import DISTANCE, ROW_ID, Page, chosen, gathered, reading, taken
-from lancehouse.lake.search import Effort, is_indexed
-from lancehouse.schema.shown import Cell, cells, is_vector, kind_of, type_text
+from lancehouse.lake.pages import DISTANCE, ROW_ID, RowPage, choose_columns, collect_cells, scanner_options, take_value
+from lancehouse.lake.search import SearchEffort, has_vector_index
+from lancehouse.schema.shown import Cell, format_cells, format_type, is_vector, value_kind
 
 SAMPLE = 2000
 SAMPLE_BYTES = 16 << 20
@@ -29,9 +29,9 @@ STEPS = 24
 WIDTH = 6
 """Directions that are looked for, so that the first two are found quickly."""
 SEED = 7
-AT_ONCE = BoundedSemaphore(2)
+SAMPLING_SLOTS = BoundedSemaphore(2)
 """Samples that are worked on: each takes up to 100 MB for a moment."""
-REMEMBERED = 64
+MAX_CACHED = 64
 """Planes whose directions are remembered, for rows that are placed in them later."""
 
 Point = tuple[float, float]
@@ -47,13 +47,13 @@ class Axes:
     spread: tuple[float, float]
     """Which part of the whole variance each of them has."""
 
-    def place(self, matrix: Any) -> list[Point]:
+    def project(self, matrix: Any) -> list[Point]:
         """Where vectors lie in it."""
         return [(float(x), float(y)) for x, y in (matrix - self.centre) @ self.directions]
 
 
 @dataclass(frozen=True, slots=True)
-class Plane:
+class VectorProjection:
     """Where the vectors of some rows lie."""
 
     version: int
@@ -70,7 +70,7 @@ class Plane:
 class Neighbours:
     """The rows nearest to one of them, the nearest first."""
 
-    page: Page
+    page: RowPage
     distances: Sequence[float]
     searched: str
     """`index`, `table` or `sample`: what was looked through."""
@@ -82,7 +82,7 @@ class Neighbours:
     """Where the others do; None for one without a vector."""
 
 
-class _Known:
+class _AxesCache:
     """Planes of versions of tables: who asks for one has opened the table."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Known:
     def put(self, dataset: lance.LanceDataset, column: str, axes: Axes) -> Axes:
         with self._lock:
             self._axes[_key(dataset, column)] = axes
-            while len(self._axes) > REMEMBERED:
+            while len(self._axes) > MAX_CACHED:
                 self._axes.popitem(last=False)
         return axes
 
@@ -107,30 +107,30 @@ def _key(dataset: lance.LanceDataset, column: str) -> tuple[str, ...]:
     return dataset.uri, str(dataset.version), next(files, ""), column
 
 
-_KNOWN = _Known()
+_AXES_CACHE = _AxesCache()
 
 
-def drawn(table: TableRef, column: str, label: str | None = None) -> Plane:
+def project_sample(table: TableRef, column: str, label: str | None = None) -> VectorProjection:
     """Vectors of rows from all over a table, the same ones each time, and what their rows have in another column.
 
     Raises:
         InvalidInputError: the column holds no vectors.
     """
-    with table.opened() as dataset, AT_ONCE:
-        found, matrix = _sampled(table, dataset, column, label)
-        found_axes = _KNOWN.put(dataset, column, axes(matrix))
-        labels = [cells(found.column(name), kind_of(dataset.schema.field(name))) for name in [label] if name]
-        return Plane(
+    with table.dataset() as dataset, SAMPLING_SLOTS:
+        sample, matrix = _sample_vectors(table, dataset, column, label)
+        plane_axes = _AXES_CACHE.put(dataset, column, principal_axes(matrix))
+        labels = [format_cells(sample.column(name), value_kind(dataset.schema.field(name))) for name in [label] if name]
+        return VectorProjection(
             version=dataset.version,
             rows=dataset.count_rows(),
-            ids=_ids(found),
-            points=found_axes.place(matrix),
-            spread=found_axes.spread,
+            ids=_row_ids(sample),
+            points=plane_axes.project(matrix),
+            spread=plane_axes.spread,
             labels=labels[0] if labels else [],
         )
 
 
-def axes(matrix: Any) -> Axes:
+def principal_axes(matrix: Any) -> Axes:
     """The plane of most variance: by iteration, with no more memory than the vectors take; the same each time."""
     count, dimension = matrix.shape
     centre = matrix.mean(axis=0, dtype=np.float64) if count else np.zeros(dimension)
@@ -138,8 +138,8 @@ def axes(matrix: Any) -> Axes:
     if count < 2:
         return flat
     centred = matrix - centre
-    whole = float((centred**2).sum())
-    if whole == 0.0 or not np.isfinite(whole):
+    variance = float((centred**2).sum())
+    if variance == 0.0 or not np.isfinite(variance):
         return flat
     basis = np.linalg.qr(np.random.default_rng(SEED).standard_normal((dimension, min(WIDTH, dimension))))[0]
     for _ in range(STEPS):
@@ -149,93 +149,108 @@ def axes(matrix: Any) -> Axes:
     directions[:, : min(2, len(turn))] = basis @ turn[:2].T
     points = centred @ directions
     farthest = points[np.abs(points).argmax(axis=0), (0, 1)]
-    shares = [*(sizes**2 / whole), 0.0]
+    shares = [*(sizes**2 / variance), 0.0]
     return Axes(centre, directions * np.where(farthest < 0, -1, 1), (float(shares[0]), float(shares[1])))
 
 
-def neighbours(table: TableRef, column: str, row: int, k: int, columns: Sequence[str] = ()) -> Neighbours:
+def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Sequence[str] = ()) -> Neighbours:
     """The rows nearest to one: by the index, else by comparing all, else, where those are too many, a sample.
 
     Raises:
         InvalidInputError: the row has no vector, or there is no such row.
     """
-    with table.opened() as dataset:
+    with table.dataset() as dataset:
         dimension = _dimension(table, dataset, column)
-        vectors, is_there = _matrix(taken(table, dataset, column, row), dimension)
+        vectors, is_there = _to_matrix(take_value(table, dataset, column, row), dimension)
         if not is_there[0]:
             raise InvalidInputError(f"{table}: the row has no vector in {column} that others could be near to")
-        searched = "index" if is_indexed(dataset, column) else "table"
-        near: Mapping[int, float] = {}
-        asked: dict[str, Any] = {"nearest": {"column": column, "q": vectors[0], "k": k + 1, **Effort().options(k + 1)}}
+        searched = "index" if has_vector_index(dataset, column) else "table"
+        sampled_distances: Mapping[int, float] = {}
+        query: dict[str, Any] = {
+            "nearest": {"column": column, "q": vectors[0], "k": k + 1, **SearchEffort().to_options(k + 1)}
+        }
         if searched == "table" and dataset.count_rows() * dimension * 4 > COMPARED_BYTES:
-            searched, near = "sample", _among(*_sampled(table, dataset, column, None), vectors[0], k)
-            asked = {"filter": f"{ROW_ID} IN ({', '.join(map(str, near))})"}
-        names = chosen(table, dataset.schema, columns)
-        kinds = [kind_of(dataset.schema.field(name)) for name in names]
-        more = [] if near else [DISTANCE]
-        scanner = dataset.scanner(columns=[*names, *more], **asked, **reading(dataset.schema, names))
-        ids, rows = gathered(scanner, [*kinds, *("number" for _ in more)])
-        distances = [near[each] for each in ids] if near else [_number(cells_[-1]) for cells_ in rows]
+            searched, sampled_distances = (
+                "sample",
+                _nearest_in_sample(*_sample_vectors(table, dataset, column, None), vectors[0], k),
+            )
+            query = {"filter": f"{ROW_ID} IN ({', '.join(map(str, sampled_distances))})"}
+        names = choose_columns(table, dataset.schema, columns)
+        kinds = [value_kind(dataset.schema.field(name)) for name in names]
+        more = [] if sampled_distances else [DISTANCE]
+        scanner = dataset.scanner(columns=[*names, *more], **query, **scanner_options(dataset.schema, names))
+        ids, rows = collect_cells(scanner, [*kinds, *("number" for _ in more)])
+        distances = (
+            [sampled_distances[each] for each in ids]
+            if sampled_distances
+            else [_to_float(cells_[-1]) for cells_ in rows]
+        )
         order = sorted((at for at in range(len(ids)) if ids[at] != row), key=distances.__getitem__)[:k]
-        page = Page(dataset.version, names, [ids[at] for at in order], [rows[at][: len(names)] for at in order], False)
-        itself = dataset.scanner(columns=names, filter=f"{ROW_ID} = {int(row)}", **reading(dataset.schema, names))
-        plane = _KNOWN.get(dataset, column) or _found(table, dataset, column)
+        page = RowPage(
+            dataset.version, names, [ids[at] for at in order], [rows[at][: len(names)] for at in order], False
+        )
+        itself = dataset.scanner(
+            columns=names, filter=f"{ROW_ID} = {int(row)}", **scanner_options(dataset.schema, names)
+        )
+        plane = _AXES_CACHE.get(dataset, column) or _compute_axes(table, dataset, column)
         return Neighbours(
             page=page,
             distances=[distances[at] for at in order],
             searched=searched,
-            own=gathered(itself, kinds)[1][0],
-            point=plane.place(vectors)[0],
-            points=_placed(dataset, column, page.ids, plane),
+            own=collect_cells(itself, kinds)[1][0],
+            point=plane.project(vectors)[0],
+            points=_project_rows(dataset, column, page.ids, plane),
         )
 
 
-def _found(table: TableRef, dataset: lance.LanceDataset, column: str) -> Axes:
-    with AT_ONCE:
-        return _KNOWN.put(dataset, column, axes(_sampled(table, dataset, column, None)[1]))
+def _compute_axes(table: TableRef, dataset: lance.LanceDataset, column: str) -> Axes:
+    with SAMPLING_SLOTS:
+        return _AXES_CACHE.put(dataset, column, principal_axes(_sample_vectors(table, dataset, column, None)[1]))
 
 
-def _placed(dataset: lance.LanceDataset, column: str, ids: Sequence[int], plane: Axes) -> list[Point | None]:
+def _project_rows(dataset: lance.LanceDataset, column: str, ids: Sequence[int], plane: Axes) -> list[Point | None]:
     if not ids:
         return []
     chosen_ids = f"{ROW_ID} IN ({', '.join(map(str, ids))})"
-    found = dataset.scanner(columns=[column], filter=chosen_ids, with_row_id=True).to_table().combine_chunks()
-    matrix, is_there = _matrix(found.column(column).combine_chunks(), len(plane.centre))
-    places = dict(zip(_ids(found), zip(plane.place(matrix), is_there, strict=True), strict=True))
+    rows = dataset.scanner(columns=[column], filter=chosen_ids, with_row_id=True).to_table().combine_chunks()
+    matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), len(plane.centre))
+    places = dict(zip(_row_ids(rows), zip(plane.project(matrix), is_there, strict=True), strict=True))
     return [places[each][0] if each in places and places[each][1] else None for each in ids]
 
 
-def _sampled(table: TableRef, dataset: lance.LanceDataset, column: str, label: str | None) -> tuple[pa.Table, Any]:
+def _sample_vectors(
+    table: TableRef, dataset: lance.LanceDataset, column: str, label: str | None
+) -> tuple[pa.Table, Any]:
     """Rows that have a vector, and these vectors."""
     dimension, total = _dimension(table, dataset, column), dataset.count_rows()
     size = min(SAMPLE, total, max(2, SAMPLE_BYTES // (4 * dimension)))
     places = sorted(random.Random(SEED).sample(range(total), size))  # noqa: S311 - not for secrets
-    names = chosen(table, dataset.schema, [column, *([label] if label else [])])
-    found = dataset.take(places, columns=[*names, ROW_ID]).combine_chunks()
-    matrix, is_there = _matrix(found.column(column).combine_chunks(), dimension)
-    return found.filter(pa.array(is_there)), matrix[is_there]
+    names = choose_columns(table, dataset.schema, [column, *([label] if label else [])])
+    rows = dataset.take(places, columns=[*names, ROW_ID]).combine_chunks()
+    matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), dimension)
+    return rows.filter(pa.array(is_there)), matrix[is_there]
 
 
-def _among(found: pa.Table, matrix: Any, vector: Any, k: int) -> dict[int, float]:
+def _nearest_in_sample(sample: pa.Table, matrix: Any, vector: Any, k: int) -> dict[int, float]:
     distances = ((matrix - vector) ** 2).sum(axis=1)
-    ids = _ids(found)
+    ids = _row_ids(sample)
     return {ids[at]: float(distances[at]) for at in np.argsort(distances, kind="stable")[: k + 1]}
 
 
-def _ids(found: pa.Table) -> list[int]:
-    ids: list[int] = found.column(ROW_ID).to_numpy().tolist()
+def _row_ids(rows: pa.Table) -> list[int]:
+    ids: list[int] = rows.column(ROW_ID).to_numpy().tolist()
     return ids
 
 
 def _dimension(table: TableRef, dataset: lance.LanceDataset, column: str) -> int:
-    (name,) = chosen(table, dataset.schema, [column])
+    (name,) = choose_columns(table, dataset.schema, [column])
     dtype = dataset.schema.field(name).type
     if not is_vector(dtype):
-        raise InvalidInputError(f"{table}: column {column} holds {type_text(dtype)}, no vectors of numbers")
+        raise InvalidInputError(f"{table}: column {column} holds {format_type(dtype)}, no vectors of numbers")
     return int(dtype.list_size)
 
 
-def _matrix(array: Any, dimension: int) -> tuple[Any, Any]:
+def _to_matrix(array: Any, dimension: int) -> tuple[Any, Any]:
     """The vectors, and which of them are there whole: not null, and of finite numbers."""
     is_there = np.asarray(array.is_valid())
     matrix = np.zeros((len(array), dimension), np.float32)
@@ -244,5 +259,5 @@ def _matrix(array: Any, dimension: int) -> tuple[Any, Any]:
     return matrix, is_there & np.isfinite(matrix).all(axis=1)
 
 
-def _number(cell: Cell) -> float:
+def _to_float(cell: Cell) -> float:
     return float(cell["text"] if isinstance(cell, dict) else cell or 0.0)

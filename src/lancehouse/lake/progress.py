@@ -18,7 +18,7 @@ from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
-from lancehouse.lake.errors import translated
+from lancehouse.lake.errors import translate_errors
 
 FOLDER = "_lancehouse"
 """Ours, below a table's location: Lance does not look there."""
@@ -30,7 +30,7 @@ _ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """The records of one job. Each is there as a whole or not at all; it can be sent to other processes.
 
     Args:
@@ -52,7 +52,7 @@ class Progress:
         """Where the records lie, below the table's location."""
         return f"{_JOBS}/{self.job}"
 
-    def put(self, key: str, value: Any) -> None:
+    def record(self, key: str, value: Any) -> None:
         """Record that something is done, and what came of it; a second record of the same key takes the first's place.
 
         Args:
@@ -60,66 +60,70 @@ class Progress:
             value: anything that JSON can hold.
         """
         data = json.dumps({"key": key, "value": value}, allow_nan=False).encode()
-        with translated(f"{self.location}/{self.folder}", self.storage_options):
+        with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
-                _write(place / self.folder, _name(key), data)
+                _write_atomically(place / self.folder, _file_name(key), data)
                 return
             with tempfile.TemporaryDirectory() as scratch:
                 copy = Path(scratch) / "record"
                 copy.write_bytes(data)
-                self._session().upload_file(copy, f"{self.folder}/{_name(key)}")
+                self._open_session().upload_file(copy, f"{self.folder}/{_file_name(key)}")
 
-    def done(self) -> dict[str, Any]:
+    def read_records(self) -> dict[str, Any]:
         """What is done, by key. A record that is torn is not counted, nor is one that goes meanwhile."""
-        with translated(f"{self.location}/{self.folder}", self.storage_options):
-            records = self._records()
+        with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
+            records = self._list_records()
             with ThreadPoolExecutor(_AT_ONCE) as readers:
-                found = readers.map(self._read, records)
-                return dict(entry for name, data in zip(records, found, strict=True) for entry in _entry(name, data))
+                contents = readers.map(self._read_record, records)
+                return dict(
+                    entry for name, data in zip(records, contents, strict=True) for entry in _parse_record(name, data)
+                )
 
-    def has(self, key: str) -> bool:
+    def has_record(self, key: str) -> bool:
         """Whether something is recorded as done."""
-        with translated(f"{self.location}/{self.folder}", self.storage_options):
+        with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
-                return (place / self.folder / _name(key)).exists()
-            return bool(self._session().contains(f"{self.folder}/{_name(key)}"))
+                return (place / self.folder / _file_name(key)).exists()
+            return bool(self._open_session().contains(f"{self.folder}/{_file_name(key)}"))
 
     def forget(self, key: str) -> None:
         """Take a record back; nothing there is no error."""
-        with translated(f"{self.location}/{self.folder}", self.storage_options):
-            delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_name(key)}")
+        with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
+            delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_file_name(key)}")
 
     def clear(self) -> None:
         """Forget the job; nothing there is no error."""
-        with translated(f"{self.location}/{self.folder}", self.storage_options):
+        with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
-                _remove(place / self.folder, up_to=place / FOLDER)
+                _remove_folder(place / self.folder, up_to=place / FOLDER)
                 return
             options = dict(self.storage_options)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 list(
-                    pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), self._records())
+                    pool.map(
+                        lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), self._list_records()
+                    )
                 )
 
-    def others(self, prefix: str) -> list[Progress]:
+    def list_other_jobs(self, prefix: str) -> list[JobProgress]:
         """Other jobs of the same table that have records, and whose names begin in the same way."""
-        with translated(f"{self.location}/{FOLDER}", self.storage_options):
+        with translate_errors(f"{self.location}/{FOLDER}", self.storage_options):
             if place := local_folder(self.location):
                 folder = place / _JOBS
                 names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
             else:
-                names = {path.rpartition("/")[0].rpartition("/")[2] for path in self._session().list(_JOBS)}
+                names = {path.rpartition("/")[0].rpartition("/")[2] for path in self._open_session().list(_JOBS)}
         return [replace(self, job=name) for name in sorted(names - {self.job}) if name.startswith(prefix)]
 
-    def _records(self) -> list[str]:
+    def _list_records(self) -> list[str]:
         if place := local_folder(self.location):
             folder = place / self.folder
             names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         else:
-            names = [path.rpartition("/")[2] for path in self._session().list(self.folder)]
+            names = [path.rpartition("/")[2] for path in self._open_session().list(self.folder)]
         return sorted(names)
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_record(self, name: str) -> bytes | None:
         if place := local_folder(self.location):
             with suppress(FileNotFoundError):
                 return (place / self.folder / name).read_bytes()
@@ -127,30 +131,30 @@ class Progress:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "record"
             try:
-                self._session().download_file(f"{self.folder}/{name}", copy)
+                self._open_session().download_file(f"{self.folder}/{name}", copy)
             except (OSError, ValueError):
-                if self._session().contains(f"{self.folder}/{name}"):
+                if self._open_session().contains(f"{self.folder}/{name}"):
                     raise
                 return None
             return copy.read_bytes()
 
-    def _session(self) -> LanceFileSession:
+    def _open_session(self) -> LanceFileSession:
         return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
 
 
-def _name(key: str) -> str:
+def _file_name(key: str) -> str:
     return f"{blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}.json"
 
 
-def _entry(name: str, data: bytes | None) -> Iterator[tuple[str, Any]]:
+def _parse_record(name: str, data: bytes | None) -> Iterator[tuple[str, Any]]:
     """The key and the value of a record, if it is whole and under its own name."""
     with suppress(ValueError):
         match json.loads(data or b""):
-            case {"key": str(key), "value": value} if _name(key) == name:
+            case {"key": str(key), "value": value} if _file_name(key) == name:
                 yield key, value
 
 
-def _write(folder: Path, name: str, data: bytes) -> None:
+def _write_atomically(folder: Path, name: str, data: bytes) -> None:
     """Write a file in one step: nobody sees half of it."""
     part = folder / f".{uuid4().hex}.part"
     for attempt in range(_ATTEMPTS):
@@ -166,7 +170,7 @@ def _write(folder: Path, name: str, data: bytes) -> None:
             part.unlink(missing_ok=True)
 
 
-def _remove(folder: Path, *, up_to: Path) -> None:
+def _remove_folder(folder: Path, *, up_to: Path) -> None:
     """Remove the files of a folder, then it and the folders above that are empty by now."""
     if folder.is_dir():
         for path in folder.iterdir():

@@ -21,7 +21,7 @@ from lance_namespace_urllib3_client.models.query_table_request_columns import Qu
 
 from lancehouse.lake import pieces
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fulltext import full_text
+from lancehouse.lake.fulltext import to_full_text_query
 
 Query = QueryTableRequest | AnalyzeTableQueryPlanRequest
 
@@ -36,7 +36,7 @@ PART_BYTES = 1 << 20
 """Of an answer that are handed over together, if rows are small."""
 
 
-class Queries(LanceNamespace):
+class QueryOperations(LanceNamespace):
     """The operations that read."""
 
     def query_table(self, request: QueryTableRequest) -> QueryTableResponse:
@@ -50,12 +50,12 @@ class Queries(LanceNamespace):
 
     def query_parts(self, request: QueryTableRequest) -> Iterator[bytes]:
         """The same in parts, of which no more is held than one; that it began means that the query is right."""
-        with _table(self, request).opened() as dataset:
-            asked = scanner(dataset, request)
-            sink = _Parts()
-            schema = _without_dictionaries(asked.projected_schema)
+        with _table_ref(self, request).dataset() as dataset:
+            query_scanner = create_scanner(dataset, request)
+            sink = _PartSink()
+            schema = _without_dictionaries(query_scanner.projected_schema)
             with pa.ipc.new_file(sink, schema) as file:
-                for batch in _in_values(_batches(dataset, request, asked), schema):
+                for batch in _in_values(_read_batches(dataset, request, query_scanner), schema):
                     file.write_batch(batch)
                     if sink.held >= PART_BYTES:
                         yield sink.take()
@@ -65,16 +65,16 @@ class Queries(LanceNamespace):
         """How a query would be run. The id and branch of the request win over those inside its query."""
         overrides = {"id": request.id, "branch": request.branch}
         query = request.query.model_copy(update={key: value for key, value in overrides.items() if value})
-        with _table(self, query).opened() as dataset:
-            return str(scanner(dataset, query).explain_plan(bool(request.verbose)))
+        with _table_ref(self, query).dataset() as dataset:
+            return str(create_scanner(dataset, query).explain_plan(bool(request.verbose)))
 
     def analyze_table_query_plan(self, request: AnalyzeTableQueryPlanRequest) -> str:
         """How a query was run, with times and counts: it is run for that."""
-        with _table(self, request).opened() as dataset:
-            return str(scanner(dataset, request).analyze_plan())
+        with _table_ref(self, request).dataset() as dataset:
+            return str(create_scanner(dataset, request).analyze_plan())
 
 
-class _Parts(io.RawIOBase):
+class _PartSink(io.RawIOBase):
     """A file that is taken away as it grows."""
 
     def __init__(self) -> None:
@@ -125,47 +125,47 @@ def _valued_size(array: pa.Array[Any]) -> int:
 
 
 def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([_valued(field) for field in schema]).with_metadata(schema.metadata)
+    return pa.schema([_without_dictionary(field) for field in schema]).with_metadata(schema.metadata)
 
 
-def _valued(field: pa.Field[Any]) -> pa.Field[Any]:
+def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
     """A field with the values of a dictionary instead of it, however deep it lies."""
     dtype: pa.DataType = field.type
     match dtype:
         case pa.DictionaryType():
             return field.with_type(dtype.value_type)
         case pa.StructType():
-            return field.with_type(pa.struct([_valued(each) for each in dtype]))
+            return field.with_type(pa.struct([_without_dictionary(each) for each in dtype]))
         case pa.FixedSizeListType():
-            return field.with_type(pa.list_(_valued(dtype.value_field), dtype.list_size))
+            return field.with_type(pa.list_(_without_dictionary(dtype.value_field), dtype.list_size))
         case pa.LargeListType():
-            return field.with_type(pa.large_list(_valued(dtype.value_field)))
+            return field.with_type(pa.large_list(_without_dictionary(dtype.value_field)))
         case pa.ListType():
-            return field.with_type(pa.list_(_valued(dtype.value_field)))
+            return field.with_type(pa.list_(_without_dictionary(dtype.value_field)))
         case pa.MapType():
-            key, value = _valued(dtype.key_field), _valued(dtype.item_field)
+            key, value = _without_dictionary(dtype.key_field), _without_dictionary(dtype.item_field)
             return field.with_type(pa.map_(key, value, dtype.keys_sorted))
     return field
 
 
-def _batches(
-    dataset: lance.LanceDataset, query: QueryTableRequest, asked: lance.LanceScanner
+def _read_batches(
+    dataset: lance.LanceDataset, query: QueryTableRequest, query_scanner: lance.LanceScanner
 ) -> Iterator[pa.RecordBatch]:
     """A search finds as many rows as it is asked for; a scan may find all there are, and is done piece by piece."""
-    if _nearest(dataset, query) is not None or query.full_text_query is not None:
-        found: Iterator[pa.RecordBatch] = asked.to_batches()
-        return found
-    limits = pieces.Plain(query.filter, query.k or None, query.offset or 0)
+    if _nearest_options(dataset, query) is not None or query.full_text_query is not None:
+        results: Iterator[pa.RecordBatch] = query_scanner.to_batches()
+        return results
+    limits = pieces.PlainScan(query.filter, query.k or None, query.offset or 0)
     columns = {"columns": _columns(query.columns), "with_row_id": query.with_row_id}
     ahead = {"io_buffer_size": pieces.READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
-    return pieces.batches(dataset, limits, {**columns, **ahead})
+    return pieces.read_batches(dataset, limits, {**columns, **ahead})
 
 
-def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
+def create_scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
     """The query as pylance has it."""
-    nearest = _nearest(dataset, query)
-    batch = nearest is not None and isinstance(nearest["q"][0], list)
-    if batch and query.offset:
+    nearest = _nearest_options(dataset, query)
+    is_batch = nearest is not None and isinstance(nearest["q"][0], list)
+    if is_batch and query.offset:
         raise InvalidInputError("offset has no meaning for several query vectors")
     return dataset.scanner(
         columns=_columns(query.columns),
@@ -174,7 +174,7 @@ def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
         limit=None if nearest else query.k or None,
         offset=query.offset or None,
         nearest=nearest,
-        full_text_query=full_text(dataset, query.full_text_query),
+        full_text_query=to_full_text_query(dataset, query.full_text_query),
         fast_search=query.fast_search,
         with_row_id=query.with_row_id,
         batch_size=pieces.batch_rows(dataset),
@@ -183,8 +183,8 @@ def scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
     )
 
 
-def _table(namespace: LanceNamespace, query: Query) -> TableRef:
-    return TableRef.of(namespace, query.id, version=query.version, branch=query.branch)
+def _table_ref(namespace: LanceNamespace, query: Query) -> TableRef:
+    return TableRef.in_namespace(namespace, query.id, version=query.version, branch=query.branch)
 
 
 def _columns(columns: QueryTableRequestColumns | None) -> list[str] | dict[str, str] | None:
@@ -193,17 +193,17 @@ def _columns(columns: QueryTableRequestColumns | None) -> list[str] | dict[str, 
     return columns.column_names or columns.column_aliases or None
 
 
-def _nearest(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None:
+def _nearest_options(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None:
     vector = query.vector.single_vector or query.vector.multi_vector
     if not vector:
         return None
     if any(isinstance(each, list) and not each for each in vector):
         raise InvalidInputError("one of the query vectors is empty")
     bounds = (query.lower_bound, query.upper_bound)
-    ranged = query.minimum_nprobes is not None or query.maximum_nprobes is not None
+    has_probe_range = query.minimum_nprobes is not None or query.maximum_nprobes is not None
     options = {
         "metric": query.distance_type,
-        "nprobes": None if ranged else query.nprobes,
+        "nprobes": None if has_probe_range else query.nprobes,
         "minimum_nprobes": query.minimum_nprobes,
         "maximum_nprobes": query.maximum_nprobes,
         "refine_factor": query.refine_factor,
@@ -212,14 +212,14 @@ def _nearest(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None
         "distance_range": None if bounds == (None, None) else bounds,
     }
     return {
-        "column": query.vector_column or _vector_column(dataset.schema),
+        "column": query.vector_column or _default_vector_column(dataset.schema),
         "q": vector,
         "k": (query.k or DEFAULT_K) + (query.offset or 0),
         **{key: value for key, value in options.items() if value is not None},
     }
 
 
-def _vector_column(schema: pa.Schema) -> str:
+def _default_vector_column(schema: pa.Schema) -> str:
     vectors = [field.name for field in schema if _is_vector(field.type)]
     return vectors[0] if len(vectors) == 1 else VECTOR_COLUMN
 

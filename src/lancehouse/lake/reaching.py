@@ -19,27 +19,27 @@ from lancehouse.properties import storage_options
 T = TypeVar("T", DescribeTableResponse, DeclareTableResponse)
 
 
-class _Reaching:
+class _StorageOptionsNamespace:
     """A namespace that tells of its tables what reaches them; what it tells of itself stands."""
 
     def __init__(self, namespace: LanceNamespace, options: Mapping[str, str]) -> None:
-        self.bare = namespace
+        self.wrapped = namespace
         self._options = options
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
-        return self._reached(self.bare.describe_table(request))
+        return self._add_storage_options(self.wrapped.describe_table(request))
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
-        return self._reached(self.bare.declare_table(request))
+        return self._add_storage_options(self.wrapped.declare_table(request))
 
-    def _reached(self, told: T) -> T:
-        return told.model_copy(update={"storage_options": {**self._options, **(told.storage_options or {})}})
+    def _add_storage_options(self, response: T) -> T:
+        return response.model_copy(update={"storage_options": {**self._options, **(response.storage_options or {})}})
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.bare, name)
+        return getattr(self.wrapped, name)
 
 
-def reaching(namespace: LanceNamespace, properties: Mapping[str, str]) -> LanceNamespace:
+def with_storage_options(namespace: LanceNamespace, properties: Mapping[str, str]) -> LanceNamespace:
     """A namespace whose tables can be opened with what it tells of them: `storage.*` of its properties, if need be.
 
     Our own clients tell these themselves.
@@ -47,9 +47,9 @@ def reaching(namespace: LanceNamespace, properties: Mapping[str, str]) -> LanceN
     options = storage_options(properties)
     if not options or isinstance(namespace, TableOperations):
         return namespace
-    return cast("LanceNamespace", _Reaching(namespace, options))
+    return cast("LanceNamespace", _StorageOptionsNamespace(namespace, options))
 
 
-def bare(namespace: LanceNamespace) -> LanceNamespace:
+def unwrap_namespace(namespace: LanceNamespace) -> LanceNamespace:
     """The namespace itself."""
-    return namespace.bare if isinstance(namespace, _Reaching) else namespace
+    return namespace.wrapped if isinstance(namespace, _StorageOptionsNamespace) else namespace

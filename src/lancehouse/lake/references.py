@@ -26,26 +26,26 @@ from lance_namespace_urllib3_client.models.branch_contents import BranchContents
 from lance_namespace_urllib3_client.models.tag_contents import TagContents
 
 from lancehouse.lake.dataset import MAIN, TableRef
-from lancehouse.paging import page
+from lancehouse.paging import paginate
 
 
-class References(LanceNamespace):
+class ReferenceOperations(LanceNamespace):
     """The operations on tags and branches. Lance makes no transaction of them."""
 
     def list_table_tags(self, request: ListTableTagsRequest) -> ListTableTagsResponse:
         """The tags by name."""
-        with TableRef.of(self, request.id).opened() as dataset:
-            found = page(dataset.tags.list(), request.limit, request.page_token)
+        with TableRef.in_namespace(self, request.id).dataset() as dataset:
+            tag_page = paginate(dataset.tags.list(), request.limit, request.page_token)
         tags = {
             name: TagContents(branch=tag["branch"], version=tag["version"], manifestSize=tag["manifest_size"])
-            for name, tag in found.items.items()
+            for name, tag in tag_page.items.items()
         }
-        return ListTableTagsResponse(tags=tags, page_token=found.token)
+        return ListTableTagsResponse(tags=tags, page_token=tag_page.token)
 
     def get_table_tag_version(self, request: GetTableTagVersionRequest) -> GetTableTagVersionResponse:
         """The version, and the branch if it is not the main one, that a tag points to."""
-        table = TableRef.of(self, request.id)
-        with table.opened() as dataset:
+        table = TableRef.in_namespace(self, request.id)
+        with table.dataset() as dataset:
             tag = dataset.tags.list().get(request.tag)
         if tag is None:
             raise TableTagNotFoundError(f"{table} has no tag {request.tag}")
@@ -53,26 +53,26 @@ class References(LanceNamespace):
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
         """Tag a version, by default one of the main branch."""
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
+        with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.tags.create(request.tag, (request.branch or MAIN, request.version))
         return CreateTableTagResponse()
 
     def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
         """Let a tag point to another version."""
-        with TableRef.of(self, request.id, branch=request.branch).opened() as dataset:
+        with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.tags.update(request.tag, (request.branch or MAIN, request.version))
         return UpdateTableTagResponse()
 
     def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
         """Delete a tag; its version stays."""
-        with TableRef.of(self, request.id).opened() as dataset:
+        with TableRef.in_namespace(self, request.id).dataset() as dataset:
             dataset.tags.delete(request.tag)
         return DeleteTableTagResponse()
 
     def list_table_branches(self, request: ListTableBranchesRequest) -> ListTableBranchesResponse:
         """The branches by name, without the main one."""
-        with TableRef.of(self, request.id).opened() as dataset:
-            found = page(dataset.branches.list(), request.limit, request.page_token)
+        with TableRef.in_namespace(self, request.id).dataset() as dataset:
+            branch_page = paginate(dataset.branches.list(), request.limit, request.page_token)
         branches = {
             name: BranchContents(
                 parentBranch=branch["parent_branch"],
@@ -81,14 +81,14 @@ class References(LanceNamespace):
                 manifestSize=branch["manifest_size"],
                 metadata=branch["metadata"] or None,
             )
-            for name, branch in found.items.items()
+            for name, branch in branch_page.items.items()
         }
-        return ListTableBranchesResponse(branches=branches, page_token=found.token)
+        return ListTableBranchesResponse(branches=branches, page_token=branch_page.token)
 
     def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
         """Branch off a version of another branch, by default the latest of the main one."""
-        table = TableRef.of(self, request.id, branch=request.from_branch, version=request.from_version)
-        with table.opened() as dataset:
+        table = TableRef.in_namespace(self, request.id, branch=request.from_branch, version=request.from_version)
+        with table.dataset() as dataset:
             if request.name in dataset.branches.list():
                 raise TableBranchAlreadyExistsError(f"{table} already has a branch {request.name}")
             dataset.create_branch(request.name, (request.from_branch or MAIN, dataset.version))
@@ -96,6 +96,6 @@ class References(LanceNamespace):
 
     def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
         """Delete a branch that no other one came from."""
-        with TableRef.of(self, request.id).opened() as dataset:
+        with TableRef.in_namespace(self, request.id).dataset() as dataset:
             dataset.branches.delete(request.name)
         return DeleteTableBranchResponse()

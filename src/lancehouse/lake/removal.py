@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from lance.file import LanceFileSession
 
 from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
-from lancehouse.lake.errors import translated
+from lancehouse.lake.errors import translate_errors
 
 _DELETES_AT_ONCE = 16
 
@@ -29,7 +29,7 @@ _METADATA = re.compile(
 """Iceberg's metadata, with the checksums that Hadoop hides beside it."""
 
 
-def drop(location: str, storage_options: StorageOptions | None = None, *, metadata: bool = False) -> None:
+def remove_dataset(location: str, storage_options: StorageOptions | None = None, *, metadata: bool = False) -> None:
     """Remove a dataset with its branches. Nothing there is no error.
 
     Other files at that place stay, datasets below it among them. The versions go first, so that no interruption
@@ -41,27 +41,27 @@ def drop(location: str, storage_options: StorageOptions | None = None, *, metada
         metadata: whether the catalog wrote Iceberg metadata next to the table, which goes too.
     """
     options = dict(storage_options or {})
-    with translated(location, options):
-        found = LanceFileSession(location, storage_options=options or None).list()
-        branches = {unquote(match[1]) for file in found if (match := _BRANCH.fullmatch(file))}
-        ours = {file for file in found if is_ours(file, branches, metadata=metadata)}
-        versions = {file for file in ours if "_versions/" in file}
-        names = {file for file in ours if file.startswith("_refs/")}
+    with translate_errors(location, options):
+        all_files = LanceFileSession(location, storage_options=options or None).list()
+        branches = {unquote(match[1]) for file in all_files if (match := _BRANCH.fullmatch(file))}
+        table_files = {file for file in all_files if is_table_file(file, branches, metadata=metadata)}
+        versions = {file for file in table_files if "_versions/" in file}
+        names = {file for file in table_files if file.startswith("_refs/")}
         with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-            for files in (versions, ours - versions - names, names):
+            for files in (versions, table_files - versions - names, names):
                 list(pool.map(lambda file: delete_file(location, options, file), files))
-        if ours and (folder := local_folder(location)):
-            _remove_empty(folder, ours)
+        if table_files and (folder := local_folder(location)):
+            _remove_empty_folders(folder, table_files)
 
 
-def is_bare(location: str, storage_options: StorageOptions | None = None) -> bool:
+def is_empty_location(location: str, storage_options: StorageOptions | None = None) -> bool:
     """Whether no data of a table lies at a place, not even what somebody is about to commit."""
     options = dict(storage_options or {})
-    with translated(location, options):
+    with translate_errors(location, options):
         return not any(map(_DATA.match, LanceFileSession(location, storage_options=options or None).list()))
 
 
-def is_ours(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:
+def is_table_file(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:
     """Whether a file below a table's location belongs to the table, which has these branches."""
     below = max((len(f"tree/{branch}/") for branch in branches if file.startswith(f"tree/{branch}/")), default=0)
     if _TABLE.fullmatch(file, below) or _REFS.fullmatch(file):
@@ -69,10 +69,10 @@ def is_ours(file: str, branches: Collection[str] = (), *, metadata: bool = False
     return metadata and _METADATA.fullmatch(file) is not None
 
 
-def _remove_empty(folder: Path, removed: Collection[str]) -> None:
+def _remove_empty_folders(folder: Path, removed: Collection[str]) -> None:
     """Remove the folders that held what was removed, or data that went before, and are empty by now; nothing else."""
-    held = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
-    held.add(folder / "data")
-    for path in sorted(held, key=lambda path: len(path.parts), reverse=True):
+    folders = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
+    folders.add(folder / "data")
+    for path in sorted(folders, key=lambda path: len(path.parts), reverse=True):
         if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
             path.rmdir()

@@ -19,48 +19,48 @@ from pydantic import BaseModel, ValidationError
 
 Operation = Callable[..., Any]
 
-WORDS: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
+LANCEDB_ERROR_PREFIXES: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
     {TableNotFoundError: "Table not found", NamespaceNotEmptyError: "Namespace not empty"}
 )
 """An error reaches lancedb as text; by these words it knows the error again."""
 
 
-def takes_dicts(namespace: type[LanceNamespace]) -> None:
+def accept_dicts(namespace: type[LanceNamespace]) -> None:
     """Let each operation of a class take a dict in place of its request; then its answer is plain data too."""
-    for name, model in _requests().items():
+    for name, model in _request_models().items():
         operation = getattr(namespace, name)
         if not hasattr(operation, "__wrapped__"):
-            setattr(namespace, name, _in_kind(operation, model))
+            setattr(namespace, name, _wrap_operation(operation, model))
 
 
-def _requests() -> dict[str, type[BaseModel]]:
+def _request_models() -> dict[str, type[BaseModel]]:
     operations = inspect.getmembers(LanceNamespace, inspect.isfunction)
     hints = {name: get_type_hints(operation) for name, operation in operations if not name.startswith("_")}
     return {name: types["request"] for name, types in hints.items() if "request" in types}
 
 
-def _in_kind(operation: Operation, model: type[BaseModel]) -> Operation:
+def _wrap_operation(operation: Operation, model: type[BaseModel]) -> Operation:
     @wraps(operation)
     def call(self: LanceNamespace, request: Any, *data: bytes, **named: Any) -> Any:
         if not isinstance(request, dict):
             return operation(self, request, *data, **named)
-        asked = _parsed(model, request)
+        asked = _parse_request(model, request)
         try:
-            return _plain(operation(self, asked, *data, **named))
+            return _to_plain(operation(self, asked, *data, **named))
         except (TableNotFoundError, NamespaceNotEmptyError) as error:
-            raise type(error)(f"{WORDS[type(error)]}: {error}") from error
+            raise type(error)(f"{LANCEDB_ERROR_PREFIXES[type(error)]}: {error}") from error
 
     return call
 
 
-def _parsed(model: type[BaseModel], request: dict[str, Any]) -> BaseModel:
+def _parse_request(model: type[BaseModel], request: dict[str, Any]) -> BaseModel:
     try:
         return model.model_validate(request)
     except ValidationError as error:
         raise InvalidInputError(f"this is no {model.__name__}: {error}") from error
 
 
-def _plain(answer: Any) -> Any:
+def _to_plain(answer: Any) -> Any:
     match answer:
         case QueryTableResponse():
             return answer.data

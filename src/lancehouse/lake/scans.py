@@ -18,8 +18,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
-from lancehouse.lake.versions import millis
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.versions import to_millis
 from lancehouse.lake.windows import has_blobs
 
 BATCH_ROWS = 1 << 15
@@ -29,12 +29,12 @@ BLOB_ROWS = 64
 """Rows in a batch where one may hold many megabytes."""
 
 LAST_VERSION = (1 << 63) - 1
-SMALL = 1 << 16
+MIN_TASK_ROWS = 1 << 16
 """Rows that are not worth a second task."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FragmentRange:
     """Some rows of a fragment, counted without those that are deleted."""
 
     fragment: int
@@ -67,19 +67,21 @@ class Scan:
         """
         if self.limit is not None and self.limit < 0:
             raise InvalidInputError(f"limit {self.limit} is less than none")
-        if missing := [name for name in self.columns or () if not _has(dataset.schema, name)]:
+        if missing := [name for name in self.columns or () if not _has_column(dataset.schema, name)]:
             raise TableColumnNotFoundError(
                 f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
             )
-        with translated(table, table.storage_options):
+        with translate_errors(table, table.storage_options):
             scanner = self._scanner(dataset, [])
             scanner.explain_plan()
-            found: pa.Schema = scanner.projected_schema
-        return found
+            projected: pa.Schema = scanner.projected_schema
+        return projected
 
-    def batches(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of some parts, in their order; of each part, or fragments in a row, at most as many as `limit`."""
-        with translated(table, table.storage_options):
+        with translate_errors(table, table.storage_options):
             for is_whole, run in groupby(parts, lambda part: part.is_whole):
                 if is_whole:
                     yield from self._scanner(dataset, [part.fragment for part in run]).to_batches()
@@ -89,9 +91,9 @@ class Scan:
                     one = replace(self, limit=min(limits, default=None))
                     yield from one._scanner(dataset, [part.fragment], part.first).to_batches()
 
-    def count(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part]) -> int:
+    def count(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> int:
         """How many rows of some parts match."""
-        with translated(table, table.storage_options):
+        with translate_errors(table, table.storage_options):
             scanner = dataset.scanner(
                 columns=[],
                 with_row_id=True,
@@ -112,32 +114,32 @@ class Scan:
             with_row_id=self.with_row_id,
             with_row_address=self.with_row_address,
             fragments=[dataset.get_fragment(each) for each in fragments] or None,
-            batch_size=_rows_at_once(fields),
+            batch_size=_batch_rows(fields),
             blob_handling="all_binary",
             scan_in_order=True,
         )
 
 
-def _rows_at_once(fields: Sequence[pa.Field[Any]]) -> int:
+def _batch_rows(fields: Sequence[pa.Field[Any]]) -> int:
     if any(map(has_blobs, fields)):
         return BLOB_ROWS
-    return max(BLOB_ROWS, min(BATCH_ROWS, BATCH_BYTES // max(sum(_bytes(field.type) for field in fields), 1)))
+    return max(BLOB_ROWS, min(BATCH_ROWS, BATCH_BYTES // max(sum(_value_bytes(field.type) for field in fields), 1)))
 
 
-def _bytes(dtype: pa.DataType) -> int:
+def _value_bytes(dtype: pa.DataType) -> int:
     """How long a value is, if all are as long; else a word."""
     match dtype:
         case pa.FixedSizeListType():
-            return int(dtype.list_size) * _bytes(dtype.value_type)
+            return int(dtype.list_size) * _value_bytes(dtype.value_type)
         case pa.StructType():
-            return sum(_bytes(field.type) for field in dtype)
+            return sum(_value_bytes(field.type) for field in dtype)
         case pa.BaseExtensionType():
-            return _bytes(dtype.storage_type)
+            return _value_bytes(dtype.storage_type)
     return dtype.bit_width // 8 if pa.types.is_primitive(dtype) else 8
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class VersionSelector:
     """Which version of a table is meant: at most one of these, else the latest."""
 
     version: int | None = None
@@ -154,7 +156,7 @@ class Moment:
         if self.tag is not None and not isinstance(self.tag, str):
             raise InvalidInputError(f"tag must be the name of a tag, not {self.tag!r}")
         if self.as_of is not None:
-            _time(self.as_of)
+            _parse_time(self.as_of)
 
     def open(self, table: TableRef) -> tuple[TableRef, lance.LanceDataset]:
         """That version, and its address.
@@ -163,22 +165,24 @@ class Moment:
             TableVersionNotFoundError, TableTagNotFoundError: there is none.
         """
         if self.tag is not None:
-            with replace(table, tag=self.tag).opened() as dataset:
+            with replace(table, tag=self.tag).dataset() as dataset:
                 tagged = dataset.tags.list()[self.tag]
                 return replace(table, version=tagged["version"], branch=tagged.get("branch")), dataset
         if self.as_of is None:
             dataset = replace(table, version=self.version).open()
             return replace(table, version=dataset.version), dataset
-        wanted = _time(self.as_of)
-        with table.opened() as dataset:
-            before = [each["version"] for each in dataset.versions() if millis(each["timestamp"]) <= millis(wanted)]
+        as_of = _parse_time(self.as_of)
+        with table.dataset() as dataset:
+            before = [
+                each["version"] for each in dataset.versions() if to_millis(each["timestamp"]) <= to_millis(as_of)
+            ]
         if not before:
-            raise TableVersionNotFoundError(f"{table} had no version yet at {wanted.isoformat()}")
-        found = replace(table, version=max(before))
-        return found, found.open()
+            raise TableVersionNotFoundError(f"{table} had no version yet at {as_of.isoformat()}")
+        ref = replace(table, version=max(before))
+        return ref, ref.open()
 
 
-def _time(value: Any) -> datetime:
+def _parse_time(value: Any) -> datetime:
     """The time that somebody means.
 
     Raises:
@@ -199,11 +203,11 @@ def _time(value: Any) -> datetime:
     )
 
 
-def _has(schema: pa.Schema, name: str) -> bool:
+def _has_column(schema: pa.Schema, name: str) -> bool:
     return name in schema.names or name.partition(".")[0] in schema.names or name in ("_rowid", "_rowaddr")
 
 
-def like(schema: pa.Schema, data_storage_version: str | None = None) -> lance.LanceDataset:
+def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) -> lance.LanceDataset:
     """A table without rows that has these columns, in memory: to see what can be asked of such a one.
 
     Raises:
@@ -217,11 +221,11 @@ def like(schema: pa.Schema, data_storage_version: str | None = None) -> lance.La
         raise TableSchemaValidationError(
             f"Lance takes no column with a dot or a backquote in its name, such as {odd[0]}"
         )
-    with translated("a table"):
+    with translate_errors("a table"):
         return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
 
 
-def groups(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[Part]]:
+def split_fragments(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[FragmentRange]]:
     """The fragments of a version in groups of about as many rows, in their order.
 
     Args:
@@ -231,18 +235,18 @@ def groups(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list
     """
     rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
     total = sum(rows.values())
-    share = max(-(-total // max(tasks, 1)), SMALL)
-    made: list[list[Part]] = []
+    share = max(-(-total // max(tasks, 1)), MIN_TASK_ROWS)
+    ranges: list[list[FragmentRange]] = []
     room = 0
     for fragment, count in rows.items():
         first = 0
         while first < count:
             if room <= 0:
-                made.append([])
+                ranges.append([])
                 room = share
-            taken = min(count - first, room) if split else count - first
-            is_whole = taken == count
-            made[-1].append(Part(fragment) if is_whole else Part(fragment, first, taken))
-            first += taken
-            room -= taken
-    return made
+            row_count = min(count - first, room) if split else count - first
+            is_whole = row_count == count
+            ranges[-1].append(FragmentRange(fragment) if is_whole else FragmentRange(fragment, first, row_count))
+            first += row_count
+            room -= row_count
+    return ranges

@@ -13,9 +13,9 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translated
-from lancehouse.lake.scans import Part, Scan
-from lancehouse.modes import one_of
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.scans import FragmentRange, Scan
+from lancehouse.modes import parse_choice
 
 DISTANCE = "_distance"
 METRICS = ("l2", "cosine", "dot")
@@ -31,7 +31,7 @@ Hit = tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchEffort:
     """How much work a search by an index does to find the rows that are truly the nearest. None: what suits `k`.
 
     Lance's own defaults trust the codes of a quantized index: rows that lie close together have nearly the same code,
@@ -59,7 +59,7 @@ class Effort:
             candidates = "k" if self.refine_factor is None else "k times refine_factor"
             raise InvalidInputError(f"ef is {self.ef}, and has to be {candidates} at least, which is {needed}")
 
-    def options(self, k: int) -> dict[str, int]:
+    def to_options(self, k: int) -> dict[str, int]:
         """As pylance takes them."""
         refine = self.refine_factor
         if refine is None:
@@ -67,8 +67,8 @@ class Effort:
             if self.ef is not None:  # a graph cannot give more candidates than it keeps
                 refine = min(refine, self.ef // k)
         probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": index(self.nprobes)}
-        kept = {} if self.ef is None else {"ef": index(self.ef)}
-        return {**probes, "refine_factor": index(refine), **kept}
+        graph = {} if self.ef is None else {"ef": index(self.ef)}
+        return {**probes, "refine_factor": index(refine), **graph}
 
 
 def require_count(name: str, value: Any) -> None:
@@ -86,7 +86,7 @@ def require_count(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class VectorSearch:
     """What is looked for."""
 
     vector: tuple[float, ...]
@@ -96,7 +96,7 @@ class Search:
     columns: tuple[str, ...] | None = None
     metric: str | None = None
     """None: the index's, and `l2` without one."""
-    effort: Effort = Effort()
+    effort: SearchEffort = SearchEffort()
 
     def check(self, table: TableRef, dataset: lance.LanceDataset) -> None:
         """Find what is wrong before anything is read.
@@ -105,10 +105,10 @@ class Search:
             InvalidInputError: the vector does not fit the column, or the filter cannot be understood.
         """
         if self.metric is not None:
-            one_of("metric", self.metric, *METRICS)
+            parse_choice("metric", self.metric, *METRICS)
         require_count("k", self.k)
         self.effort.check(self.k)
-        kind = index_kind(dataset, self.column) if self.effort.ef is not None else None
+        kind = find_index_kind(dataset, self.column) if self.effort.ef is not None else None
         if kind is not None and GRAPH not in kind:
             raise InvalidInputError(f"{table}: ef is for an HNSW index, and that of {self.column} is {kind}")
         dtype = dataset.schema.field(self.column).type
@@ -121,53 +121,53 @@ class Search:
             )
         Scan(self.columns, self.filter).schema(table, dataset)
 
-    def by_index(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Table:
+    def search_index(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Table:
         """The rows, by the index and by comparing what it does not hold yet."""
         metric = {} if self.metric is None else {"metric": self.metric}
-        with translated(table):
-            found: pa.Table = dataset.scanner(
-                columns=[*self._names(dataset), DISTANCE],
+        with translate_errors(table):
+            rows: pa.Table = dataset.scanner(
+                columns=[*self._column_names(dataset), DISTANCE],
                 nearest={
                     "column": self.column,
                     "q": list(self.vector),
                     "k": self.k,
                     **metric,
-                    **self.effort.options(self.k),
+                    **self.effort.to_options(self.k),
                 },
                 filter=self.filter,
                 prefilter=True,
                 blob_handling="all_binary",
             ).to_table()
-        return found
+        return rows
 
-    def among(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[Part]) -> list[Hit]:
+    def search_parts(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> list[Hit]:
         """The nearest rows of some parts, by comparing all."""
         scan = Scan((self.column,), self.filter, with_row_id=True)
         best: list[Hit] = []
         for batch in scan.batches(table, dataset, parts):
-            best = nearest([*best, *self._hits(batch)], self.k)
+            best = best_hits([*best, *self._compare_batch(batch)], self.k)
         return best
 
-    def rows(self, table: TableRef, dataset: lance.LanceDataset, hits: Sequence[Hit]) -> pa.Table:
+    def read_hits(self, table: TableRef, dataset: lance.LanceDataset, hits: Sequence[Hit]) -> pa.Table:
         """The rows that were found, the nearest first."""
         distances = {row: distance for distance, row in hits}
-        chosen = f"_rowid IN ({', '.join(map(str, distances))})" if distances else "false"
-        with translated(table):
-            found = dataset.scanner(
-                columns=self._names(dataset),
-                filter=chosen,
+        row_filter = f"_rowid IN ({', '.join(map(str, distances))})" if distances else "false"
+        with translate_errors(table):
+            table_rows = dataset.scanner(
+                columns=self._column_names(dataset),
+                filter=row_filter,
                 with_row_id=True,
                 blob_handling="all_binary",
             ).to_table()
-        ids = found.column("_rowid").to_pylist()
+        ids = table_rows.column("_rowid").to_pylist()
         column = pa.array([distances[row] for row in ids], pa.float32())
-        answer: pa.Table = found.drop_columns(["_rowid"]).append_column(DISTANCE, column)
+        answer: pa.Table = table_rows.drop_columns(["_rowid"]).append_column(DISTANCE, column)
         return answer.take(np.argsort(column.to_numpy(zero_copy_only=False), kind="stable"))
 
-    def _names(self, dataset: lance.LanceDataset) -> list[str]:
+    def _column_names(self, dataset: lance.LanceDataset) -> list[str]:
         return dataset.schema.names if self.columns is None else list(self.columns)
 
-    def _hits(self, batch: pa.RecordBatch) -> list[Hit]:
+    def _compare_batch(self, batch: pa.RecordBatch) -> list[Hit]:
         present = batch.filter(batch.column(0).is_valid())
         vectors: Any = present.column(0)
         matrix = np.asarray(vectors.flatten(), dtype=np.float32).reshape(len(vectors), -1)
@@ -177,12 +177,12 @@ class Search:
         return [(float(distances[each]), int(rows[each])) for each in close if not np.isnan(distances[each])]
 
 
-def nearest(hits: Sequence[Hit], k: int) -> list[Hit]:
+def best_hits(hits: Sequence[Hit], k: int) -> list[Hit]:
     """The best of what was found in several places."""
     return sorted(hits)[:k]
 
 
-def vector_column(table: TableRef, schema: pa.Schema, column: str | None) -> str:
+def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None) -> str:
     """The column to search: the one that is named, or the only one that holds vectors.
 
     Raises:
@@ -199,12 +199,12 @@ def vector_column(table: TableRef, schema: pa.Schema, column: str | None) -> str
     return vectors[0]
 
 
-def is_indexed(dataset: lance.LanceDataset, column: str) -> bool:
+def has_vector_index(dataset: lance.LanceDataset, column: str) -> bool:
     """Whether a column has a vector index."""
-    return index_kind(dataset, column) is not None
+    return find_index_kind(dataset, column) is not None
 
 
-def index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
+def find_index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
     """The kind of a column's vector index, such as IVF_PQ; None if it has none."""
     kinds = (each.index_type.upper() for each in dataset.describe_indices() if list(each.field_names) == [column])
     return next((kind for kind in kinds if kind.startswith("IVF")), None)

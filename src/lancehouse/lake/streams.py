@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, LanceNamespaceError
 
-from lancehouse.lake.ipc import Checked, Source, viewed_size
+from lancehouse.lake.ipc import CheckedStream, IncomingBody, viewed_size
 
 Data = bytes | io.IOBase
 """An Arrow IPC stream. What can be read but once is not held in memory."""
@@ -20,11 +20,11 @@ WRONG_EXTENSION = (TypeError, ValueError, LookupError, AttributeError, Assertion
 """What extension types that Python has registered raise of a storage type that is not theirs, such as `lance.blob.v2`
 of integers: pyarrow passes it on, and each of them checks, or fails to, in its own way."""
 BATCH_BYTES = 1 << 20
-PARTS_HELD = 16
+PARTS_BEFORE_RELEASE = 16
 """Of a large batch."""
 
 
-class Stream:
+class RowStream:
     """Rows that come while they are written. Like a `pa.Table` that can be read but once."""
 
     def __init__(
@@ -62,27 +62,27 @@ class Stream:
         reader, self._reader = self._reader, None
         if reader is None:
             raise ConcurrentModificationError(f"{self._about}: it was changed meanwhile; send the rows again")
-        return pa.RecordBatchReader.from_batches(self.schema, self._counted(reader))
+        return pa.RecordBatchReader.from_batches(self.schema, self._read_counted(reader))
 
-    def _counted(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _read_counted(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:
-            while (batch := _next(reader)) is not None:
+            while (batch := _read_next(reader)) is not None:
                 batch.validate(full=not self._is_flat)
                 viewed = sum(map(viewed_size, batch.columns))
                 if viewed and self._hold is not None:
                     self._hold(viewed)
                 self.num_rows += batch.num_rows
-                parts = self._parts(batch, max(batch.nbytes, viewed, 1))
+                parts = self._split_batch(batch, max(batch.nbytes, viewed, 1))
                 del batch  # before the next one is read
                 yield from parts
         except LanceNamespaceError as error:
             self.error = error
             raise
         except (pa.ArrowException, OSError) as error:
-            self.error = _no_stream(self._about, error)
+            self.error = _not_a_stream(self._about, error)
             raise self.error from error
 
-    def _parts(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    def _split_batch(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         """A batch of so many bytes in parts: Lance reads some ahead, and how large a batch is, the sender decides."""
         rows = max(1, batch.num_rows * BATCH_BYTES // size)
         for number, first in enumerate(range(0, batch.num_rows, rows), 1):
@@ -90,11 +90,11 @@ class Stream:
             if self._is_flat:
                 part.validate(full=True)
             yield part
-            if self._let_go is not None and number % PARTS_HELD == 0:
+            if self._let_go is not None and number % PARTS_BEFORE_RELEASE == 0:
                 self._let_go()
 
 
-def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+def _read_next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
     try:
         return reader.read_next_batch()
     except StopIteration:
@@ -108,10 +108,10 @@ def _is_flat(dtype: pa.DataType) -> bool:
     return dtype.num_fields == 0 and not isinstance(dtype, pa.BaseExtensionType | pa.DictionaryType)
 
 
-Given = pa.Table | Stream
+RowSource = pa.Table | RowStream
 
 
-def read_stream(data: Data, id: Sequence[str] | None) -> Given:
+def read_stream(data: Data, id: Sequence[str] | None) -> RowSource:
     """The rows of an Arrow IPC stream for a table. Of bytes, what is broken is found before anything is written.
 
     Raises:
@@ -122,21 +122,21 @@ def read_stream(data: Data, id: Sequence[str] | None) -> Given:
         raise InvalidInputError(f"{about}: the request has no data: an Arrow IPC stream is needed")
     try:
         if not isinstance(data, bytes):
-            return _stream(data, about)
-        with _open(data, about) as reader:
+            return _open_checked(data, about)
+        with _open_reader(data, about) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        raise _no_stream(about, error) from error
+        raise _not_a_stream(about, error) from error
 
 
-def _stream(data: io.IOBase, about: str) -> Stream:
+def _open_checked(data: io.IOBase, about: str) -> RowStream:
     if not hasattr(data, "hold"):  # of this process itself
-        return Stream(_open(data, about), about)
-    checked = Checked(cast("Source", data), about)
-    return Stream(_open(checked, about), about, getattr(data, "let_go", None), checked.hold)
+        return RowStream(_open_reader(data, about), about)
+    checked_stream = CheckedStream(cast("IncomingBody", data), about)
+    return RowStream(_open_reader(checked_stream, about), about, getattr(data, "let_go", None), checked_stream.hold)
 
 
-def _open(data: Data, about: str) -> pa.RecordBatchReader:
+def _open_reader(data: Data, about: str) -> pa.RecordBatchReader:
     try:
         return pa.ipc.open_stream(data)
     except WRONG_EXTENSION as error:
@@ -148,15 +148,15 @@ def _open(data: Data, about: str) -> pa.RecordBatchReader:
 
 
 @contextmanager
-def reading(rows: Given) -> Iterator[None]:
+def raise_stream_error(rows: RowSource) -> Iterator[None]:
     """Say of rows that broke off why they did, whoever found it out."""
     try:
         yield
     except LanceNamespaceError as error:
-        if isinstance(rows, Stream) and rows.error is not None and rows.error is not error:
+        if isinstance(rows, RowStream) and rows.error is not None and rows.error is not error:
             raise rows.error from error
         raise
 
 
-def _no_stream(about: str, error: Exception) -> InvalidInputError:
+def _not_a_stream(about: str, error: Exception) -> InvalidInputError:
     return InvalidInputError(f"{about}: the request's data is no Arrow IPC stream: {error}")

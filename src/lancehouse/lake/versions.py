@@ -29,9 +29,9 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError, TableVersionNotFoundError, TransactionNotFoundError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
-from lancehouse.lake.dataset import MAIN, TableRef, local_folder, require_branch
-from lancehouse.lake.errors import translated
-from lancehouse.paging import page
+from lancehouse.lake.dataset import MAIN, TableRef, local_folder, require_branch_name
+from lancehouse.lake.errors import translate_errors
+from lancehouse.paging import paginate
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
@@ -39,7 +39,7 @@ _LAST = 2**64 - 1
 """Names of the second scheme count down from here, so that the latest version is listed first."""
 
 
-class Versions(LanceNamespace):
+class VersionOperations(LanceNamespace):
     """The operations on versions, as storage has them.
 
     The first three open a table by its location: opened by its name, a table whose versions are managed would ask its
@@ -48,21 +48,23 @@ class Versions(LanceNamespace):
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """The versions, oldest first unless `descending`. `e_tag` is unknown, `manifest_size` too in object stores."""
-        table = self._located(request.id, request.branch)
-        with table.opened() as dataset:
-            found = page(manifests(table), request.limit, request.page_token, descending=bool(request.descending))
-            versions = _described(table, dataset, found.items)
-        return ListTableVersionsResponse(versions=versions, page_token=found.token)
+        table = self._ref_by_location(request.id, request.branch)
+        with table.dataset() as dataset:
+            manifest_page = paginate(
+                list_manifests(table), request.limit, request.page_token, descending=bool(request.descending)
+            )
+            versions = _describe_versions(table, dataset, manifest_page.items)
+        return ListTableVersionsResponse(versions=versions, page_token=manifest_page.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """One version, by default the latest."""
-        table = self._located(request.id, request.branch)
-        with table.opened() as dataset:
-            files = manifests(table)
+        table = self._ref_by_location(request.id, request.branch)
+        with table.dataset() as dataset:
+            files = list_manifests(table)
             version = dataset.version if request.version is None else request.version
             if version not in files:
                 raise TableVersionNotFoundError(f"{table} has no version {version}")
-            (described,) = _described(table, dataset, {version: files[version]})
+            (described,) = _describe_versions(table, dataset, {version: files[version]})
         return DescribeTableVersionResponse(version=described)
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
@@ -71,9 +73,9 @@ class Versions(LanceNamespace):
         Raises:
             InvalidInputError: a range holds the current version, which a table cannot do without, or a tagged one.
         """
-        table = self._located(request.id, request.branch)
-        with table.opened() as dataset:
-            doomed = [ref["version"] for ref in dataset.version_refs() if _within(ref["version"], request.ranges)]
+        table = self._ref_by_location(request.id, request.branch)
+        with table.dataset() as dataset:
+            doomed = [ref["version"] for ref in dataset.version_refs() if _is_within(ref["version"], request.ranges)]
             if dataset.latest_version in doomed:
                 raise InvalidInputError(f"{table}: version {dataset.latest_version} is the current one and has to stay")
             deleted = dataset.cleanup_old_versions(versions=doomed).old_versions if doomed else 0
@@ -81,28 +83,30 @@ class Versions(LanceNamespace):
 
     def restore_table(self, request: RestoreTableRequest) -> RestoreTableResponse:
         """Make an old version the current one, by a new version that looks the same."""
-        table = TableRef.of(self, request.id, version=request.version, branch=request.branch)
-        with table.opened() as dataset:
+        table = TableRef.in_namespace(self, request.id, version=request.version, branch=request.branch)
+        with table.dataset() as dataset:
             dataset.restore()
             return RestoreTableResponse(transaction_id=transaction_id(dataset))
 
     def describe_transaction(self, request: DescribeTransactionRequest) -> DescribeTransactionResponse:
         """A commit of a table, by its uuid or by the version it made. Lance keeps none but those that succeeded."""
-        *table_id, wanted = request.id or [""]
+        *table_id, transaction_name = request.id or [""]
         if not table_id:
             raise InvalidInputError(f"a transaction id is [..., table, transaction]; got {request.id!r}")
-        with TableRef.of(self, table_id).opened() as dataset:
-            version, found = _transaction(dataset, wanted)
-        properties = {"uuid": found.uuid, "version": str(version), "read_version": str(found.read_version)}
-        return DescribeTransactionResponse(status="SUCCEEDED", properties={**properties, "operation": operation(found)})
+        with TableRef.in_namespace(self, table_id).dataset() as dataset:
+            version, transaction = _get_transaction(dataset, transaction_name)
+        properties = {"uuid": transaction.uuid, "version": str(version), "read_version": str(transaction.read_version)}
+        return DescribeTransactionResponse(
+            status="SUCCEEDED", properties={**properties, "operation": operation_name(transaction)}
+        )
 
-    def _located(self, id: Sequence[str] | None, branch: str | None) -> TableRef:
-        named = TableRef.of(self, id, branch=branch)
+    def _ref_by_location(self, id: Sequence[str] | None, branch: str | None) -> TableRef:
+        named = TableRef.in_namespace(self, id, branch=branch)
         entry = self.describe_table(DescribeTableRequest(id=list(named.id)))
         return TableRef(entry.location, entry.storage_options or {}, branch=branch, confinement=named.confinement)
 
 
-def folder_of(branch: str | None) -> str:
+def manifest_folder(branch: str | None) -> str:
     """Where the manifests of a branch lie, below the table's location.
 
     Raises:
@@ -110,19 +114,19 @@ def folder_of(branch: str | None) -> str:
     """
     if branch is None or branch == MAIN:
         return "_versions"
-    require_branch(branch)
+    require_branch_name(branch)
     return f"tree/{branch}/_versions"
 
 
-def manifests(table: TableRef) -> dict[int, str]:
+def list_manifests(table: TableRef) -> dict[int, str]:
     """Where each version's manifest is, below the location; one listing, nothing is read."""
-    folder = folder_of(table.branch)
-    with translated(table, table.storage_options):
-        named = ((version_of(name), f"{folder}/{name}") for name in _files(table, folder))
+    folder = manifest_folder(table.branch)
+    with translate_errors(table, table.storage_options):
+        named = ((parse_version(name), f"{folder}/{name}") for name in _list_files(table, folder))
         return dict(sorted((version, file) for version, file in named if version is not None))
 
 
-def manifest_in_place(table: TableRef, version: int) -> str | None:
+def find_manifest(table: TableRef, version: int) -> str | None:
     """Where the manifest of a version of the main branch is, below the location, told by a look for this file alone.
 
     None if it is not there, or the table is not on this machine.
@@ -133,7 +137,7 @@ def manifest_in_place(table: TableRef, version: int) -> str | None:
     return next((file for file in files if os.path.exists(f"{root}/{file}")), None)  # noqa: PTH110
 
 
-def transaction_of(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
+def find_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
     """What made a version, if Lance still knows it.
 
     pylance 14 cannot read that of a compaction which rewrote an index: of it, only that it was one is known.
@@ -148,18 +152,18 @@ def transaction_of(dataset: lance.LanceDataset, version: int) -> lance.Transacti
 
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
     """The uuid of the commit that made the dataset's version."""
-    made = transaction_of(dataset, dataset.version)
-    return None if made is None else str(made.uuid)
+    transaction = find_transaction(dataset, dataset.version)
+    return None if transaction is None else str(transaction.uuid)
 
 
-def operation(transaction: lance.Transaction) -> str:
+def operation_name(transaction: lance.Transaction) -> str:
     """Lance's word for what a commit did."""
-    done = transaction.operation
-    dropped = isinstance(done, lance.LanceOperation.CreateIndex) and not done.new_indices
-    return "DropIndex" if dropped else type(done).__name__
+    lance_operation = transaction.operation
+    dropped = isinstance(lance_operation, lance.LanceOperation.CreateIndex) and not lance_operation.new_indices
+    return "DropIndex" if dropped else type(lance_operation).__name__
 
 
-def millis(moment: datetime) -> int:
+def to_millis(moment: datetime) -> int:
     """A time in whole milliseconds since 1970, as Iceberg, Lance's interface and we tell times.
 
     One without a zone is of this machine, as Lance and Python have it.
@@ -174,19 +178,19 @@ def root_path(location: str) -> str:
     return (str(folder) if folder else unquote(urlsplit(location).path)).strip("/")
 
 
-def tags(table: TableRef) -> dict[str, tuple[str | None, int]]:
+def list_tags(table: TableRef) -> dict[str, tuple[str | None, int]]:
     """The branch, None for the main one, and the version that each tag names."""
-    with table.opened() as dataset:
+    with table.dataset() as dataset:
         return {name: (tag["branch"], tag["version"]) for name, tag in dataset.tags.list().items()}
 
 
-def branches(table: TableRef) -> list[str]:
+def list_branches(table: TableRef) -> list[str]:
     """The names of all but the main one."""
-    with table.opened() as dataset:
+    with table.dataset() as dataset:
         return sorted(dataset.branches.list())
 
 
-def _files(table: TableRef, folder: str) -> Iterator[str]:
+def _list_files(table: TableRef, folder: str) -> Iterator[str]:
     if root := local_folder(str(table.location)):
         with suppress(FileNotFoundError), os.scandir(root / folder) as files:
             yield from (file.name for file in files)
@@ -195,7 +199,7 @@ def _files(table: TableRef, folder: str) -> Iterator[str]:
     yield from (file.rpartition("/")[2] for file in session.list_with_delimiter(folder).objects)
 
 
-def version_of(manifest: str) -> int | None:
+def parse_version(manifest: str) -> int | None:
     """The version that a manifest of this name holds; None if it is no such name."""
     match = _MANIFEST.fullmatch(manifest)
     if match is None:
@@ -204,7 +208,7 @@ def version_of(manifest: str) -> int | None:
     return _LAST - int(digits) if len(digits) == len(str(_LAST)) else int(digits)
 
 
-def _described(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int, str]) -> list[TableVersion]:
+def _describe_versions(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int, str]) -> list[TableVersion]:
     folder, above = local_folder(str(table.location)), root_path(str(table.location))
     branch = table.branch or MAIN
     return [
@@ -212,23 +216,23 @@ def _described(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int,
             version=version,
             manifest_path=f"{above}/{file}",
             manifest_size=(folder / file).stat().st_size if folder else None,
-            timestamp_millis=millis(dataset.checkout_version((branch, version)).get_version()["timestamp"]),
+            timestamp_millis=to_millis(dataset.checkout_version((branch, version)).get_version()["timestamp"]),
         )
         for version, file in files.items()
     ]
 
 
-def _within(version: int, ranges: Sequence[VersionRange]) -> bool:
+def _is_within(version: int, ranges: Sequence[VersionRange]) -> bool:
     return any(
         each.start_version <= version and (version < each.end_version or each.end_version == -1) for each in ranges
     )
 
 
-def _transaction(dataset: lance.LanceDataset, wanted: str) -> tuple[int, lance.Transaction]:
+def _get_transaction(dataset: lance.LanceDataset, name: str) -> tuple[int, lance.Transaction]:
     versions = [ref["version"] for ref in dataset.version_refs()]
-    candidates = [int(wanted)] if wanted.isdecimal() else reversed(versions)
+    candidates = [int(name)] if name.isdecimal() else reversed(versions)
     for version in candidates:
-        found = transaction_of(dataset, version) if version in versions else None
-        if found is not None and (wanted.isdecimal() or found.uuid == wanted):
-            return version, found
-    raise TransactionNotFoundError(f"transaction {wanted} not found")
+        transaction = find_transaction(dataset, version) if version in versions else None
+        if transaction is not None and (name.isdecimal() or transaction.uuid == name):
+            return version, transaction
+    raise TransactionNotFoundError(f"transaction {name} not found")

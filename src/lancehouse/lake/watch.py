@@ -31,22 +31,22 @@ LOCAL_DISKS = frozenset(
 
 MOUNTS = Path("/proc/self/mountinfo")
 
-State = tuple[tuple[int, int] | None, ...]
+FolderState = tuple[tuple[int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class FolderWatch:
     """The folders of a dataset, and how they were before it was read."""
 
     folders: tuple[str, ...]
-    seen: State
+    initial: FolderState
 
     def is_unchanged(self) -> bool:
         """Whether what was read is still all there is. Costs a few microseconds."""
-        return _state(self.folders) == self.seen
+        return _read_state(self.folders) == self.initial
 
 
-def watch(location: str, *, versions: bool = True) -> Watch | None:
+def start_watch(location: str, *, versions: bool = True) -> FolderWatch | None:
     """Start to watch a dataset that is about to be read, or the place where one may come to be.
 
     Args:
@@ -60,12 +60,12 @@ def watch(location: str, *, versions: bool = True) -> Watch | None:
     root = local_folder(location)
     if root is None or not _is_local_disk(root):
         return None
-    folders = tuple(dict.fromkeys(_nearest(str(root), folder) for folder in _folders(root, versions)))
-    seen = _state(folders)
-    return Watch(folders, seen) if all(known is None or is_settled(known[1], now) for known in seen) else None
+    folders = tuple(dict.fromkeys(_nearest_existing(str(root), folder) for folder in _watched_folders(root, versions)))
+    state = _read_state(folders)
+    return FolderWatch(folders, state) if all(known is None or is_settled(known[1], now) for known in state) else None
 
 
-def _folders(root: Path, versions: bool) -> Iterator[str]:
+def _watched_folders(root: Path, versions: bool) -> Iterator[str]:
     if versions:
         yield "_versions"
     yield from ("_refs/tags", "_refs/branches")
@@ -76,23 +76,23 @@ def _folders(root: Path, versions: bool) -> Iterator[str]:
     yield from (f"tree/{unquote(file.removesuffix('.json'))}/_versions" for file in branches if file.endswith(".json"))
 
 
-def _nearest(root: str, folder: str) -> str:
+def _nearest_existing(root: str, folder: str) -> str:
     """The folder, or what is there of the way to it: that changes when the rest comes to be."""
     while folder and not os.path.isdir(path := f"{root}/{folder}"):  # noqa: PTH112
         folder = folder.rpartition("/")[0]
     return path if folder else root
 
 
-def _state(folders: tuple[str, ...]) -> State:
+def _read_state(folders: tuple[str, ...]) -> FolderState:
     """Who each folder is, and when it was last changed in any way, a time that no program can set."""
     state: list[tuple[int, int] | None] = []
     for folder in folders:
         try:
-            told = os.stat(folder)  # noqa: PTH116
+            info = os.stat(folder)  # noqa: PTH116
         except OSError:
             state.append(None)
         else:
-            state.append((told.st_ino, told.st_ctime_ns))
+            state.append((info.st_ino, info.st_ctime_ns))
     return tuple(state)
 
 
@@ -108,7 +108,7 @@ def _is_local_disk(folder: Path) -> bool:
         except OSError:
             continue
         if device not in _DEVICES:
-            _DEVICES[device] = _kind(above.resolve()) in LOCAL_DISKS
+            _DEVICES[device] = _file_system_type(above.resolve()) in LOCAL_DISKS
         return _DEVICES[device]
     return False
 
@@ -116,7 +116,7 @@ def _is_local_disk(folder: Path) -> bool:
 _DEVICES: dict[int, bool] = {}
 
 
-def _kind(folder: Path) -> str:
+def _file_system_type(folder: Path) -> str:
     """The file system that a folder is on, by the innermost mount; outside Linux, the first of those known."""
     if not MOUNTS.exists():
         return min(LOCAL_DISKS)

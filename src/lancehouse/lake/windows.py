@@ -21,7 +21,7 @@ BLOB_ROWS = 1024
 """Rows whose blobs are measured at once."""
 
 
-def read(
+def read_fragment(
     fragment: lance.LanceFragment,
     columns: Sequence[pa.Field[Any]],
     rows: range,
@@ -41,22 +41,30 @@ def read(
     blobs = [column.name for column in columns if has_blobs(column)]
     # Before 2.0 Lance skips rows by reading them.
     is_old = any(file.file_major_version < 2 for file in fragment.data_files())
-    seen = row_bytes
+    estimated_bytes = row_bytes
     while rows:
-        count = len(rows) if is_old else min(_fitting(WINDOW_BYTES, seen), BLOB_ROWS if blobs else WINDOW_ROWS)
+        count = (
+            len(rows)
+            if is_old
+            else min(_rows_that_fit(WINDOW_BYTES, estimated_bytes), BLOB_ROWS if blobs else WINDOW_ROWS)
+        )
         window, rows = rows[:count], rows[count:]
-        for part in _cut(window, _blob_bytes(fragment, blobs, window, reader)) if blobs else [window]:
+        for part in _split_by_size(window, _blob_bytes(fragment, blobs, window, reader)) if blobs else [window]:
             size = 0
-            for batch in scan(
-                fragment, names, part, min(_fitting(BATCH_BYTES, seen), BATCH_ROWS), reader if blobs else None
+            for batch in scan_rows(
+                fragment,
+                names,
+                part,
+                min(_rows_that_fit(BATCH_BYTES, estimated_bytes), BATCH_ROWS),
+                reader if blobs else None,
             ):
                 size += batch.nbytes
                 yield batch
             if not blobs:
-                seen = max(row_bytes, size / len(part))
+                estimated_bytes = max(row_bytes, size / len(part))
 
 
-def scan(
+def scan_rows(
     fragment: lance.LanceFragment, names: list[str], rows: range, batch_rows: int, reader: BlobReader | None = None
 ) -> Iterator[pa.RecordBatch]:
     """One scan, with as little read ahead as can be."""
@@ -71,7 +79,7 @@ def scan(
         with_row_address=reader is not None,
     )
     for batch in scanner.to_batches():
-        yield batch if reader is None else reader.fill(batch)
+        yield batch if reader is None else reader.fill_blobs(batch)
 
 
 def has_blobs(column: pa.Field[Any]) -> bool:
@@ -82,7 +90,7 @@ def has_blobs(column: pa.Field[Any]) -> bool:
     return any(has_blobs(dtype.field(position)) for position in range(dtype.num_fields))
 
 
-def _fitting(size: int, row_bytes: float) -> int:
+def _rows_that_fit(size: int, row_bytes: float) -> int:
     return max(1, int(size / max(row_bytes, 1)))
 
 
@@ -97,23 +105,23 @@ def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range, re
         with_row_address=reader is not None,
     )
     if reader is not None:
-        return np.concatenate([reader.sizes(batch) for batch in scanner.to_batches()])
+        return np.concatenate([reader.blob_sizes(batch) for batch in scanner.to_batches()])
     described = scanner.to_table()
-    return sum(_described(column.combine_chunks()) for column in described.columns)
+    return sum(_described_sizes(column.combine_chunks()) for column in described.columns)
 
 
-def _described(array: Any) -> Any:
+def _described_sizes(array: Any) -> Any:
     """What descriptions say of sizes; they stand where the blobs would, and blobs stand in structs at most."""
     if not isinstance(array.type, pa.StructType):
         return np.zeros(len(array), np.int64)
     if {"position", "size"} <= {field.name for field in array.type}:
         return array.field("size").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return sum(
-        (_described(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64)
+        (_described_sizes(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64)
     )
 
 
-def _cut(rows: range, sizes: Any) -> Iterator[range]:
+def _split_by_size(rows: range, sizes: Any) -> Iterator[range]:
     """Parts whose blobs fit into a window; a row of larger ones is a part of its own."""
     first, held = 0, 0
     for place, size in enumerate(sizes.tolist()):

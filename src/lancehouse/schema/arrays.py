@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancehouse.schema.walk import Folded, Node, map_type, narrow_decimal
+from lancehouse.schema.walk import FoldedField, Node, map_type, narrow_decimal
 
 DAY_MS = 86_400_000
 
@@ -26,112 +26,114 @@ Convert = Callable[..., Any]
 """Arrays in, arrays out; pyarrow's stubs know too little of nested ones to say more."""
 
 
-class TooLargeError(pa.ArrowInvalid):
+class ArrayTooLargeError(pa.ArrowInvalid):
     """The values of one array need large offsets; those of half its rows may not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TargetType:
     """A type, and how arrays become it."""
 
     type: pa.DataType
     convert: Convert
 
 
-class Conversion(ABC):
+class ConversionVisitor(ABC):
     """Folds to a type and a way to convert arrays to it; a format says what its fields, leaves and extensions are."""
 
     list_of: ClassVar[Callable[..., pa.DataType]] = staticmethod(pa.list_)
 
     @abstractmethod
-    def field(self, folded: Folded[Typed], name: str | None = None) -> pa.Field[Any]:
+    def field(self, folded: FoldedField[TargetType], name: str | None = None) -> pa.Field[Any]:
         """The field of what was folded, under its own name unless another is given."""
 
     @abstractmethod
-    def enter(self, node: Node) -> Typed | None:
+    def enter(self, node: Node) -> TargetType | None:
         """An extension that means something else than its storage type."""
 
     @abstractmethod
-    def leaf(self, node: Node) -> Typed:
+    def leaf(self, node: Node) -> TargetType:
         """A type without children."""
 
-    def dictionary(self, _: Node, values: Typed) -> Typed:
+    def dictionary(self, _: Node, values: TargetType) -> TargetType:
         """The values themselves."""
-        return Typed(values.type, lambda array: values.convert(decoded(storage(array))))
+        return TargetType(values.type, lambda array: values.convert(decode_dictionary(to_storage(array))))
 
-    def list(self, _: Node, element: Folded[Typed]) -> Typed:
+    def list(self, _: Node, element: FoldedField[TargetType]) -> TargetType:
         """A list of one kind, whatever it was."""
         dtype = self.list_of(self.field(element, "element"))
-        return Typed(dtype, lambda array: list_array(storage(array), dtype, element.type.convert))
+        return TargetType(dtype, lambda array: convert_list(to_storage(array), dtype, element.type.convert))
 
-    def map(self, _: Node, key: Folded[Typed], value: Folded[Typed]) -> Typed:
+    def map(self, _: Node, key: FoldedField[TargetType], value: FoldedField[TargetType]) -> TargetType:
         """A map."""
         dtype = map_type(self.field(key, "key"), self.field(value, "value"))
-        return Typed(dtype, lambda array: map_array(storage(array), dtype, key.type.convert, value.type.convert))
+        return TargetType(
+            dtype, lambda array: convert_map(to_storage(array), dtype, key.type.convert, value.type.convert)
+        )
 
-    def struct(self, _: Node, fields: Sequence[Folded[Typed]]) -> Typed:
+    def struct(self, _: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
         """A struct."""
         arrow = [self.field(field) for field in fields]
         converts = [field.type.convert for field in fields]
 
         def convert(array: Any) -> Any:
-            plain = storage(array)
+            plain = to_storage(array)
             children = [convert(child) for convert, child in zip(converts, plain.flatten(), strict=True)]
-            return struct_array(plain, arrow, children)
+            return build_struct(plain, arrow, children)
 
-        return Typed(pa.struct(arrow), convert)
+        return TargetType(pa.struct(arrow), convert)
 
 
-def storage(array: Any) -> Any:
+def to_storage(array: Any) -> Any:
     """The array without its extension type: what converts to itself."""
     while isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array
 
 
-def cast(to: pa.DataType) -> Convert:
+def cast_to(to: pa.DataType) -> Convert:
     """Arrow's own cast, which fails where a value does not fit."""
-    return lambda array: storage(array).cast(to)
+    return lambda array: to_storage(array).cast(to)
 
 
-def narrowed(dtype: pa.DataType) -> Typed | None:
+def narrow_type(dtype: pa.DataType) -> TargetType | None:
     """Timestamps in microseconds, dates in days, decimals of 38 digits or text; None for every other type."""
     match dtype:
         case pa.TimestampType():
             to: pa.DataType = pa.timestamp("us", None if dtype.tz is None else "UTC")
-            return Typed(to, floored(1000, to) if dtype.unit == "ns" else cast(to))
+            return TargetType(to, floor_to(1000, to) if dtype.unit == "ns" else cast_to(to))
         case pa.Decimal128Type() | pa.Decimal256Type():
             if (digits := narrow_decimal(dtype)) is None:
-                return Typed(pa.string(), plain_digits)
-            return Typed(pa.decimal128(*digits), cast(pa.decimal128(*digits)))
-    return Typed(pa.date32(), floored(DAY_MS, pa.date32())) if dtype == pa.date64() else None
+                return TargetType(pa.string(), decimal_to_text)
+            return TargetType(pa.decimal128(*digits), cast_to(pa.decimal128(*digits)))
+    return TargetType(pa.date32(), floor_to(DAY_MS, pa.date32())) if dtype == pa.date64() else None
 
 
-def floored(by: int, to: pa.DataType) -> Convert:
+def floor_to(by: int, to: pa.DataType) -> Convert:
     """Coarser units, rounded down; pyarrow rounds towards zero."""
 
     def convert(array: Any) -> Any:
-        plain = storage(array)
+        plain = to_storage(array)
         numbers = plain.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // by
-        coarse = masked(numbers, plain)
+        coarse = mask_like(numbers, plain)
         return (coarse.cast(pa.int32()) if to.bit_width == 32 else coarse).view(to)
 
     return convert
 
 
-def short(to: pa.DataType) -> Convert:
+def to_small_offsets(to: pa.DataType) -> Convert:
     """Strings and binaries that are not large.
 
     Raises:
-        TooLargeError: they hold too much for that.
+        ArrayTooLargeError: they hold too much for that.
     """
 
     def convert(array: Any) -> Any:
-        plain = storage(array)
+        plain = to_storage(array)
         if plain.type == to:
             return plain
         if plain.nbytes > MAX_OFFSET:
-            raise TooLargeError(f"{plain.nbytes:,} bytes in one array of {to}")
+            raise ArrayTooLargeError(f"{plain.nbytes:,} bytes in one array of {to}")
         try:
             return plain.cast(to)
         except pa.ArrowInvalid:
@@ -141,77 +143,77 @@ def short(to: pa.DataType) -> Convert:
     return convert
 
 
-def decoded(array: Any) -> Any:
+def decode_dictionary(array: Any) -> Any:
     """A dictionary array as its values.
 
     Raises:
-        TooLargeError: values that are not large come to too much.
+        ArrayTooLargeError: values that are not large come to too much.
     """
     words = array.dictionary
     if words.type in (pa.string(), pa.binary()) and len(array) * words.nbytes > MAX_OFFSET:
         size = pc.sum(pc.binary_length(words).cast(pa.int64()).take(array.indices)).as_py() or 0
         if size > MAX_OFFSET:
-            raise TooLargeError(f"{size:,} bytes in one array of {words.type}")
+            raise ArrayTooLargeError(f"{size:,} bytes in one array of {words.type}")
     return array.dictionary_decode()
 
 
-def plain_digits(array: Any) -> Any:
+def decimal_to_text(array: Any) -> Any:
     """Decimals as text, without exponents."""
     return pa.array(
-        [None if value is None else format(value, "f") for value in storage(array).to_pylist()], pa.string()
+        [None if value is None else format(value, "f") for value in to_storage(array).to_pylist()], pa.string()
     )
 
 
-def float_of_bfloat16(array: Any) -> Any:
+def from_bfloat16(array: Any) -> Any:
     """The float whose upper half each two bytes are."""
-    plain = storage(array)
+    plain = to_storage(array)
     bits = plain.view(pa.binary(2)) if plain.type != pa.binary(2) else plain
     raw = np.frombuffer(bits.buffers()[1] or b"", dtype="<u2")[bits.offset : bits.offset + len(bits)]
-    return masked((raw.astype("<u4") << 16).view("<f4"), plain)
+    return mask_like((raw.astype("<u4") << 16).view("<f4"), plain)
 
 
-def bfloat16_of_float(array: Any) -> Any:
-    """Two bytes for each float, rounded to the nearest and to even between two; `float_of_bfloat16` undoes it."""
-    floats = _rounded(array, np.float32)
+def to_bfloat16(array: Any) -> Any:
+    """Two bytes for each float, rounded to the nearest and to even between two; `from_bfloat16` undoes it."""
+    floats = _round_floats(array, np.float32)
     bits = floats.view(np.uint32)
     upper = np.where(np.isnan(floats), bits >> 16 | 0x40, bits + 0x7FFF + (bits >> 16 & 1) >> 16)
     _check_finite(floats, (upper.astype(np.uint32) << 16).view(np.float32))
-    return masked(upper.astype(np.uint16), array).view(pa.binary(2))
+    return mask_like(upper.astype(np.uint16), array).view(pa.binary(2))
 
 
 def narrow_floats(to: pa.DataType) -> Convert:
     """Shorter floats; Arrow's own cast makes large numbers infinite."""
-    return lambda array: masked(_rounded(array, to.to_pandas_dtype()), array)
+    return lambda array: mask_like(_round_floats(array, to.to_pandas_dtype()), array)
 
 
-def _rounded(array: Any, to: Any) -> Any:
-    given = array.fill_null(0).to_numpy(zero_copy_only=False)
+def _round_floats(array: Any, to: Any) -> Any:
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
-        made = given.astype(to)
-    _check_finite(given, made)
-    return made
+        rounded = numbers.astype(to)
+    _check_finite(numbers, rounded)
+    return rounded
 
 
-def _check_finite(given: Any, made: Any) -> None:
-    infinite = np.isinf(made)
-    if infinite.any() and len(lost := given[infinite & np.isfinite(given)]):
+def _check_finite(before: Any, after: Any) -> None:
+    infinite = np.isinf(after)
+    if infinite.any() and len(lost := before[infinite & np.isfinite(before)]):
         raise pa.ArrowInvalid(f"{lost[0]} is beyond its largest number")
 
 
-def list_array(array: Any, dtype: Any, convert: Convert) -> Any:
+def convert_list(array: Any, dtype: Any, convert: Convert) -> Any:
     """Any kind of list as a list or large list of type `dtype`."""
     # pyarrow does not flatten lists that are all null if their values are of an extension type.
     values = convert(array.values[:0] if array.null_count == len(array) else array.flatten())
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     kind: Any = pa.LargeListArray if isinstance(dtype, pa.LargeListType) else pa.ListArray
-    return kind.from_arrays(_offsets(lengths, dtype), values, type=dtype, mask=mask(array))
+    return kind.from_arrays(_build_offsets(lengths, dtype), values, type=dtype, mask=arrow_null_mask(array))
 
 
-def map_array(array: Any, dtype: Any, convert_key: Convert, convert_value: Convert) -> Any:
+def convert_map(array: Any, dtype: Any, convert_key: Convert, convert_value: Convert) -> Any:
     """A map as a map of type `dtype`."""
     # `keys` and `items` are those of the whole array, of which this may be a slice; so are the offsets.
     keys, values, offsets = array.keys, array.items, array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    lengths = np.where(nulls(array), 0, np.diff(offsets))
+    lengths = np.where(numpy_null_mask(array), 0, np.diff(offsets))
     first, last = offsets[0], offsets[-1]
     if lengths.sum() == last - first:
         keys, values = keys[first:last], values[first:last]
@@ -220,35 +222,35 @@ def map_array(array: Any, dtype: Any, convert_key: Convert, convert_value: Conve
         chosen = pa.array(starts + np.arange(len(starts)))
         keys, values = keys.take(chosen), values.take(chosen)
     from_arrays: Convert = pa.MapArray.from_arrays
-    made = convert_key(keys), convert_value(values)
-    return from_arrays(_offsets(lengths, dtype), *made, type=dtype, mask=mask(array))
+    converted = convert_key(keys), convert_value(values)
+    return from_arrays(_build_offsets(lengths, dtype), *converted, type=dtype, mask=arrow_null_mask(array))
 
 
-def struct_array(array: Any, fields: Sequence[pa.Field[Any]], children: Sequence[Any]) -> Any:
+def build_struct(array: Any, fields: Sequence[pa.Field[Any]], children: Sequence[Any]) -> Any:
     """A struct of these fields, null where `array` is."""
     if not fields:
-        return pa.array([{}] * len(array), pa.struct([]), mask=nulls(array))
-    return pa.StructArray.from_arrays(list(children), fields=list(fields), mask=mask(array))
+        return pa.array([{}] * len(array), pa.struct([]), mask=numpy_null_mask(array))
+    return pa.StructArray.from_arrays(list(children), fields=list(fields), mask=arrow_null_mask(array))
 
 
-def masked(numbers: Any, like: Any) -> Any:
+def mask_like(numbers: Any, like: Any) -> Any:
     """Numbers of numpy as an array that is null where `like` is."""
-    return pa.array(numbers, mask=nulls(like) if like.null_count else None)
+    return pa.array(numbers, mask=numpy_null_mask(like) if like.null_count else None)
 
 
-def nulls(array: Any) -> Any:
+def numpy_null_mask(array: Any) -> Any:
     """Which values are null, for numpy."""
     return array.is_null().to_numpy(zero_copy_only=False)
 
 
-def mask(array: Any) -> Any:
+def arrow_null_mask(array: Any) -> Any:
     """Which values are null, for Arrow; None where none is."""
     return array.is_null() if array.null_count else None
 
 
-def _offsets(lengths: Any, dtype: pa.DataType) -> Any:
+def _build_offsets(lengths: Any, dtype: pa.DataType) -> Any:
     width = np.int64 if isinstance(dtype, pa.LargeListType) else np.int32
     total = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
     if width is np.int32 and total[-1] > MAX_OFFSET:
-        raise TooLargeError(f"{total[-1]:,} values in one array of {dtype}")
+        raise ArrayTooLargeError(f"{total[-1]:,} values in one array of {dtype}")
     return pa.array(total.astype(width))

@@ -41,7 +41,7 @@ def to_ddl(type_: SparkType) -> str:
         case "map":
             return f"map<{to_ddl(type_['keyType'])},{to_ddl(type_['valueType'])}>"
         case "struct":
-            fields = (f"{_quoted(field['name'])}:{to_ddl(field['type'])}" for field in type_["fields"])
+            fields = (f"{_quote(field['name'])}:{to_ddl(field['type'])}" for field in type_["fields"])
             return f"struct<{','.join(fields)}>"
     raise TableSchemaValidationError(f"no text for the Spark type {type_!r}")
 
@@ -52,99 +52,99 @@ def from_ddl(text: str) -> SparkType:
     Raises:
         TableSchemaValidationError: not the text of one type. Whether Arrow knows its name is for `from_spark` to say.
     """
-    parser = _Parser(text)
-    type_ = parser.type()
-    parser.end()
+    parser = _DdlParser(text)
+    type_ = parser.parse_type()
+    parser.expect_end()
     return type_
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
-class _Parser:
+class _DdlParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
-        at, whole = 0, text.rstrip()
-        while at < len(whole):
-            if (found := _TOKEN.match(whole, at)) is None:
+        at, stripped = 0, text.rstrip()
+        while at < len(stripped):
+            if (match := _TOKEN.match(stripped, at)) is None:
                 raise self._error()
-            self._tokens.append(found[1])
-            at = found.end()
+            self._tokens.append(match[1])
+            at = match.end()
         self._tokens.reverse()
 
-    def type(self) -> SparkType:
-        match name := self._word():
+    def parse_type(self) -> SparkType:
+        match name := self._take_word():
             case "array":
                 self._expect("<")
-                element = self.type()
+                element = self.parse_type()
                 self._expect(">")
                 return {"type": "array", "elementType": element, "containsNull": True}
             case "map":
                 self._expect("<")
-                key = self.type()
+                key = self.parse_type()
                 self._expect(",")
-                value = self.type()
+                value = self.parse_type()
                 self._expect(">")
                 return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
             case "struct":
-                return {"type": "struct", "fields": self._fields()}
+                return {"type": "struct", "fields": self._parse_fields()}
             case "interval":
-                return " ".join([name, *self._words()])
+                return " ".join([name, *self._take_words()])
             case "string":
                 if self._next_is("collate"):
-                    self._word()
-                    self._word()
+                    self._take_word()
+                    self._take_word()
                 return name
         name = _ALIASES.get(name, name)
-        return name + (self._parameters() or _DEFAULT_PARAMETERS.get(name, ""))
+        return name + (self._parse_parameters() or _DEFAULT_PARAMETERS.get(name, ""))
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         if self._tokens:
             raise self._error()
 
-    def _fields(self) -> list[dict[str, Any]]:
+    def _parse_fields(self) -> list[dict[str, Any]]:
         self._expect("<")
         fields: list[dict[str, Any]] = []
         while not self._next_is(">"):
             if fields:
                 self._expect(",")
-            fields.append(self._field())
+            fields.append(self._parse_field())
         self._expect(">")
         return fields
 
-    def _field(self) -> dict[str, Any]:
+    def _parse_field(self) -> dict[str, Any]:
         name = self._take()
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         if self._next_is(":"):
             self._expect(":")
-        type_, nullable, metadata = self.type(), True, {}
+        type_, nullable, metadata = self.parse_type(), True, {}
         if self._next_is("not"):
-            self._word()
+            self._take_word()
             self._expect("null")
             nullable = False
         if self._next_is("comment"):
-            self._word()
+            self._take_word()
             metadata = {"comment": re.sub(r"\\(.)", r"\1", self._take()[1:-1])}
         return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
 
-    def _parameters(self) -> str:
+    def _parse_parameters(self) -> str:
         if not self._next_is("("):
             return ""
-        taken = [self._take()]
-        while taken[-1] != ")":
-            taken.append(self._take())
-        return "".join(taken)
+        tokens = [self._take()]
+        while tokens[-1] != ")":
+            tokens.append(self._take())
+        return "".join(tokens)
 
-    def _words(self) -> list[str]:
+    def _take_words(self) -> list[str]:
         words = []
         while self._tokens and self._tokens[-1][0].isalpha() and self._tokens[-1].lower() not in ("not", "comment"):
-            words.append(self._word())
+            words.append(self._take_word())
         return words
 
-    def _word(self) -> str:
+    def _take_word(self) -> str:
         return self._take().lower()
 
     def _next_is(self, token: str) -> bool:

@@ -22,14 +22,14 @@ from lancehouse.schema.walk import (
     EXTENSION_METADATA,
     JSON,
     UUID,
-    Folded,
+    FoldedField,
     Node,
     Path,
     arrow_field,
     fold,
     map_type,
     narrow_decimal,
-    refused,
+    schema_error,
 )
 
 Json = dict[str, Any]
@@ -99,8 +99,8 @@ def to_iceberg(schema: pa.Schema, ids: Mapping[Path, int] | None = None, *, sche
     Raises:
         TableSchemaValidationError: a type that Lance cannot store, two fields of one name, or a field without id.
     """
-    fields = fold(schema, _Iceberg(ids))
-    return {"type": "struct", "schema-id": schema_id, "fields": [_nested_field(column) for column in fields]}
+    fields = fold(schema, _IcebergVisitor(ids))
+    return {"type": "struct", "schema-id": schema_id, "fields": [_to_nested_field(column) for column in fields]}
 
 
 def from_iceberg(struct: Mapping[str, Any]) -> pa.Schema:
@@ -114,11 +114,11 @@ def from_iceberg(struct: Mapping[str, Any]) -> pa.Schema:
 
 def last_column_id(struct: Mapping[str, Any]) -> int:
     """The highest field id of an Iceberg schema, which table metadata must know; 0 for no columns."""
-    return max(_ids(struct), default=0)
+    return max(_walk_ids(struct), default=0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Typed:
+class _IcebergType:
     """An Iceberg type, the id of its field, and the dimensions of fixed-size lists in it, by path below that field."""
 
     id: int
@@ -126,7 +126,7 @@ class _Typed:
     dimensions: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Iceberg:
+class _IcebergVisitor:
     """Folds to Iceberg types. Ids are given on the way down, parents first."""
 
     def __init__(self, lance_ids: Mapping[Path, int] | None) -> None:
@@ -135,22 +135,22 @@ class _Iceberg:
         self._ids: dict[Path, int] = {}
         self._vectors: set[Path] = set()
 
-    def enter(self, node: Node) -> _Typed | None:
+    def enter(self, node: Node) -> _IcebergType | None:
         if node.path in self._ids:
-            raise refused(node.path, "Iceberg takes no two fields of one name")
-        self._ids[node.path] = self._id(node.path)
+            raise schema_error(node.path, "Iceberg takes no two fields of one name")
+        self._ids[node.path] = self._assign_id(node.path)
         if isinstance(node.type, pa.FixedSizeListType):
             self._vectors.add(node.path)
         name = _EXTENSIONS.get(node.extension or "")
-        return None if name is None else _Typed(self._ids[node.path], name)
+        return None if name is None else _IcebergType(self._ids[node.path], name)
 
-    def leaf(self, node: Node) -> _Typed:
-        return _Typed(self._ids[node.path], _name(node))
+    def leaf(self, node: Node) -> _IcebergType:
+        return _IcebergType(self._ids[node.path], _type_name(node))
 
-    def dictionary(self, _: Node, values: _Typed) -> _Typed:
+    def dictionary(self, _: Node, values: _IcebergType) -> _IcebergType:
         return values
 
-    def list(self, node: Node, element: Folded[_Typed]) -> _Typed:
+    def list(self, node: Node, element: FoldedField[_IcebergType]) -> _IcebergType:
         json: Json = {
             "type": "list",
             "element-id": element.type.id,
@@ -158,9 +158,9 @@ class _Iceberg:
             "element-required": not element.node.nullable,
         }
         own = {"": node.type.list_size} if isinstance(node.type, pa.FixedSizeListType) else {}
-        return _Typed(self._ids[node.path], json, own | _below("element", element.type.dimensions))
+        return _IcebergType(self._ids[node.path], json, own | _prefix_dimensions("element", element.type.dimensions))
 
-    def map(self, node: Node, key: Folded[_Typed], value: Folded[_Typed]) -> _Typed:
+    def map(self, node: Node, key: FoldedField[_IcebergType], value: FoldedField[_IcebergType]) -> _IcebergType:
         json: Json = {
             "type": "map",
             "key-id": key.type.id,
@@ -169,24 +169,24 @@ class _Iceberg:
             "value": value.type.json,
             "value-required": not value.node.nullable,
         }
-        dimensions = _below("key", key.type.dimensions) | _below("value", value.type.dimensions)
-        return _Typed(self._ids[node.path], json, dimensions)
+        dimensions = _prefix_dimensions("key", key.type.dimensions) | _prefix_dimensions("value", value.type.dimensions)
+        return _IcebergType(self._ids[node.path], json, dimensions)
 
-    def struct(self, node: Node, fields: Sequence[Folded[_Typed]]) -> _Typed:
-        json: Json = {"type": "struct", "fields": [_nested_field(field) for field in fields]}
-        return _Typed(self._ids[node.path], json)
+    def struct(self, node: Node, fields: Sequence[FoldedField[_IcebergType]]) -> _IcebergType:
+        json: Json = {"type": "struct", "fields": [_to_nested_field(field) for field in fields]}
+        return _IcebergType(self._ids[node.path], json)
 
-    def _id(self, path: Path) -> int:
+    def _assign_id(self, path: Path) -> int:
         if self._lance_ids is None:
             return next(self._fresh)
         if (lance_id := self._lance_ids.get(path)) is not None:
             return lance_id + 1
         if path[:-1] in self._vectors:
             return ELEMENT_IDS + self._ids[path[:-1]]
-        raise refused(path, "Lance gave no field id")
+        raise schema_error(path, "Lance gave no field id")
 
 
-def _name(node: Node) -> str:
+def _type_name(node: Node) -> str:
     match dtype := node.type:
         case pa.TimestampType():
             return "timestamp" if dtype.tz is None else "timestamptz"
@@ -200,25 +200,27 @@ def _name(node: Node) -> str:
         case pa.FixedSizeBinaryType():
             return f"fixed[{dtype.byte_width}]"
     if (name := _TYPES.get(dtype)) is None:
-        raise node.refused("Iceberg")
+        raise node.unsupported_type_error("Iceberg")
     return name
 
 
-def _below(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
+def _prefix_dimensions(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
     return {f"{step}.{path}".rstrip("."): size for path, size in dimensions.items()}
 
 
-def _nested_field(folded: Folded[_Typed]) -> Json:
+def _to_nested_field(folded: FoldedField[_IcebergType]) -> Json:
     node, typed = folded.node, folded.type
-    told = ", ".join(f"{path} dimension {size}".lstrip() for path, size in typed.dimensions.items())
-    doc = " ".join(part for part in (node.metadata.get(DOC, ""), f"[{told}]" if told else "") if part)
+    dimensions_text = ", ".join(f"{path} dimension {size}".lstrip() for path, size in typed.dimensions.items())
+    doc = " ".join(
+        part for part in (node.metadata.get(DOC, ""), f"[{dimensions_text}]" if dimensions_text else "") if part
+    )
     json: Json = {"id": typed.id, "name": node.name, "required": not node.nullable, "type": typed.json}
     return json | ({"doc": doc} if doc else {})
 
 
 def _arrow_field(above: Path, nested: Mapping[str, Any]) -> pa.Field[Any]:
     path = (*above, nested["name"])
-    doc, dimensions = _doc(nested)
+    doc, dimensions = _parse_doc(nested)
     metadata = {DOC: doc} if doc else {}
     return _typed_field(path, path[-1], nested["type"], nested["required"], dimensions, metadata)
 
@@ -239,42 +241,42 @@ def _typed_field(
 def _arrow_type(path: Path, json: Json | str, dimensions: Mapping[str, int]) -> pa.DataType:
     match json:
         case str():
-            return _named(path, json)
+            return _parse_type_name(path, json)
         case {"type": "list", "element": of, "element-required": required}:
-            element = _typed_field((*path, "element"), "item", of, required, _inside("element", dimensions))
+            element = _typed_field((*path, "element"), "item", of, required, _dimensions_below("element", dimensions))
             return pa.list_(element, dimensions.get("", -1))
         case {"type": "map", "key": key, "value": value, "value-required": required}:
-            keys = _typed_field((*path, "key"), "key", key, True, _inside("key", dimensions))
-            values = _typed_field((*path, "value"), "value", value, required, _inside("value", dimensions))
+            keys = _typed_field((*path, "key"), "key", key, True, _dimensions_below("key", dimensions))
+            values = _typed_field((*path, "value"), "value", value, required, _dimensions_below("value", dimensions))
             return map_type(keys, values)
         case {"type": "struct", "fields": fields}:
             return pa.struct([_arrow_field(path, nested) for nested in fields])
-    raise refused(path, f"Arrow has no type for Iceberg {json!r}")
+    raise schema_error(path, f"Arrow has no type for Iceberg {json!r}")
 
 
-def _named(path: Path, name: str) -> pa.DataType:
+def _parse_type_name(path: Path, name: str) -> pa.DataType:
     if (dtype := _NAMES.get(name)) is not None:
         return dtype
-    if found := _FIXED.fullmatch(name):
-        return pa.binary(int(found[1]))
-    if found := _DECIMAL.fullmatch(name):
+    if match := _FIXED.fullmatch(name):
+        return pa.binary(int(match[1]))
+    if match := _DECIMAL.fullmatch(name):
         try:
-            return pa.decimal128(int(found[1]), int(found[2]))
+            return pa.decimal128(int(match[1]), int(match[2]))
         except ValueError as error:
-            raise refused(path, f"Arrow has no type for Iceberg {name}: {error}") from error
-    raise refused(path, f"Arrow has no type for Iceberg {name}")
+            raise schema_error(path, f"Arrow has no type for Iceberg {name}: {error}") from error
+    raise schema_error(path, f"Arrow has no type for Iceberg {name}")
 
 
-def _doc(nested: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
+def _parse_doc(nested: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
     doc = nested.get("doc") or ""
-    found = _DIMENSIONS.fullmatch(doc)
-    if found is None or isinstance(nested["type"], str):
+    match = _DIMENSIONS.fullmatch(doc)
+    if match is None or isinstance(nested["type"], str):
         return doc, {}
-    dimensions = re.findall(_ONE_DIMENSION, found["dimensions"])
-    return found["doc"], {path: int(size) for path, size in dimensions}
+    dimensions = re.findall(_ONE_DIMENSION, match["dimensions"])
+    return match["doc"], {path: int(size) for path, size in dimensions}
 
 
-def _inside(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
+def _dimensions_below(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
     inside = {}
     for path, size in dimensions.items():
         first, _, rest = path.partition(".")
@@ -283,16 +285,16 @@ def _inside(step: str, dimensions: Mapping[str, int]) -> dict[str, int]:
     return inside
 
 
-def _ids(json: object) -> Iterator[int]:
+def _walk_ids(json: object) -> Iterator[int]:
     match json:
         case {"type": "struct", "fields": fields}:
             for nested in fields:
                 yield nested["id"]
-                yield from _ids(nested["type"])
+                yield from _walk_ids(nested["type"])
         case {"type": "list", "element-id": id, "element": element}:
             yield id
-            yield from _ids(element)
+            yield from _walk_ids(element)
         case {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value}:
             yield from (key_id, value_id)
-            yield from _ids(key)
-            yield from _ids(value)
+            yield from _walk_ids(key)
+            yield from _walk_ids(value)

@@ -18,14 +18,14 @@ from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSch
 from lancehouse.schema.walk import (
     EXTENSION,
     EXTENSION_METADATA,
-    Folded,
+    FoldedField,
     Node,
     Path,
     arrow_field,
+    decode_metadata,
     fold,
     map_type,
-    refused,
-    texts,
+    schema_error,
 )
 
 Json = dict[str, Any]
@@ -66,8 +66,8 @@ def to_jsonarrow(schema: pa.Schema) -> JsonArrowSchema:
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
     """
-    metadata = texts((), schema.metadata)
-    fields = [_field(column) for column in fold(schema, _JsonArrow())]
+    metadata = decode_metadata((), schema.metadata)
+    fields = [_to_json_field(column) for column in fold(schema, _JsonArrowVisitor())]
     return JsonArrowSchema.model_validate({"fields": fields, "metadata": metadata or None})
 
 
@@ -83,7 +83,7 @@ def from_jsonarrow(model: JsonArrowSchema) -> pa.Schema:
 
 def type_to_jsonarrow(dtype: pa.DataType) -> Json:
     """A type alone, as `AlterColumnsEntry.data_type` has it; an extension type as its storage, for fields name it."""
-    (column,) = fold([pa.field("type", dtype)], _JsonArrow())
+    (column,) = fold([pa.field("type", dtype)], _JsonArrowVisitor())
     return column.type
 
 
@@ -97,18 +97,18 @@ def type_from_jsonarrow(json_type: Mapping[str, Any], path: Path = ("type",)) ->
     Raises:
         TableSchemaValidationError: an unknown type, or one that lacks its length or fields.
     """
-    said = str(json_type.get("type")).lower()
-    name = _ALIASES.get(said, said)
+    type_name = str(json_type.get("type")).lower()
+    name = _ALIASES.get(type_name, type_name)
     try:
         dtype = _NAMES[name] if name in _NAMES else _BUILDERS[name](json_type, path)
         if (indices := json_type.get("dictionary")) is None:
             return dtype
-        return _dictionary(_NAMES[indices["indices"]], dtype, indices.get("ordered", False))
+        return _build_dictionary(_NAMES[indices["indices"]], dtype, indices.get("ordered", False))
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        raise refused(path, f"Arrow has no type for {dict(json_type)!r}") from error
+        raise schema_error(path, f"Arrow has no type for {dict(json_type)!r}") from error
 
 
-class _JsonArrow:
+class _JsonArrowVisitor:
     """Folds to the JSON of types; what native code leaves out stands beside the name."""
 
     def enter(self, node: Node) -> Json | None:
@@ -118,13 +118,13 @@ class _JsonArrow:
         match dtype := node.type:
             case pa.TimestampType():
                 zone = {} if dtype.tz is None else {"timezone": dtype.tz}
-                return _united("timestamp", dtype.unit) | zone
+                return _with_unit("timestamp", dtype.unit) | zone
             case pa.DurationType():
-                return _united("duration", dtype.unit)
+                return _with_unit("duration", dtype.unit)
             case pa.Time32Type():
-                return _united("time32", dtype.unit)
+                return _with_unit("time32", dtype.unit)
             case pa.Time64Type():
-                return _united("time64", dtype.unit)
+                return _with_unit("time64", dtype.unit)
             case pa.Decimal128Type():
                 return {"type": "decimal128", "length": dtype.precision * _SCALES + dtype.scale}
             case pa.Decimal256Type():
@@ -132,7 +132,7 @@ class _JsonArrow:
             case pa.FixedSizeBinaryType():
                 return {"type": "fixed_size_binary", "length": dtype.byte_width}
         if (name := _TYPES.get(dtype)) is None:
-            raise node.refused("JSON Arrow")
+            raise node.unsupported_type_error("JSON Arrow")
         return {"type": name}
 
     def dictionary(self, node: Node, values: Json) -> Json:
@@ -140,39 +140,39 @@ class _JsonArrow:
         indices = {"indices": str(node.type.index_type), **({"ordered": True} if node.type.ordered else {})}
         return {**values, "dictionary": indices}
 
-    def list(self, node: Node, element: Folded[Json]) -> Json:
+    def list(self, node: Node, element: FoldedField[Json]) -> Json:
         match dtype := node.type:
             case pa.FixedSizeListType():
-                return {"type": "fixed_size_list", "length": dtype.list_size, "fields": [_field(element)]}
+                return {"type": "fixed_size_list", "length": dtype.list_size, "fields": [_to_json_field(element)]}
             case pa.LargeListType():
-                return {"type": "large_list", "fields": [_field(element)]}
-        return {"type": "list", "fields": [_field(element)]}
+                return {"type": "large_list", "fields": [_to_json_field(element)]}
+        return {"type": "list", "fields": [_to_json_field(element)]}
 
-    def map(self, _: Node, key: Folded[Json], value: Folded[Json]) -> Json:
-        entries = {"type": "struct", "fields": [_field(key), _field(value)]}
+    def map(self, _: Node, key: FoldedField[Json], value: FoldedField[Json]) -> Json:
+        entries = {"type": "struct", "fields": [_to_json_field(key), _to_json_field(value)]}
         return {"type": "map", "fields": [{"name": "entries", "nullable": False, "type": entries}]}
 
-    def struct(self, _: Node, fields: Sequence[Folded[Json]]) -> Json:
-        return {"type": "struct", "fields": [_field(field) for field in fields]}
+    def struct(self, _: Node, fields: Sequence[FoldedField[Json]]) -> Json:
+        return {"type": "struct", "fields": [_to_json_field(field) for field in fields]}
 
 
 def _is_json(node: Node) -> bool:
     return node.extension == "arrow.json" and node.type == pa.string()
 
 
-def _united(name: str, unit: str) -> Json:
+def _with_unit(name: str, unit: str) -> Json:
     return {"type": name} if unit == _DEFAULT_UNITS[name] else {"type": name, "unit": unit}
 
 
-def _field(folded: Folded[Json]) -> Json:
+def _to_json_field(folded: FoldedField[Json]) -> Json:
     node, native = folded.node, dict(folded.type)
     metadata = dict(node.metadata)
     if _is_json(node):
         metadata |= {EXTENSION: "lance.json"}
     if details := {key: native.pop(key) for key in ("unit", "timezone", "dictionary") if key in native}:
         metadata[DETAILS] = json.dumps(details)
-    told = {"metadata": metadata} if metadata else {}
-    return {"name": node.name, "nullable": node.nullable, "type": native, **told}
+    extra = {"metadata": metadata} if metadata else {}
+    return {"name": node.name, "nullable": node.nullable, "type": native, **extra}
 
 
 def _arrow_field(above: Path, json_field: Mapping[str, Any]) -> pa.Field[Any]:
@@ -181,14 +181,14 @@ def _arrow_field(above: Path, json_field: Mapping[str, Any]) -> pa.Field[Any]:
     try:
         details = json.loads(metadata.pop(DETAILS, "{}"))
     except ValueError as error:
-        raise refused(path, f"{DETAILS} is no JSON: {error}") from error
+        raise schema_error(path, f"{DETAILS} is no JSON: {error}") from error
     dtype = type_from_jsonarrow({**json_field["type"], **details}, path)
     if metadata.get(EXTENSION) == "lance.json":
         dtype, metadata = pa.string(), {**metadata, EXTENSION: "arrow.json", EXTENSION_METADATA: ""}
     return arrow_field(path, dtype, nullable=json_field["nullable"], metadata=metadata)
 
 
-def _children(json_type: Mapping[str, Any], path: Path) -> Iterable[pa.Field[Any]]:
+def _arrow_fields(json_type: Mapping[str, Any], path: Path) -> Iterable[pa.Field[Any]]:
     return (_arrow_field(path, child) for child in json_type["fields"])
 
 
@@ -196,13 +196,13 @@ def _unit(json_type: Mapping[str, Any]) -> Any:
     return json_type.get("unit", _DEFAULT_UNITS[json_type["type"].lower()])
 
 
-def _digits(json_type: Mapping[str, Any]) -> tuple[int, int]:
+def _precision_and_scale(json_type: Mapping[str, Any]) -> tuple[int, int]:
     precision, scale = divmod(json_type["length"], _SCALES)
     return (precision, scale) if scale < _SCALES // 2 else (precision + 1, scale - _SCALES)
 
 
-def _list(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
-    (element,) = _children(json_type, path)
+def _build_list(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
+    (element,) = _arrow_fields(json_type, path)
     match json_type["type"].lower():
         case "fixed_size_list":
             return pa.list_(element, int(json_type["length"]))
@@ -211,13 +211,13 @@ def _list(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
     return pa.list_(element)
 
 
-def _dictionary(indices: pa.DataType, values: pa.DataType, ordered: bool) -> pa.DataType:
+def _build_dictionary(indices: pa.DataType, values: pa.DataType, ordered: bool) -> pa.DataType:
     return pa.dictionary(indices, values, ordered=ordered)  # type: ignore[call-overload, no-any-return]
 
 
-def _map(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
+def _build_map(json_type: Mapping[str, Any], path: Path) -> pa.DataType:
     (entries,) = json_type["fields"]
-    key, value = _children(entries["type"], path)
+    key, value = _arrow_fields(entries["type"], path)
     return map_type(key, value)
 
 
@@ -227,13 +227,13 @@ _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Path], pa.DataType]] = Mapp
         "duration": lambda of, _: pa.duration(_unit(of)),
         "time32": lambda of, _: pa.time32(_unit(of)),
         "time64": lambda of, _: pa.time64(_unit(of)),
-        "decimal128": lambda of, _: pa.decimal128(*_digits(of)),
-        "decimal256": lambda of, _: pa.decimal256(*_digits(of)),
+        "decimal128": lambda of, _: pa.decimal128(*_precision_and_scale(of)),
+        "decimal256": lambda of, _: pa.decimal256(*_precision_and_scale(of)),
         "fixed_size_binary": lambda of, _: pa.binary(of["length"]),
-        "list": _list,
-        "large_list": _list,
-        "fixed_size_list": _list,
-        "map": _map,
-        "struct": lambda of, path: pa.struct(_children(of, path)),
+        "list": _build_list,
+        "large_list": _build_list,
+        "fixed_size_list": _build_list,
+        "map": _build_map,
+        "struct": lambda of, path: pa.struct(_arrow_fields(of, path)),
     }
 )

@@ -14,13 +14,22 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.schema import arrays
-from lancehouse.schema.arrays import Conversion, Convert, TooLargeError, Typed, cast, floored, short, storage
-from lancehouse.schema.spark import exchanged, to_spark
-from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, Folded, Node, fold
+from lancehouse.schema.arrays import (
+    ArrayTooLargeError,
+    ConversionVisitor,
+    Convert,
+    TargetType,
+    cast_to,
+    floor_to,
+    to_small_offsets,
+    to_storage,
+)
+from lancehouse.schema.spark import exchange_type, to_spark
+from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, FoldedField, Node, fold
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class LanceToSpark:
     """Turns batches of a Lance table into those that PySpark takes for the table's StructType."""
 
     source: pa.Schema
@@ -30,21 +39,21 @@ class Outgoing:
     """What PySpark demands of batches."""
     _columns: Sequence[Convert]
 
-    def __reduce__(self) -> tuple[Callable[[pa.Schema], Outgoing], tuple[pa.Schema]]:
-        return to_rows, (self.source,)
+    def __reduce__(self) -> tuple[Callable[[pa.Schema], LanceToSpark], tuple[pa.Schema]]:
+        return to_spark_rows, (self.source,)
 
-    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows; columns by position, blobs as binaries. A column that Spark takes as it is, is not copied.
 
         Raises:
             InvalidInputError: a value that Spark's type cannot hold, or more than 2 GiB in a column.
         """
         try:
-            return self._converted(batch)
-        except TooLargeError as error:
+            return self._convert_columns(batch)
+        except ArrayTooLargeError as error:
             raise InvalidInputError(f"{error}: read fewer rows at once, or select other columns") from error
 
-    def batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def convert_batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The same rows, in several batches where one would hold more than 2 GiB in a column.
 
         Raises:
@@ -52,100 +61,100 @@ class Outgoing:
         """
         half = batch.num_rows // 2
         try:
-            yield self._converted(batch) if half else self.batch(batch)
-        except TooLargeError:
-            yield from self.batches(batch.slice(0, half))
-            yield from self.batches(batch.slice(half))
+            yield self._convert_columns(batch) if half else self.convert_batch(batch)
+        except ArrayTooLargeError:
+            yield from self.convert_batches(batch.slice(0, half))
+            yield from self.convert_batches(batch.slice(half))
 
-    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _convert_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._columns:
             return batch  # There is nothing in it but the number of rows, which a new one would not have.
-        made = [
-            _converted(field.name, convert, array)
+        converted = [
+            _convert_column(field.name, convert, array)
             for field, convert, array in zip(self.schema, self._columns, batch.columns, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(made, schema=self.schema)
+        return pa.RecordBatch.from_arrays(converted, schema=self.schema)
 
 
-def to_rows(schema: pa.Schema) -> Outgoing:
+def to_spark_rows(schema: pa.Schema) -> LanceToSpark:
     """A converter for batches of these columns of a table.
 
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
     """
-    rows = _Rows()
+    rows = _SparkVisitor()
     folded = fold(schema, rows)
     fields = [rows.field(column) for column in folded]
-    return Outgoing(schema, to_spark(schema), pa.schema(fields), [column.type.convert for column in folded])
+    return LanceToSpark(schema, to_spark(schema), pa.schema(fields), [column.type.convert for column in folded])
 
 
-def _converted(name: str, convert: Convert, array: Any) -> Any:
+def _convert_column(name: str, convert: Convert, array: Any) -> Any:
     try:
         return convert(array)
-    except TooLargeError as error:
-        raise TooLargeError(f"column {name}: {error}") from error
+    except ArrayTooLargeError as error:
+        raise ArrayTooLargeError(f"column {name}: {error}") from error
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
             f"column {name}: a value is out of the range of its Spark type ({error}); select other columns"
         ) from error
 
 
-class _Rows(Conversion):
+class _SparkVisitor(ConversionVisitor):
     """Folds to the Arrow types in which Spark takes values."""
 
-    def field(self, folded: Folded[Typed], name: str | None = None) -> pa.Field[Any]:
+    def field(self, folded: FoldedField[TargetType], name: str | None = None) -> pa.Field[Any]:
         return pa.field(name or folded.node.name, folded.type.type, nullable=folded.node.nullable)
 
-    def enter(self, node: Node) -> Typed | None:
+    def enter(self, node: Node) -> TargetType | None:
         return self.leaf(node) if node.extension in _LEAVES else None
 
-    def leaf(self, node: Node) -> Typed:
-        to = exchanged(node)
-        return Typed(to, _leaf(node, to))
+    def leaf(self, node: Node) -> TargetType:
+        to = exchange_type(node)
+        return TargetType(to, _leaf_conversion(node, to))
 
-    def list(self, node: Node, element: Folded[Typed]) -> Typed:
-        made = _unchanged(node, super().list(node, element))
+    def list(self, node: Node, element: FoldedField[TargetType]) -> TargetType:
+        target = _skip_if_unchanged(node, super().list(node, element))
         if isinstance(node.type, pa.FixedSizeListType) and node.type.value_type == element.type.type:
-            return Typed(made.type, _vectors(made.type))
-        return made
+            return TargetType(target.type, _vector_conversion(target.type))
+        return target
 
-    def map(self, node: Node, key: Folded[Typed], value: Folded[Typed]) -> Typed:
-        return _unchanged(node, super().map(node, key, value))
+    def map(self, node: Node, key: FoldedField[TargetType], value: FoldedField[TargetType]) -> TargetType:
+        return _skip_if_unchanged(node, super().map(node, key, value))
 
-    def struct(self, node: Node, fields: Sequence[Folded[Typed]]) -> Typed:
-        return _unchanged(node, super().struct(node, fields))
+    def struct(self, node: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
+        return _skip_if_unchanged(node, super().struct(node, fields))
 
 
 _LEAVES = JSON | {BLOB, BFLOAT16}
 """Extensions that mean something else than their storage type."""
 
 
-def _unchanged(node: Node, typed: Typed) -> Typed:
-    return Typed(typed.type, storage) if node.type == typed.type else typed
+def _skip_if_unchanged(node: Node, typed: TargetType) -> TargetType:
+    return TargetType(typed.type, to_storage) if node.type == typed.type else typed
 
 
-def _leaf(node: Node, to: pa.DataType) -> Convert:
+def _leaf_conversion(node: Node, to: pa.DataType) -> Convert:
     if node.extension == BFLOAT16:
-        return arrays.float_of_bfloat16
-    if (narrow := arrays.narrowed(node.type)) is not None:
+        return arrays.from_bfloat16
+    if (narrow := arrays.narrow_type(node.type)) is not None:
         return narrow.convert
     match dtype := node.type:
         case pa.DurationType():
-            return floored(1000, to) if dtype.unit == "ns" else cast(to)
+            return floor_to(1000, to) if dtype.unit == "ns" else cast_to(to)
         case pa.Time32Type():
-            return lambda array: storage(array).view(pa.int32()).cast(to)
+            return lambda array: to_storage(array).view(pa.int32()).cast(to)
         case pa.Time64Type():
-            return lambda array: storage(array).view(to)
-    return short(to) if to in (pa.string(), pa.binary()) else cast(to)
+            return lambda array: to_storage(array).view(to)
+    return to_small_offsets(to) if to in (pa.string(), pa.binary()) else cast_to(to)
 
 
-def _vectors(to: pa.DataType) -> Convert:
+def _vector_conversion(to: pa.DataType) -> Convert:
     """Lists over the same values, without a copy of them."""
 
     def convert(array: Any) -> Any:
-        plain = storage(array)
+        plain = to_storage(array)
         if (count := len(plain) * plain.type.list_size) > arrays.MAX_OFFSET:
-            raise TooLargeError(f"{count:,} values in one array of {to}")
+            raise ArrayTooLargeError(f"{count:,} values in one array of {to}")
         return plain.cast(to)
 
     return convert

@@ -39,7 +39,7 @@ _ZEROS = re.compile(r"\.0+(?=$|Z|[+-])")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DisplayLimits:
     """How much is shown of one value."""
 
     text: int = 240
@@ -49,38 +49,40 @@ class Limits:
     depth: int = 4
 
 
-BRIEF = Limits()
-WHOLE = Limits(text=200_000, items=20_000, depth=16)
+BRIEF = DisplayLimits()
+WHOLE = DisplayLimits(text=200_000, items=20_000, depth=16)
 
 
-def field_json(field: pa.Field[Any]) -> dict[str, Any]:
+def field_to_json(field: pa.Field[Any]) -> dict[str, Any]:
     """A column, or a field in one: its name, its type in words, what kind of thing it holds, and its parts."""
-    dtype = _storage(field.type)
+    dtype = _storage_type(field.type)
     children = [dtype.field(place) for place in range(dtype.num_fields)] if isinstance(dtype, pa.StructType) else []
-    if isinstance(dtype, (pa.ListType, pa.LargeListType)) and isinstance(_storage(dtype.value_type), pa.StructType):
+    if isinstance(dtype, (pa.ListType, pa.LargeListType)) and isinstance(
+        _storage_type(dtype.value_type), pa.StructType
+    ):
         children = [dtype.value_field]
-    told = (field.metadata or {}).items()
-    metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in told}
-    kind = kind_of(field)
+    items = (field.metadata or {}).items()
+    metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in items}
+    kind = value_kind(field)
     return {
         "name": field.name,
-        "type": type_text(field.type) if kind != "blob" else "blob",
+        "type": format_type(field.type) if kind != "blob" else "blob",
         "kind": kind,
         "size": dtype.list_size if isinstance(dtype, pa.FixedSizeListType) else None,
         "nullable": field.nullable,
         "metadata": metadata,
-        "fields": [field_json(child) for child in children] if kind != "blob" else [],
+        "fields": [field_to_json(child) for child in children] if kind != "blob" else [],
     }
 
 
-def kind_of(field: pa.Field[Any]) -> str:
+def value_kind(field: pa.Field[Any]) -> str:
     """What a column holds, in a word that decides how it is shown."""
     name = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(EXTENSION.encode(), b"").decode()
     if name == BLOB or (field.metadata or {}).get(BLOB_KEY) == b"true":
         return "blob"
     if name in JSON:
         return "json"
-    dtype = _storage(field.type)
+    dtype = _storage_type(field.type)
     if is_vector(dtype):
         return "vector"
     checks = (
@@ -104,30 +106,30 @@ def is_vector(dtype: pa.DataType) -> bool:
     return pa.types.is_floating(dtype.value_type) or dtype.value_type in (pa.int8(), pa.uint8())
 
 
-def type_text(dtype: pa.DataType) -> str:
+def format_type(dtype: pa.DataType) -> str:
     """A type in few words."""
     if isinstance(dtype, pa.BaseExtensionType):
         return str(dtype.extension_name).rpartition(".")[2]
     match dtype:
         case pa.FixedSizeListType():
-            return f"{type_text(dtype.value_type)}[{dtype.list_size}]"
+            return f"{format_type(dtype.value_type)}[{dtype.list_size}]"
         case pa.ListType() | pa.LargeListType():
-            return f"list<{type_text(dtype.value_type)}>"
+            return f"list<{format_type(dtype.value_type)}>"
         case pa.StructType():
             return f"struct<{', '.join(field.name for field in dtype)}>"
         case pa.MapType():
-            return f"map<{type_text(dtype.key_type)}, {type_text(dtype.item_type)}>"
+            return f"map<{format_type(dtype.key_type)}, {format_type(dtype.item_type)}>"
         case pa.DictionaryType():
-            return type_text(dtype.value_type)
+            return format_type(dtype.value_type)
     return _SHORT.get(str(dtype), str(dtype))
 
 
-def cells(array: Any, kind: str, limits: Limits = BRIEF) -> list[Cell]:
+def format_cells(array: Any, kind: str, limits: DisplayLimits = BRIEF) -> list[Cell]:
     """The values of a column of a kind; of blobs, as Lance describes them."""
-    return [_blob(scalar) if kind == "blob" else cell(scalar, limits) for scalar in array]
+    return [_format_blob(scalar) if kind == "blob" else format_cell(scalar, limits) for scalar in array]
 
 
-def cell(scalar: Any, limits: Limits = BRIEF) -> Cell:
+def format_cell(scalar: Any, limits: DisplayLimits = BRIEF) -> Cell:
     """One value."""
     if isinstance(scalar.type, pa.UuidType):
         return None if scalar.as_py() is None else str(scalar.as_py())
@@ -140,12 +142,16 @@ def cell(scalar: Any, limits: Limits = BRIEF) -> Cell:
         raw = scalar.as_buffer()
         return {"kind": "bytes", "size": raw.size, "image": image_type(raw[:HEAD].to_pybytes())}
     if _is_text(dtype):
-        return _cut(scalar, limits)
+        return _truncate_text(scalar, limits)
     if is_vector(dtype):
-        return {"kind": "vector", "size": dtype.list_size, "text": _joined(_pieces(scalar, limits, 0), limits)}
+        return {
+            "kind": "vector",
+            "size": dtype.list_size,
+            "text": _join_limited(_format_nested(scalar, limits, 0), limits),
+        }
     if dtype.num_fields:
-        return {"kind": "nested", "size": len(scalar), "text": _joined(_pieces(scalar, limits, 0), limits)}
-    return _plain(scalar)
+        return {"kind": "nested", "size": len(scalar), "text": _join_limited(_format_nested(scalar, limits, 0), limits)}
+    return _format_scalar(scalar)
 
 
 def image_type(head: bytes) -> str | None:
@@ -159,13 +165,13 @@ def image_type(head: bytes) -> str | None:
     return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
 
 
-def _blob(scalar: Any) -> Cell:
+def _format_blob(scalar: Any) -> Cell:
     """What Lance tells of a blob without reading it."""
-    told = scalar.as_py()
-    return None if told is None else {"kind": "blob", "size": told.get("size")}
+    description = scalar.as_py()
+    return None if description is None else {"kind": "blob", "size": description.get("size")}
 
 
-def _cut(scalar: Any, limits: Limits) -> Cell:
+def _truncate_text(scalar: Any, limits: DisplayLimits) -> Cell:
     raw = scalar.as_buffer()
     text: str = raw[: limits.text * 4].to_pybytes().decode("utf-8", "ignore")
     if raw.size <= limits.text * 4 and len(text) <= limits.text:
@@ -173,7 +179,7 @@ def _cut(scalar: Any, limits: Limits) -> Cell:
     return {"kind": "text", "size": raw.size, "text": text[: limits.text]}
 
 
-def _plain(scalar: Any) -> Cell:
+def _format_scalar(scalar: Any) -> Cell:
     dtype = scalar.type
     if pa.types.is_boolean(dtype):
         return bool(scalar.as_py())
@@ -181,14 +187,14 @@ def _plain(scalar: Any) -> Cell:
         number: int = scalar.as_py()
         return number if abs(number) <= SAFE else {"kind": "number", "text": str(number)}
     if pa.types.is_floating(dtype):
-        text = _number(scalar)
+        text = _format_number(scalar)
         return float(text) if math.isfinite(float(text)) else {"kind": "number", "text": text}
     if pa.types.is_decimal(dtype):
         return {"kind": "number", "text": str(scalar.as_py())}
-    return _moment(scalar)
+    return _format_temporal(scalar)
 
 
-def _number(scalar: Any) -> str:
+def _format_number(scalar: Any) -> str:
     """The shortest text that is read as the same number."""
     value = scalar.as_py()
     if pa.types.is_float64(scalar.type) or not pa.types.is_floating(scalar.type):
@@ -196,7 +202,7 @@ def _number(scalar: Any) -> str:
     return str(np.float32(value) if pa.types.is_float32(scalar.type) else np.float16(value))
 
 
-def _moment(scalar: Any) -> str:
+def _format_temporal(scalar: Any) -> str:
     """A date, a time, a duration; as Arrow writes it, for Python has no nanoseconds."""
     try:
         text = scalar.cast(pa.string()).as_py()
@@ -205,18 +211,18 @@ def _moment(scalar: Any) -> str:
     return _ZEROS.sub("", text)
 
 
-def _joined(pieces: Iterator[str], limits: Limits) -> str:
+def _join_limited(pieces: Iterator[str], limits: DisplayLimits) -> str:
     """As much of a text as is shown; the rest of it is never made."""
-    made, size = [], 0
+    shown_pieces, size = [], 0
     for piece in pieces:
-        made.append(piece)
+        shown_pieces.append(piece)
         size += len(piece)
         if size > limits.text:
-            return "".join(made)[: limits.text] + ELLIPSIS
-    return "".join(made)
+            return "".join(shown_pieces)[: limits.text] + ELLIPSIS
+    return "".join(shown_pieces)
 
 
-def _pieces(scalar: Any, limits: Limits, depth: int) -> Iterator[str]:
+def _format_nested(scalar: Any, limits: DisplayLimits, depth: int) -> Iterator[str]:
     """A nested value as text, from left to right."""
     while isinstance(scalar, (pa.ExtensionScalar, pa.DictionaryScalar)) and scalar.is_valid:
         scalar = scalar.value
@@ -226,24 +232,24 @@ def _pieces(scalar: Any, limits: Limits, depth: int) -> Iterator[str]:
     elif depth >= limits.depth and dtype.num_fields:
         yield ELLIPSIS
     elif isinstance(dtype, pa.StructType):
-        yield from _fields(scalar, limits, depth)
+        yield from _format_fields(scalar, limits, depth)
     elif isinstance(dtype, pa.MapType):
-        yield from _items("{", (part for part in scalar.values), limits, depth, "}")
+        yield from _format_items("{", (part for part in scalar.values), limits, depth, "}")
     elif dtype.num_fields:
-        yield from _items("[", (part for part in scalar.values), limits, depth, "]")
+        yield from _format_items("[", (part for part in scalar.values), limits, depth, "]")
     elif _is_bytes(dtype):
         yield f"<{scalar.as_buffer().size} bytes>"
     elif _is_text(dtype):
-        found = _cut(scalar, limits)
-        yield json.dumps(found["text"] + ELLIPSIS if isinstance(found, dict) else found, ensure_ascii=False)
+        value = _truncate_text(scalar, limits)
+        yield json.dumps(value["text"] + ELLIPSIS if isinstance(value, dict) else value, ensure_ascii=False)
     elif pa.types.is_floating(dtype):
-        yield _number(scalar)
+        yield _format_number(scalar)
     else:
-        found = _plain(scalar)
-        yield str(found["text"]) if isinstance(found, dict) else json.dumps(found)
+        value = _format_scalar(scalar)
+        yield str(value["text"]) if isinstance(value, dict) else json.dumps(value)
 
 
-def _items(first: str, parts: Iterator[Any], limits: Limits, depth: int, last: str) -> Iterator[str]:
+def _format_items(first: str, parts: Iterator[Any], limits: DisplayLimits, depth: int, last: str) -> Iterator[str]:
     yield first
     for place, part in enumerate(parts):
         if place:
@@ -251,11 +257,11 @@ def _items(first: str, parts: Iterator[Any], limits: Limits, depth: int, last: s
         if place >= limits.items:
             yield ELLIPSIS
             break
-        yield from _pieces(part, limits, depth + 1)
+        yield from _format_nested(part, limits, depth + 1)
     yield last
 
 
-def _fields(scalar: Any, limits: Limits, depth: int) -> Iterator[str]:
+def _format_fields(scalar: Any, limits: DisplayLimits, depth: int) -> Iterator[str]:
     yield "{"
     for place, field in enumerate(scalar.type):
         if place:
@@ -264,11 +270,11 @@ def _fields(scalar: Any, limits: Limits, depth: int) -> Iterator[str]:
             yield ELLIPSIS
             break
         yield f"{json.dumps(field.name, ensure_ascii=False)}: "
-        yield from _pieces(scalar[place], limits, depth + 1)
+        yield from _format_nested(scalar[place], limits, depth + 1)
     yield "}"
 
 
-def _storage(dtype: pa.DataType) -> pa.DataType:
+def _storage_type(dtype: pa.DataType) -> pa.DataType:
     return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
 
 

@@ -24,14 +24,14 @@ from lancehouse.schema.walk import (
     EXTENSION,
     EXTENSION_METADATA,
     JSON,
-    Folded,
+    FoldedField,
     Node,
     Path,
     arrow_field,
     fold,
     map_type,
     narrow_decimal,
-    refused,
+    schema_error,
 )
 
 ARROW = "lancehouse.arrow"
@@ -89,7 +89,7 @@ def to_spark(schema: pa.Schema) -> dict[str, Any]:
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
     """
-    return {"type": "struct", "fields": [_struct_field(column) for column in fold(schema, _Spark())]}
+    return {"type": "struct", "fields": [_to_struct_field(column) for column in fold(schema, _SparkVisitor())]}
 
 
 def from_spark(struct: Mapping[str, Any]) -> pa.Schema:
@@ -134,10 +134,10 @@ def _with_vector(fields: list[pa.Field[Any]], steps: list[str], name: str, dimen
     if not any(field.name == steps[0] for field in fields):
         known = ", ".join(field.name for field in fields)
         raise InvalidInputError(f"vector column {name}: there is no {steps[0]} among {known or 'no columns'}")
-    return [_vector(field, steps, name, dimension) if field.name == steps[0] else field for field in fields]
+    return [_to_vector(field, steps, name, dimension) if field.name == steps[0] else field for field in fields]
 
 
-def _vector(field: pa.Field[Any], steps: list[str], name: str, dimension: int) -> pa.Field[Any]:
+def _to_vector(field: pa.Field[Any], steps: list[str], name: str, dimension: int) -> pa.Field[Any]:
     dtype = field.type
     if len(steps) > 1 and isinstance(dtype, pa.StructType):
         return field.with_type(pa.struct(_with_vector(list(dtype), steps[1:], name, dimension)))
@@ -154,27 +154,27 @@ def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[An
     """The Arrow field of one StructField; `above` is the path of its parent, for errors."""
     path = (*above, field["name"])
     nullable = field.get("nullable", True)
-    metadata = {key: _text(value) for key, value in (field.get("metadata") or {}).items()}
-    kept = metadata.pop(ARROW, None)
+    metadata = {key: _to_text(value) for key, value in (field.get("metadata") or {}).items()}
+    arrow_json = metadata.pop(ARROW, None)
     plain = _arrow_type(field["type"], path)
-    if kept is not None or EXTENSION in metadata:
-        dtype = plain if kept is None else _kept_type(kept, path)
-        if _ddl(pa.field(path[-1], dtype, metadata={**metadata})) == _ddl(pa.field(path[-1], plain)):
+    if arrow_json is not None or EXTENSION in metadata:
+        dtype = plain if arrow_json is None else _parse_arrow_type(arrow_json, path)
+        if _field_ddl(pa.field(path[-1], dtype, metadata={**metadata})) == _field_ddl(pa.field(path[-1], plain)):
             return arrow_field(path, dtype, nullable=nullable, metadata=metadata)
         metadata = {key: value for key, value in metadata.items() if key not in (EXTENSION, EXTENSION_METADATA)}
     return arrow_field(path, plain, nullable=nullable, metadata=metadata)
 
 
-def exchanged(node: Node) -> pa.DataType:
+def exchange_type(node: Node) -> pa.DataType:
     """The Arrow type in which Spark gives and takes what has no children to it.
 
     Raises:
         TableSchemaValidationError: Spark has no such type.
     """
-    return named(_EXTENSIONS.get(node.extension or "") or _name(node), node.path)
+    return from_spark_name(_EXTENSIONS.get(node.extension or "") or _spark_name(node), node.path)
 
 
-def named(name: str, path: Path) -> pa.DataType:
+def from_spark_name(name: str, path: Path) -> pa.DataType:
     """The Arrow type of a Spark type without children; `path` is that of the field, for errors.
 
     Raises:
@@ -184,49 +184,49 @@ def named(name: str, path: Path) -> pa.DataType:
         return dtype
     try:
         for pattern, build in _PARAMETRIC:
-            if found := pattern.fullmatch(name):
-                return build(found)
+            if match := pattern.fullmatch(name):
+                return build(match)
     except ValueError as error:
-        raise refused(path, f"Arrow has no type for Spark {name}: {error}") from error
-    raise refused(path, f"Arrow has no type for Spark {name}")
+        raise schema_error(path, f"Arrow has no type for Spark {name}: {error}") from error
+    raise schema_error(path, f"Arrow has no type for Spark {name}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Typed:
+class _MappedType:
     """A Spark type, and whether it alone gives the Arrow type back."""
 
     spark: SparkType
-    exact: bool
+    is_exact: bool
 
 
-class _Spark:
+class _SparkVisitor:
     """Folds to Spark types."""
 
-    def enter(self, node: Node) -> _Typed | None:
+    def enter(self, node: Node) -> _MappedType | None:
         name = _EXTENSIONS.get(node.extension or "")
-        return None if name is None else _Typed(name, _NAMES[name] == node.type)
+        return None if name is None else _MappedType(name, _NAMES[name] == node.type)
 
-    def leaf(self, node: Node) -> _Typed:
-        name = _name(node)
-        return _Typed(name, _arrow_type(name, node.path) == node.type)
+    def leaf(self, node: Node) -> _MappedType:
+        name = _spark_name(node)
+        return _MappedType(name, _arrow_type(name, node.path) == node.type)
 
-    def dictionary(self, _: Node, values: _Typed) -> _Typed:
-        return _Typed(values.spark, exact=False)
+    def dictionary(self, _: Node, values: _MappedType) -> _MappedType:
+        return _MappedType(values.spark, is_exact=False)
 
-    def list(self, node: Node, element: Folded[_Typed]) -> _Typed:
+    def list(self, node: Node, element: FoldedField[_MappedType]) -> _MappedType:
         array = {"type": "array", "elementType": element.type.spark, "containsNull": element.node.nullable}
-        return _Typed(array, isinstance(node.type, pa.ListType) and _is_bare(element, "item"))
+        return _MappedType(array, isinstance(node.type, pa.ListType) and _is_bare(element, "item"))
 
-    def map(self, _: Node, key: Folded[_Typed], value: Folded[_Typed]) -> _Typed:
+    def map(self, _: Node, key: FoldedField[_MappedType], value: FoldedField[_MappedType]) -> _MappedType:
         types = {"keyType": key.type.spark, "valueType": value.type.spark, "valueContainsNull": value.node.nullable}
-        return _Typed({"type": "map", **types}, _is_bare(key, "key") and _is_bare(value, "value"))
+        return _MappedType({"type": "map", **types}, _is_bare(key, "key") and _is_bare(value, "value"))
 
-    def struct(self, _: Node, fields: Sequence[Folded[_Typed]]) -> _Typed:
+    def struct(self, _: Node, fields: Sequence[FoldedField[_MappedType]]) -> _MappedType:
         # Each field keeps its own Arrow type.
-        return _Typed({"type": "struct", "fields": [_struct_field(field) for field in fields]}, exact=True)
+        return _MappedType({"type": "struct", "fields": [_to_struct_field(field) for field in fields]}, is_exact=True)
 
 
-def _name(node: Node) -> str:
+def _spark_name(node: Node) -> str:
     match dtype := node.type:
         case pa.TimestampType():
             return "timestamp_ntz" if dtype.tz is None else "timestamp"
@@ -241,53 +241,53 @@ def _name(node: Node) -> str:
         case pa.FixedSizeBinaryType():
             return "binary"
     if (name := _TYPES.get(dtype)) is None:
-        raise node.refused("Spark")
+        raise node.unsupported_type_error("Spark")
     return name
 
 
-def _is_bare(child: Folded[_Typed], name: str) -> bool:
-    return child.type.exact and child.node.name == name and not child.node.metadata
+def _is_bare(child: FoldedField[_MappedType], name: str) -> bool:
+    return child.type.is_exact and child.node.name == name and not child.node.metadata
 
 
-def _struct_field(folded: Folded[_Typed]) -> dict[str, Any]:
+def _to_struct_field(folded: FoldedField[_MappedType]) -> dict[str, Any]:
     node, typed = folded.node, folded.type
-    kept = {} if typed.exact else {ARROW: json.dumps(type_to_jsonarrow(node.type), separators=(",", ":"))}
+    arrow_metadata = {} if typed.is_exact else {ARROW: json.dumps(type_to_jsonarrow(node.type), separators=(",", ":"))}
     return {
         "name": node.name,
         "type": typed.spark,
         "nullable": node.nullable,
-        "metadata": {**node.metadata, **kept},
+        "metadata": {**node.metadata, **arrow_metadata},
     }
 
 
-def _ddl(field: pa.Field[Any]) -> str:
+def _field_ddl(field: pa.Field[Any]) -> str:
     # The text, as it leaves out nullability: Spark widens that on many ways, which makes no other type.
-    (folded,) = fold([field], _Spark())
+    (folded,) = fold([field], _SparkVisitor())
     return to_ddl(folded.type.spark)
 
 
-def _kept_type(kept: str, path: Path) -> pa.DataType:
+def _parse_arrow_type(arrow_json: str, path: Path) -> pa.DataType:
     try:
-        return type_from_jsonarrow(json.loads(kept), path)
+        return type_from_jsonarrow(json.loads(arrow_json), path)
     except ValueError as error:
-        raise refused(path, f"{ARROW} is no JSON: {kept!r}") from error
+        raise schema_error(path, f"{ARROW} is no JSON: {arrow_json!r}") from error
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _arrow_type(spark: SparkType, path: Path) -> pa.DataType:
     match spark:
         case str():
-            return named(spark, path)
+            return from_spark_name(spark, path)
         case {"type": "array", "elementType": of, "containsNull": nullable}:
             return pa.list_(_child(path, "item", of, nullable))
         case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nullable}:
             return map_type(_child(path, "key", key, False), _child(path, "value", value, nullable))
         case {"type": "struct", "fields": fields}:
             return pa.struct([from_struct_field(field, path) for field in fields])
-    raise refused(path, f"Arrow has no type for Spark {spark!r}")
+    raise schema_error(path, f"Arrow has no type for Spark {spark!r}")
 
 
 def _child(above: Path, name: str, spark: SparkType, nullable: bool) -> pa.Field[Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lancehouse.schema.ddl import SparkType, from_ddl, to_ddl
 from lancehouse.schema.spark import from_spark, to_spark
-from lancehouse.schema.walk import refused
+from lancehouse.schema.walk import schema_error
 
 _COMMENT = "comment"
 
@@ -46,7 +46,7 @@ def to_unity(schema: pa.Schema) -> list[dict[str, Any]]:
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
     """
-    return [_column(position, field) for position, field in enumerate(to_spark(schema)["fields"])]
+    return [_to_column(position, field) for position, field in enumerate(to_spark(schema)["fields"])]
 
 
 def from_unity(columns: Sequence[Mapping[str, Any]]) -> pa.Schema:
@@ -58,10 +58,10 @@ def from_unity(columns: Sequence[Mapping[str, Any]]) -> pa.Schema:
         TableSchemaValidationError: a column has neither, or a type that Arrow or Lance has not.
     """
     ordered = sorted(columns, key=lambda column: column.get("position") or 0)
-    return from_spark({"fields": [_struct_field(column) for column in ordered]})
+    return from_spark({"fields": [_to_struct_field(column) for column in ordered]})
 
 
-def _column(position: int, field: Mapping[str, Any]) -> dict[str, Any]:
+def _to_column(position: int, field: Mapping[str, Any]) -> dict[str, Any]:
     column = {
         "name": field["name"],
         "type_text": to_ddl(field["type"]),
@@ -75,31 +75,31 @@ def _column(position: int, field: Mapping[str, Any]) -> dict[str, Any]:
 
 def _type_name(spark: SparkType) -> dict[str, Any]:
     name = spark if isinstance(spark, str) else spark["type"]
-    if found := _DECIMAL.fullmatch(name):
-        return {"type_name": "DECIMAL", "type_precision": int(found[1]), "type_scale": int(found[2])}
+    if match := _DECIMAL.fullmatch(name):
+        return {"type_name": "DECIMAL", "type_precision": int(match[1]), "type_scale": int(match[2])}
     return {"type_name": _TYPE_NAMES[name]}
 
 
-def _struct_field(column: Mapping[str, Any]) -> dict[str, Any]:
+def _to_struct_field(column: Mapping[str, Any]) -> dict[str, Any]:
     # Name and nullability are the catalog's own; type_json only repeats them, as they once were.
-    told = _from_json(column.get("type_json"))
-    if told is None:
+    struct_field = _parse_struct_field(column.get("type_json"))
+    if struct_field is None:
         if not (text := column.get("type_text")):
-            raise refused((column["name"],), "the column has neither type_json nor type_text")
-        told = {"type": text}
+            raise schema_error((column["name"],), "the column has neither type_json nor type_text")
+        struct_field = {"type": text}
     nullable = column.get("nullable")
     comment = {} if column.get(_COMMENT) is None else {_COMMENT: column[_COMMENT]}
     return {
         "name": column["name"],
-        "type": from_ddl(told["type"]) if isinstance(told["type"], str) else told["type"],
-        "nullable": told.get("nullable", True) if nullable is None else nullable,
-        "metadata": {**(told.get("metadata") or {}), **comment},
+        "type": from_ddl(struct_field["type"]) if isinstance(struct_field["type"], str) else struct_field["type"],
+        "nullable": struct_field.get("nullable", True) if nullable is None else nullable,
+        "metadata": {**(struct_field.get("metadata") or {}), **comment},
     }
 
 
-def _from_json(text: str | None) -> dict[str, Any] | None:
+def _parse_struct_field(text: str | None) -> dict[str, Any] | None:
     try:
-        told = json.loads(text or "null")
+        parsed = json.loads(text or "null")
     except ValueError:
         return None
-    return told if isinstance(told, dict) and "type" in told and "name" in told else None
+    return parsed if isinstance(parsed, dict) and "type" in parsed and "name" in parsed else None

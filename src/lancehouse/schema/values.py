@@ -14,17 +14,17 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.schema.arrays import (
-    Conversion,
+    ConversionVisitor,
     Convert,
-    Typed,
-    cast,
-    float_of_bfloat16,
-    floored,
-    mask,
-    narrowed,
-    storage,
+    TargetType,
+    arrow_null_mask,
+    cast_to,
+    floor_to,
+    from_bfloat16,
+    narrow_type,
+    to_storage,
 )
-from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, UUID, Folded, Node, Path, fold
+from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, UUID, FoldedField, Node, Path, fold
 
 FIELD_ID = "PARQUET:field_id"
 """Key of Arrow field metadata that pyarrow writes as a Parquet field id."""
@@ -34,13 +34,13 @@ PLACEHOLDER_ID = 2_147_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Converter:
+class IcebergConverter:
     """Turns batches of some columns into what a Parquet file of Iceberg holds."""
 
     schema: pa.Schema
     _columns: Sequence[Convert]
 
-    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows; columns by position.
 
         Raises:
@@ -58,7 +58,7 @@ class Converter:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def converter(fields: Iterable[pa.Field[Any]], iceberg: Mapping[str, Any]) -> Converter:
+def iceberg_converter(fields: Iterable[pa.Field[Any]], iceberg: Mapping[str, Any]) -> IcebergConverter:
     """A converter for columns of a table.
 
     Args:
@@ -68,29 +68,31 @@ def converter(fields: Iterable[pa.Field[Any]], iceberg: Mapping[str, Any]) -> Co
     Raises:
         TableSchemaValidationError: a type that Iceberg has no word for.
     """
-    ids = dict(_ids((), iceberg))
-    values = _Values(ids)
+    ids = dict(_ids_by_path((), iceberg))
+    values = _IcebergVisitor(ids)
     folded = fold(fields, values)
-    return Converter(pa.schema([values.field(column) for column in folded]), [column.type.convert for column in folded])
+    return IcebergConverter(
+        pa.schema([values.field(column) for column in folded]), [column.type.convert for column in folded]
+    )
 
 
-def _ids(path: Path, json: Any) -> Iterator[tuple[Path, int]]:
+def _ids_by_path(path: Path, json: Any) -> Iterator[tuple[Path, int]]:
     match json:
         case {"type": "struct", "fields": fields}:
             for nested in fields:
                 yield (*path, nested["name"]), nested["id"]
-                yield from _ids((*path, nested["name"]), nested["type"])
+                yield from _ids_by_path((*path, nested["name"]), nested["type"])
         case {"type": "list", "element-id": id, "element": element}:
             yield (*path, "element"), id
-            yield from _ids((*path, "element"), element)
+            yield from _ids_by_path((*path, "element"), element)
         case {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value}:
             yield (*path, "key"), key_id
             yield (*path, "value"), value_id
-            yield from _ids((*path, "key"), key)
-            yield from _ids((*path, "value"), value)
+            yield from _ids_by_path((*path, "key"), key)
+            yield from _ids_by_path((*path, "value"), value)
 
 
-class _Values(Conversion):
+class _IcebergVisitor(ConversionVisitor):
     """Folds to Iceberg's types."""
 
     list_of = staticmethod(pa.large_list)
@@ -98,29 +100,29 @@ class _Values(Conversion):
     def __init__(self, ids: Mapping[Path, int]) -> None:
         self._ids = ids
 
-    def field(self, folded: Folded[Typed], name: str | None = None) -> pa.Field[Any]:
+    def field(self, folded: FoldedField[TargetType], name: str | None = None) -> pa.Field[Any]:
         node = folded.node
         # A column of nulls is a column of strings to Iceberg, and those may be null.
         nullable = node.nullable or node.type == pa.null()
         metadata = {FIELD_ID: str(self._ids[node.path])}
         return pa.field(name or node.name, folded.type.type, nullable=nullable, metadata=metadata)
 
-    def enter(self, node: Node) -> Typed | None:
+    def enter(self, node: Node) -> TargetType | None:
         return _EXTENSIONS.get(node.extension or "")
 
-    def leaf(self, node: Node) -> Typed:
-        if (narrow := narrowed(node.type)) is not None:
+    def leaf(self, node: Node) -> TargetType:
+        if (narrow := narrow_type(node.type)) is not None:
             return narrow
         match dtype := node.type:
             case pa.Time32Type() | pa.Time64Type():
                 to: pa.DataType = pa.time64("us")
-                return Typed(to, floored(1000, to) if dtype.unit == "ns" else cast(to))
+                return TargetType(to, floor_to(1000, to) if dtype.unit == "ns" else cast_to(to))
             case pa.DurationType():
-                return Typed(pa.int64(), cast(pa.int64()))
+                return TargetType(pa.int64(), cast_to(pa.int64()))
         to = _WIDER.get(dtype, dtype)
-        return Typed(to, storage if to == dtype else cast(to))
+        return TargetType(to, to_storage if to == dtype else cast_to(to))
 
-    def struct(self, node: Node, fields: Sequence[Folded[Typed]]) -> Typed:
+    def struct(self, node: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
         if not fields:
             return _empty_struct()
         # Where the struct is null, so are fields that are required in it: Parquet's writer must not mind.
@@ -136,20 +138,22 @@ _WIDER: Mapping[pa.DataType, pa.DataType] = {
 }
 
 
-def _empty_struct() -> Typed:
+def _empty_struct() -> TargetType:
     placeholder = pa.field("_", pa.bool_(), metadata={FIELD_ID: str(PLACEHOLDER_ID)})
 
     def convert(array: Any) -> Any:
-        plain = storage(array)
-        return pa.StructArray.from_arrays([pa.nulls(len(plain), pa.bool_())], fields=[placeholder], mask=mask(plain))
+        plain = to_storage(array)
+        return pa.StructArray.from_arrays(
+            [pa.nulls(len(plain), pa.bool_())], fields=[placeholder], mask=arrow_null_mask(plain)
+        )
 
-    return Typed(pa.struct([placeholder]), convert)
+    return TargetType(pa.struct([placeholder]), convert)
 
 
-_EXTENSIONS: Mapping[str, Typed] = {
-    **dict.fromkeys(JSON, Typed(pa.string(), cast(pa.string()))),
-    BLOB: Typed(pa.large_binary(), cast(pa.large_binary())),
-    BFLOAT16: Typed(pa.float32(), float_of_bfloat16),
-    UUID: Typed(pa.uuid(), lambda array: pa.ExtensionArray.from_storage(pa.uuid(), storage(array))),
+_EXTENSIONS: Mapping[str, TargetType] = {
+    **dict.fromkeys(JSON, TargetType(pa.string(), cast_to(pa.string()))),
+    BLOB: TargetType(pa.large_binary(), cast_to(pa.large_binary())),
+    BFLOAT16: TargetType(pa.float32(), from_bfloat16),
+    UUID: TargetType(pa.uuid(), lambda array: pa.ExtensionArray.from_storage(pa.uuid(), to_storage(array))),
 }
 """Extensions that mean something else than their storage type; Lance hands out blobs as binaries if asked to."""

@@ -78,13 +78,13 @@ class Node:
         """The extension type that this field's values mean."""
         return self.metadata.get(EXTENSION)
 
-    def refused(self, by: str) -> TableSchemaValidationError:
+    def unsupported_type_error(self, by: str) -> TableSchemaValidationError:
         """The error for a type that a format cannot hold."""
-        return refused(self.path, f"{by} has no type for Arrow {self.type}")
+        return schema_error(self.path, f"{by} has no type for Arrow {self.type}")
 
 
 @dataclass(frozen=True, slots=True)
-class Folded(Generic[T]):
+class FoldedField(Generic[T]):
     """A field, and what its type became."""
 
     node: Node
@@ -103,33 +103,33 @@ class Visitor(Protocol[T]):
     def dictionary(self, node: Node, values: T, /) -> T:
         """A dictionary of `values`."""
 
-    def list(self, node: Node, element: Folded[T], /) -> T:
+    def list(self, node: Node, element: FoldedField[T], /) -> T:
         """A list, large list or fixed-size list."""
 
-    def map(self, node: Node, key: Folded[T], value: Folded[T], /) -> T:
+    def map(self, node: Node, key: FoldedField[T], value: FoldedField[T], /) -> T:
         """A map."""
 
-    def struct(self, node: Node, fields: Sequence[Folded[T]], /) -> T:
+    def struct(self, node: Node, fields: Sequence[FoldedField[T]], /) -> T:
         """A struct."""
 
 
-def fold(fields: Iterable[pa.Field[Any]], visitor: Visitor[T]) -> list[Folded[T]]:
+def fold(fields: Iterable[pa.Field[Any]], visitor: Visitor[T]) -> list[FoldedField[T]]:
     """Walk over the columns of a schema, one answer for each.
 
     Raises:
         TableSchemaValidationError: a type that Lance cannot store, or the visitor has no word for.
     """
-    return [_fold(_node((column.name,), column), visitor) for column in fields]
+    return [_fold(_to_node((column.name,), column), visitor) for column in fields]
 
 
-def _fold(node: Node, visitor: Visitor[T]) -> Folded[T]:
-    early = visitor.enter(node)
-    return Folded(node, _type(node, visitor) if early is None else early)
+def _fold(node: Node, visitor: Visitor[T]) -> FoldedField[T]:
+    answer = visitor.enter(node)
+    return FoldedField(node, _visit_type(node, visitor) if answer is None else answer)
 
 
-def _type(node: Node, visitor: Visitor[T]) -> T:
-    def child(step: str, field: pa.Field[Any]) -> Folded[T]:
-        return _fold(_node((*node.path, step), field), visitor)
+def _visit_type(node: Node, visitor: Visitor[T]) -> T:
+    def child(step: str, field: pa.Field[Any]) -> FoldedField[T]:
+        return _fold(_to_node((*node.path, step), field), visitor)
 
     dtype = node.type
     match dtype:
@@ -141,29 +141,29 @@ def _type(node: Node, visitor: Visitor[T]) -> T:
             return visitor.list(node, child("element", dtype.value_field))
         case pa.DictionaryType():
             values = Node(node.path, node.name, dtype.value_type, node.nullable, node.metadata)
-            return visitor.dictionary(node, _type(values, visitor))
+            return visitor.dictionary(node, _visit_type(values, visitor))
         case _ if dtype in _PLAIN_LEAVES or type(dtype) in _LEAF_CLASSES:
             return visitor.leaf(node)
-    raise node.refused("Lance")
+    raise node.unsupported_type_error("Lance")
 
 
-def _node(path: Path, field: pa.Field[Any]) -> Node:
+def _to_node(path: Path, field: pa.Field[Any]) -> Node:
     dtype = field.type
-    metadata = texts(path, field.metadata)
+    metadata = decode_metadata(path, field.metadata)
     if isinstance(dtype, pa.BaseExtensionType):
         metadata |= {EXTENSION: dtype.extension_name}
-        metadata |= texts(path, {EXTENSION_METADATA.encode(): _serialized(path, dtype)})
+        metadata |= decode_metadata(path, {EXTENSION_METADATA.encode(): _serialize_extension(path, dtype)})
         dtype = dtype.storage_type
     return Node(path, field.name, _VIEWS.get(dtype, dtype), field.nullable, metadata)
 
 
-def _serialized(path: Path, dtype: pa.BaseExtensionType) -> bytes:
+def _serialize_extension(path: Path, dtype: pa.BaseExtensionType) -> bytes:
     if isinstance(dtype, pa.ExtensionType):
         return dtype.__arrow_ext_serialize__()
     if (parameters := _PARAMETERS.get(dtype.extension_name)) is None:
-        raise refused(path, f"unknown extension type {dtype}")
-    given = {key: value for key, value in parameters(dtype).items() if value is not None}
-    return json.dumps(given, separators=(",", ":")).encode() if given else b""
+        raise schema_error(path, f"unknown extension type {dtype}")
+    parameters_json = {key: value for key, value in parameters(dtype).items() if value is not None}
+    return json.dumps(parameters_json, separators=(",", ":")).encode() if parameters_json else b""
 
 
 def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Mapping[str, str]) -> pa.Field[Any]:
@@ -173,13 +173,15 @@ def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Map
         TableSchemaValidationError: the extension cannot be stored in `dtype`.
     """
     # Arrow has no field of nulls that may not be null.
-    made: pa.Field[Any] = pa.field(path[-1], dtype, nullable=nullable or dtype == pa.null(), metadata={**metadata})
+    unresolved: pa.Field[Any] = pa.field(
+        path[-1], dtype, nullable=nullable or dtype == pa.null(), metadata={**metadata}
+    )
     if EXTENSION not in metadata:
-        return made
+        return unresolved
     try:
-        resolved = pa.ipc.read_schema(pa.schema([made]).serialize()).field(0)
+        resolved = pa.ipc.read_schema(pa.schema([unresolved]).serialize()).field(0)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise refused(path, f"{dtype} cannot hold {metadata[EXTENSION]}: {error}") from error
+        raise schema_error(path, f"{dtype} cannot hold {metadata[EXTENSION]}: {error}") from error
     return resolved if resolved.metadata else resolved.remove_metadata()
 
 
@@ -188,7 +190,7 @@ def map_type(key: pa.Field[Any], value: pa.Field[Any]) -> pa.DataType:
     return pa.map_(key, value)  # type: ignore[call-overload, no-any-return]
 
 
-def rebuilt(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any:
+def map_children(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any:
     """A type with its children changed; elements of lists are called as Arrow calls them."""
 
     def item(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -208,22 +210,22 @@ def rebuilt(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any
     return dtype
 
 
-def relaxed(schema: pa.Schema) -> pa.Schema:
+def relax_nullability(schema: pa.Schema) -> pa.Schema:
     """The same columns, all of which may be null, with all that they hold; keys of maps never may."""
-    fields = pa.schema([_relaxed(column) for column in schema])
+    fields = pa.schema([_relax_field(column) for column in schema])
     return fields.with_metadata(dict(schema.metadata)) if schema.metadata else fields
 
 
-def _relaxed(field: pa.Field[Any]) -> pa.Field[Any]:
+def _relax_field(field: pa.Field[Any]) -> pa.Field[Any]:
     dtype = field.type
     if EXTENSION.encode() in (field.metadata or {}):
         return field.with_nullable(True)
     if isinstance(dtype, pa.MapType):
-        return field.with_type(map_type(dtype.key_field, _relaxed(dtype.item_field))).with_nullable(True)
-    return field.with_type(rebuilt(dtype, _relaxed)).with_nullable(True)
+        return field.with_type(map_type(dtype.key_field, _relax_field(dtype.item_field))).with_nullable(True)
+    return field.with_type(map_children(dtype, _relax_field)).with_nullable(True)
 
 
-def require_types(schema: pa.Schema) -> None:
+def check_types(schema: pa.Schema) -> None:
     """Check that each new column has a type: one of nothing but nulls could never hold a value.
 
     Raises:
@@ -252,7 +254,7 @@ def nullable_hint(path: str) -> str:
     return f"to allow it: dataset.alter_columns({{'path': '{path}', 'nullable': True}}) of pylance"
 
 
-def texts(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+def decode_metadata(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """Arrow's metadata of the field at `path`, or of the schema at the empty path, as text.
 
     Raises:
@@ -261,10 +263,10 @@ def texts(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     try:
         return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
     except UnicodeDecodeError as error:
-        raise refused(path, f"metadata that are no text: {error}") from error
+        raise schema_error(path, f"metadata that are no text: {error}") from error
 
 
-def refused(path: Path, why: str) -> TableSchemaValidationError:
+def schema_error(path: Path, why: str) -> TableSchemaValidationError:
     """The error about a field, by its path, or about the schema, by the empty path."""
     return TableSchemaValidationError(f"{'column ' + '.'.join(path) if path else 'schema'}: {why}")
 
@@ -296,7 +298,7 @@ def field_ids(fields: Iterable[LanceField]) -> dict[Path, int]:
 
     def visit(path: Path, field: LanceField) -> None:
         ids[path] = field.id()
-        match _node(path, field.to_arrow()).type:
+        match _to_node(path, field.to_arrow()).type:
             case pa.MapType():
                 (entries,) = field.children()
                 steps: Iterable[str] = ("key", "value")

@@ -53,7 +53,7 @@ class _Failures:
         return min(FIRST_S * 2.0 ** min(over, 32), LONGEST_S) if over >= 0 else 0.0
 
 
-class Attempts:
+class LoginAttempts:
     """Counts wrong secrets. All of it is in memory, of this process alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,14 +68,14 @@ class Attempts:
             SlowDownError: it says how long to wait.
         """
         with self._lock:
-            failures = self._failures.get(_key(client_id, peer))
+            failures = self._failures.get(_attempt_key(client_id, peer))
             wait_s = 0.0 if failures is None else failures.last_at + failures.pause_s - self._clock()
         if wait_s > 0:
             raise SlowDownError(wait_s)
 
     def count_failure(self, client_id: str, peer: str) -> None:
         """Take note of a wrong secret."""
-        key, now = _key(client_id, peer), self._clock()
+        key, now = _attempt_key(client_id, peer), self._clock()
         with self._lock:
             before = self._failures.pop(key, None)
             count = before.count if before and now - before.last_at < FORGOTTEN_S else 0
@@ -83,13 +83,13 @@ class Attempts:
             while len(self._failures) > COUNTED:
                 self._failures.popitem(last=False)
 
-    def forget(self, client_id: str, peer: str) -> None:
+    def reset(self, client_id: str, peer: str) -> None:
         """Start counting anew, after the right secret came."""
         with self._lock:
-            self._failures.pop(_key(client_id, peer), None)
+            self._failures.pop(_attempt_key(client_id, peer), None)
 
 
-class Waiting:
+class LoginQueue:
     """Limits how many logins wait for a thread, of all peers and of one. For the event loop's thread alone."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Waiting:
         Raises:
             ServiceUnavailableError: too many wait already.
         """
-        key = network(peer)
+        key = peer_network(peer)
         if self._peers.total() >= WAITING or self._peers[key] >= WAITING_OF_A_PEER:
             raise ServiceUnavailableError("too many clients ask for tokens at once; try again")
         self._peers[key] += 1
@@ -114,7 +114,7 @@ class Waiting:
                 del self._peers[key]
 
 
-def network(peer: str) -> str:
+def peer_network(peer: str) -> str:
     """Who a peer is: its address; of IPv6 the first 64 bits, for a single host has all of the rest."""
     try:
         address = ip_address(peer.partition("%")[0])
@@ -125,6 +125,6 @@ def network(peer: str) -> str:
     return str(address)
 
 
-def _key(client_id: str, peer: str) -> str:
+def _attempt_key(client_id: str, peer: str) -> str:
     """Of constant length, whatever somebody invents as a client id."""
-    return digest(f"{network(peer)} {client_id}")
+    return digest(f"{peer_network(peer)} {client_id}")

@@ -13,8 +13,8 @@ from lancehouse.catalog.callers import ANYBODY, Identity
 from lancehouse.catalog.hashes import TOKEN_PREFIX, digest
 from lancehouse.catalog.principals import Principals
 from lancehouse.server.issuers import Issuer, IssuerSettings
-from lancehouse.server.oauth import Endpoint, current
-from lancehouse.server.tokens import ISSUER, LIFETIME_S, Tokens, issuer_of
+from lancehouse.server.oauth import TokenEndpoint, check_current_principal
+from lancehouse.server.tokens import ISSUER, LIFETIME_S, Tokens, unverified_issuer
 
 FRESH_S = 3.0
 """For how long an answer of the database holds: a deleted principal, token or grant is gone after that everywhere."""
@@ -49,20 +49,20 @@ class Authenticator:
         self._principals = principals
         self._issuers = {settings.issuer: Issuer(settings) for settings in issuers}
         self._tokens = Tokens(principals, lifetime_s)
-        self._endpoint = Endpoint(principals, self._tokens)
+        self._endpoint = TokenEndpoint(principals, self._tokens)
         self._fresh_s = fresh_s
         self._required = required or bool(issuers)
         self._open_until = float("-inf")
-        self._remembered: dict[str, tuple[Identity, float]] = {}
+        self._cache: dict[str, tuple[Identity, float]] = {}
         self._lock = threading.Lock()
 
-    def cached(self, headers: Headers) -> Identity | None:
+    def cached_identity(self, headers: Headers) -> Identity | None:
         """Who sends this, if it was found out seconds ago: it neither blocks nor raises. None: `identify` tells."""
         now = time.monotonic()
         if not self._required:
             return ANYBODY if now < self._open_until else None
-        found = self._remembered.get(digest(_given(headers)))
-        return found[0] if found and now < found[1] else None
+        entry = self._cache.get(digest(_credential_text(headers)))
+        return entry[0] if entry and now < entry[1] else None
 
     def identify(self, headers: Headers) -> Identity:
         """Who sends this. It may read the database, and for tokens of outside issuers their keys: it blocks.
@@ -72,12 +72,14 @@ class Authenticator:
             PermissionDeniedError: an outside issuer vouches for somebody who is no principal here.
             ServiceUnavailableError: the database or the issuer cannot be reached.
         """
-        found = self.cached(headers)
-        if found is None and self._is_open():
+        identity = self.cached_identity(headers)
+        if identity is None and self._is_open():
             return ANYBODY
-        return found or self._identified(headers)
+        return identity or self._authenticate(headers)
 
-    def token(self, form: Mapping[str, str], headers: Headers, peer: str = "") -> tuple[int, dict[str, Any]]:
+    def answer_token_request(
+        self, form: Mapping[str, str], headers: Headers, peer: str = ""
+    ) -> tuple[int, dict[str, Any]]:
         """The status and the document that the OAuth2 token endpoint answers to a form from an address. It blocks.
 
         Raises:
@@ -86,30 +88,30 @@ class Authenticator:
         return self._endpoint.answer(form, headers, peer)
 
     def _is_open(self) -> bool:
-        if not self._required and self._principals.any():
+        if not self._required and self._principals.has_any():
             self._required = True
         if not self._required:
             self._open_until = time.monotonic() + self._fresh_s
         return not self._required
 
-    def _identified(self, headers: Headers) -> Identity:
-        asked_at = time.monotonic()
-        token = _token(headers)
+    def _authenticate(self, headers: Headers) -> Identity:
+        started_at = time.monotonic()
+        token = _parse_token(headers)
         if token.startswith(TOKEN_PREFIX):
             identity, ends_at = self._principals.authenticate_token(token).identity, float("inf")
-        elif issuer_of(token) == ISSUER:
+        elif unverified_issuer(token) == ISSUER:
             claims = self._tokens.verify(token)
-            identity = current(self._principals.find(claims.name), claims.generation).identity
+            identity = check_current_principal(self._principals.find(claims.name), claims.generation).identity
             ends_at = claims.expires_at
         else:
-            identity, ends_at = self._vouched(token)
+            identity, ends_at = self._authenticate_external(token)
         good_s = min(self._fresh_s, ends_at - time.time())
-        self._remember(digest(_given(headers)), identity, asked_at + good_s)
+        self._cache_identity(digest(_credential_text(headers)), identity, started_at + good_s)
         return identity
 
-    def _vouched(self, token: str) -> tuple[Identity, float]:
+    def _authenticate_external(self, token: str) -> tuple[Identity, float]:
         """Somebody whom an outside issuer knows."""
-        issuer = self._issuers.get(issuer_of(token) or "")
+        issuer = self._issuers.get(unverified_issuer(token) or "")
         if issuer is None:
             raise UnauthenticatedError("the bearer token is none of this server's, nor of an issuer that it trusts")
         name, ends_at = issuer.verify(token)
@@ -119,27 +121,27 @@ class Authenticator:
                 f"{name!r} is no principal here; an administrator adds it: "
                 f"lancehouse principal create {name!r} --external --role reader"
             )
-        if not principal.external:
+        if not principal.is_external:
             raise PermissionDeniedError(
                 f"the principal {name!r} has a secret of its own, so that no outside issuer can speak for it; "
                 f"an administrator may add another name: lancehouse principal create NAME --external --role reader"
             )
         return principal.identity, ends_at
 
-    def _remember(self, key: str, identity: Identity, until: float) -> None:
+    def _cache_identity(self, key: str, identity: Identity, until: float) -> None:
         with self._lock:
-            self._remembered.pop(key, None)
-            while len(self._remembered) >= REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
-            self._remembered[key] = identity, until
+            self._cache.pop(key, None)
+            while len(self._cache) >= REMEMBERED:
+                del self._cache[next(iter(self._cache))]
+            self._cache[key] = identity, until
 
 
-def _given(headers: Headers) -> str:
-    """What the headers say about who sends them, whole: that of the two which `_token` reads."""
+def _credential_text(headers: Headers) -> str:
+    """What the headers say about who sends them, whole: that of the two which `_parse_token` reads."""
     return headers.get("authorization", "").strip() or "x-api-key " + headers.get("x-api-key", "")
 
 
-def _token(headers: Headers) -> str:
+def _parse_token(headers: Headers) -> str:
     value = headers.get("authorization", "").strip()
     if not value:
         key = headers.get("x-api-key", "").strip()

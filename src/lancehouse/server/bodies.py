@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.server.budget import Reservation
-from lancehouse.server.errors import ContentTypeError, TooLargeError, TooSlowError
+from lancehouse.server.errors import ContentTypeError, PayloadTooLargeError, TooSlowError
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -31,38 +31,38 @@ PER_ITEM = 48
 """Bytes that an object or list, and an item of one, take in memory once they are parsed, on average."""
 
 
-class GoneError(Exception):
+class ClientDisconnectedError(Exception):
     """The client hung up before its request was whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """A body as it came, and the memory that is reserved for it."""
 
     raw: bytes
-    is_packed: bool
+    is_gzipped: bool
     limit: int
     memory: Reservation
 
-    def unpack(self) -> bytes:
+    def decompress(self) -> bytes:
         """The body itself. It takes a while, and reserves what the body takes and what its JSON will take.
 
         Raises:
-            TooLargeError: it would be larger than is allowed.
+            PayloadTooLargeError: it would be larger than is allowed.
             InvalidInputError: it is no gzip, or not whole.
             ServiceUnavailableError: there is no memory for it now.
         """
-        body = _unzip(self.raw, self.limit, self.memory) if self.is_packed else self.raw
-        self.memory.grow(_parsed_size(body))
+        body = _decompress(self.raw, self.limit, self.memory) if self.is_gzipped else self.raw
+        self.memory.grow(_estimate_parsed_size(body))
         return body
 
 
-def is_announced(headers: Mapping[str, str]) -> bool:
+def has_body(headers: Mapping[str, str]) -> bool:
     """Whether a request says that it has a body."""
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def check_type(headers: Mapping[str, str], expected: str) -> None:
+def check_content_type(headers: Mapping[str, str], expected: str) -> None:
     """Refuse a body of another type.
 
     A page of another site can make a browser send a body without a type, as a form or as text, but none of the types
@@ -79,7 +79,7 @@ def check_type(headers: Mapping[str, str], expected: str) -> None:
         raise ContentTypeError(f"the Content-Type of the body {sent}; it must be {expected}")
 
 
-def is_packed(headers: Mapping[str, str]) -> bool:
+def is_gzipped(headers: Mapping[str, str]) -> bool:
     """Whether the body is gzip.
 
     Raises:
@@ -91,59 +91,61 @@ def is_packed(headers: Mapping[str, str]) -> bool:
     return coding in PACKED
 
 
-async def read(receive: Receive, headers: Mapping[str, str], limit: int, timeout_s: float, memory: Reservation) -> Body:
+async def read(
+    receive: Receive, headers: Mapping[str, str], limit: int, timeout_s: float, memory: Reservation
+) -> RequestBody:
     """The whole body, as it came; what is held of it is reserved in `memory`.
 
     Raises:
-        TooLargeError, TooSlowError: it is not taken.
+        PayloadTooLargeError, TooSlowError: it is not taken.
         InvalidInputError: it is packed in a way that is unknown.
         ServiceUnavailableError: there is no memory for it now.
-        GoneError: the client hung up.
+        ClientDisconnectedError: the client hung up.
     """
-    packed = is_packed(headers)
+    gzipped = is_gzipped(headers)
     announced = headers.get("content-length")
     if announced is not None and announced.isdecimal() and int(announced) > limit:
-        raise _too_large(limit)
+        raise _too_large_error(limit)
     try:
         async with asyncio.timeout(timeout_s):
-            return Body(await _received(receive, limit, memory), packed, limit, memory)
+            return RequestBody(await _receive_all(receive, limit, memory), gzipped, limit, memory)
     except TimeoutError:
         raise TooSlowError(f"the body did not come within {timeout_s:g} s") from None
 
 
-async def _received(receive: Receive, limit: int, memory: Reservation) -> bytes:
+async def _receive_all(receive: Receive, limit: int, memory: Reservation) -> bytes:
     parts, size = [], 0
     while (message := await receive())["type"] == "http.request":
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise _too_large(limit)
+            raise _too_large_error(limit)
         memory.grow(len(part))
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts) if len(parts) > 1 else part
-    raise GoneError
+    raise ClientDisconnectedError
 
 
-def _unzip(raw: bytes, limit: int, memory: Reservation) -> bytes:
+def _decompress(raw: bytes, limit: int, memory: Reservation) -> bytes:
     """A gzip body. How large it will be stands at its end: no more is reserved and unpacked."""
-    most = min(limit, max(FREE, RATIO * len(raw)))
+    max_size = min(limit, max(FREE, RATIO * len(raw)))
     declared = int.from_bytes(raw[-4:], "little")
-    size = min(declared, most)
+    size = min(declared, max_size)
     memory.grow(size)
     unpacker = zlib.decompressobj(wbits=31)
     try:
         body = unpacker.decompress(raw, size + 1)
     except zlib.error:
         raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
-    if len(body) > most:
-        raise _too_large(limit) if most == limit else too_dense()
+    if len(body) > max_size:
+        raise _too_large_error(limit) if max_size == limit else compression_ratio_error()
     if len(body) != declared or not unpacker.eof or unpacker.unused_data:
         raise InvalidInputError("the body is gzip that ends too early, or goes on after its end")
     return body
 
 
-def _parsed_size(body: bytes) -> int:
+def _estimate_parsed_size(body: bytes) -> int:
     """About how many bytes a body of JSON takes once it is parsed: `[]` takes two on the wire and 72 in memory."""
     objects = sum(map(body.count, (b"[", b"{", b":")))
     items = body.count(b",")
@@ -152,10 +154,12 @@ def _parsed_size(body: bytes) -> int:
     return objects * PER_OBJECT + items * PER_ITEM + len(body) * widest
 
 
-def too_dense() -> TooLargeError:
+def compression_ratio_error() -> PayloadTooLargeError:
     """The error of a body that unpacks to far more than any honest one."""
-    return TooLargeError(f"the body becomes more than {RATIO} times larger when it is unpacked; send it unpacked")
+    return PayloadTooLargeError(
+        f"the body becomes more than {RATIO} times larger when it is unpacked; send it unpacked"
+    )
 
 
-def _too_large(limit: int) -> TooLargeError:
-    return TooLargeError(f"the body is larger than {limit} bytes, which is the most that this server takes")
+def _too_large_error(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the body is larger than {limit} bytes, which is the most that this server takes")

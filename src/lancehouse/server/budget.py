@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from lance_namespace.errors import ServiceUnavailableError
 
-from lancehouse.server.errors import TooLargeError
+from lancehouse.server.errors import PayloadTooLargeError
 from lancehouse.server.responses import Response
 
 
-class Budget:
+class MemoryBudget:
     """How much of the memory for bodies is in use. Threads and the event loop share it."""
 
     def __init__(self, total: int) -> None:
@@ -32,10 +32,10 @@ class Budget:
             if not reservation.is_handed_over:
                 reservation.release()
 
-    def add(self, size: int, most: int) -> bool:
-        """Take some, unless more than `most` would be in use then; a negative size gives it back."""
+    def try_adjust(self, size: int, limit: int) -> bool:
+        """Take some, unless more than `limit` would be in use then; a negative size gives it back."""
         with self._lock:
-            if size > 0 and self.used + size > most:
+            if size > 0 and self.used + size > limit:
                 return False
             self.used += size
             return True
@@ -44,7 +44,7 @@ class Budget:
 class Reservation:
     """What one request holds of the budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: MemoryBudget) -> None:
         self.size = 0
         self.is_handed_over = self._is_over = False
         self._budget = budget
@@ -53,22 +53,22 @@ class Reservation:
         """Hold so many bytes more.
 
         Raises:
-            TooLargeError: the request alone would need more than there is.
+            PayloadTooLargeError: the request alone would need more than there is.
             ServiceUnavailableError: others hold too much at the moment.
         """
         total = self._budget.total
         if self.size + size > total:
-            raise TooLargeError(
+            raise PayloadTooLargeError(
                 f"the request takes more than {total} bytes of memory, which is all that the server has for requests; "
                 "send it in parts"
             )
-        if self._is_over or not self._budget.add(size, total):
+        if self._is_over or not self._budget.try_adjust(size, total):
             raise ServiceUnavailableError("the server holds as many requests as its memory allows; try again")
         self.size += size
 
     def try_grow(self, size: int) -> bool:
         """Hold so many bytes more if that leaves half of all memory to others; for those who can do without."""
-        if self._is_over or not self._budget.add(size, self._budget.total // 2):
+        if self._is_over or not self._budget.try_adjust(size, self._budget.total // 2):
             return False
         self.size += size
         return True
@@ -76,7 +76,7 @@ class Reservation:
     def shrink(self, size: int) -> None:
         """Give some back."""
         size = min(size, self.size)
-        self._budget.add(-size, 0)
+        self._budget.try_adjust(-size, 0)
         self.size -= size
 
     def release(self) -> None:
@@ -90,9 +90,9 @@ class Reservation:
         The rows of an answer are made while they are sent, and what makes them keeps the request.
         """
         self.is_handed_over = True
-        work.add_done_callback(self._finish)
+        work.add_done_callback(self._release_when_sent)
 
-    def _finish(self, work: Future[Response]) -> None:
+    def _release_when_sent(self, work: Future[Response]) -> None:
         if work.cancelled() or work.exception() is not None or work.result().parts is None:
             self.release()
         else:

@@ -13,8 +13,8 @@ from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.catalog.callers import Caller
-from lancehouse.server.routes import SEPARATOR, Match, decoded, levels
-from lancehouse.wire.iceberg_requests import complaint
+from lancehouse.server.routes import SEPARATOR, Match, percent_decode, split_namespace
+from lancehouse.wire.iceberg_requests import format_validation_error
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -50,7 +50,7 @@ class Call:
         Raises:
             WarehouseNotFoundError: there is none of that name.
         """
-        return self.catalog.warehouse(self.match.prefix)
+        return self.catalog.get_warehouse(self.match.prefix)
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -62,20 +62,20 @@ class Call:
         """The table or view of the path."""
         return self.match.name
 
-    def json(self, model: type[BaseModel]) -> Json:
+    def parse_body(self, model: type[BaseModel]) -> Json:
         """The body, if it has the shape of `model`; as it came, with all that `model` does not know.
 
         Raises:
             InvalidInputError: it is no JSON, no object, or a field has a wrong type.
         """
-        value = parsed(self.body)
+        value = parse_json_object(self.body)
         try:
             model.model_validate(value)
         except ValidationError as error:
-            raise InvalidInputError(complaint(error)) from None
+            raise InvalidInputError(format_validation_error(error)) from None
         return value
 
-    def page(self) -> tuple[str | None, int | None]:
+    def page_request(self) -> tuple[str | None, int | None]:
         """Token and size of the page that is asked for; a list without a token is whole.
 
         Raises:
@@ -89,7 +89,7 @@ class Call:
             return None, None
         return token, min(int(size), LARGEST_PAGE) if size else DEFAULT_PAGE
 
-    def parents(self) -> list[tuple[str, ...]]:
+    def parent_candidates(self) -> list[tuple[str, ...]]:
         """What `parent` may mean, the likelier first: some clients encode it once, some twice.
 
         Raises:
@@ -98,10 +98,10 @@ class Call:
         once = self.query.get("parent", "")
         if not once:
             return [()]
-        twice = decoded(once.encode(), "'parent' in the query") if _ENCODED.search(once) else once
+        twice = percent_decode(once.encode(), "'parent' in the query") if _ENCODED.search(once) else once
         if SEPARATOR not in once and SEPARATOR in twice:
-            return [levels(twice)]
-        return list(dict.fromkeys((levels(once), levels(twice))))
+            return [split_namespace(twice)]
+        return list(dict.fromkeys((split_namespace(once), split_namespace(twice))))
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """A query parameter that has one of a few values.
@@ -126,7 +126,7 @@ class Call:
         return value.lower() == "true"
 
 
-def parsed(body: bytes) -> Json:
+def parse_json_object(body: bytes) -> Json:
     """The JSON object that a body is.
 
     Raises:
@@ -154,16 +154,16 @@ def _has_nul(value: object) -> bool:
     return False
 
 
-def parsed_query(raw: bytes) -> dict[str, str]:
+def parse_query(raw: bytes) -> dict[str, str]:
     """The parameters of a query; of one that is there twice, the first.
 
     Raises:
         InvalidInputError: it is not UTF-8 in percent-encoding. It is named, its value is not: that may be a secret.
     """
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for part in raw.split(b"&"):
         raw_name, _, value = part.partition(b"=")
         if part:
-            name = decoded(raw_name, "a name in the query")
-            found.setdefault(name, decoded(value.replace(b"+", b" "), f"{name[:80]!r} in the query"))
-    return found
+            name = percent_decode(raw_name, "a name in the query")
+            parameters.setdefault(name, percent_decode(value.replace(b"+", b" "), f"{name[:80]!r} in the query"))
+    return parameters

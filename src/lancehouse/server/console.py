@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from lancehouse.gateway.backends import Backend
 from lancehouse.server import console_rows, console_static, console_tables, console_tree
 from lancehouse.server.calls import Call
-from lancehouse.server.console_asked import Asked
-from lancehouse.server.pools import Kind
+from lancehouse.server.console_asked import ConsoleRequest
+from lancehouse.server.pools import PoolKind
 from lancehouse.server.responses import Response
 from lancehouse.server.routes import Handler, Match, Route
 
@@ -18,24 +18,24 @@ LIMIT_S = 30.0
 OWN = "console"
 """The threads that its questions wait in: they keep nobody else waiting, nor does another server keep those of this."""
 
-Question = Callable[[Asked], Response]
+ConsoleHandler = Callable[[ConsoleRequest], Response]
 
-OF_CATALOG: Mapping[str, Question] = {
-    "places": console_tree.places,
+CATALOG_HANDLERS: Mapping[str, ConsoleHandler] = {
+    "places": console_tree.backends,
     "namespaces": console_tree.namespaces,
     "namespace": console_tree.namespace,
     "entries": console_tree.entries,
     "search": console_tree.search,
 }
-OF_TABLE: Mapping[str, Question] = {"changes": console_tables.changes}
-OF_DATA: Mapping[str, Question] = {
+TABLE_HANDLERS: Mapping[str, ConsoleHandler] = {"changes": console_tables.changes}
+DATA_HANDLERS: Mapping[str, ConsoleHandler] = {
     "table": console_tables.table,
     "versions": console_tables.versions,
     "rows": console_rows.rows,
     "count": console_rows.count,
     "value": console_rows.value,
     "image": console_rows.image,
-    "plane": console_rows.drawn,
+    "plane": console_rows.vector_projection,
     "neighbours": console_rows.neighbours,
     "fragments": console_rows.fragments,
     "indices": console_rows.indices,
@@ -45,9 +45,9 @@ OF_DATA: Mapping[str, Question] = {
 def routes(backends: Mapping[str, Backend]) -> list[Route]:
     """The page, its files, and its questions."""
 
-    def handler(question: Question, *, of_table: bool) -> Handler:
+    def handler(console_handler: ConsoleHandler, *, is_table: bool) -> Handler:
         def answer(call: Call) -> Response:
-            response = question(Asked.of(call, backends, of_table=of_table))
+            response = console_handler(ConsoleRequest.from_call(call, backends, is_table=is_table))
             response.headers.append((b"cache-control", b"no-store"))
             return response
 
@@ -57,13 +57,13 @@ def routes(backends: Mapping[str, Backend]) -> list[Route]:
         backend = backends.get(query.get("in", ""))
         return OWN if backend is None or backend.is_warehouse else f"{OWN} {backend.name}"
 
-    def route(name: str, question: Question, pool: Kind, *, of_table: bool = True) -> Route:
-        answer = handler(question, of_table=of_table)
+    def route(name: str, console_handler: ConsoleHandler, pool: PoolKind, *, is_table: bool = True) -> Route:
+        answer = handler(console_handler, is_table=is_table)
         return Route(f"console {name}", "GET", BASE + name, answer, pool=pool, limit_s=LIMIT_S, group=group)
 
     return [
         *console_static.routes(),
-        *(route(name, question, "requests", of_table=False) for name, question in OF_CATALOG.items()),
-        *(route(name, question, "requests") for name, question in OF_TABLE.items()),
-        *(route(name, question, "rows") for name, question in OF_DATA.items()),
+        *(route(name, question, "requests", is_table=False) for name, question in CATALOG_HANDLERS.items()),
+        *(route(name, question, "requests") for name, question in TABLE_HANDLERS.items()),
+        *(route(name, question, "rows") for name, question in DATA_HANDLERS.items()),
     ]

@@ -52,7 +52,7 @@ _NOISE = re.compile(r"^(table [^:]+|backend [^:]+): |Invalid user input: |Error 
 
 
 @contextmanager
-def explained(filter: str | None) -> Iterator[None]:
+def explain_filter_errors(filter: str | None) -> Iterator[None]:
     """Tell what a wrong filter is wrong about.
 
     Raises:
@@ -63,14 +63,14 @@ def explained(filter: str | None) -> Iterator[None]:
     except (InvalidInputError, TableColumnNotFoundError) as error:
         if not filter:
             raise
-        raise InvalidInputError(sentence(str(error))) from None
+        raise InvalidInputError(format_filter_error(str(error))) from None
 
 
-def sentence(said: str) -> str:
+def format_filter_error(message: str) -> str:
     """What Lance said of a filter, in one sentence."""
     for pattern, words in _PATTERNS:
-        if found := pattern.search(said):
-            parts = {name: _HIDDEN.sub("", value).strip() for name, value in found.groupdict().items()}
+        if match := pattern.search(message):
+            parts = {name: _HIDDEN.sub("", value).strip() for name, value in match.groupdict().items()}
             return " ".join(words.format(**parts).split())[:LONGEST]
-    first = _NOISE.sub("", said).splitlines()[0].rstrip(". ")
+    first = _NOISE.sub("", message).splitlines()[0].rstrip(". ")
     return f"{UNKNOWN}: {first[:LONGEST]}."

@@ -18,14 +18,14 @@ _KINDS = {
 def columns(metadata: Json) -> list[Json]:
     """The columns of the current schema, of a table or of a view."""
     schemas = metadata.get("schemas") or [metadata["schema"]]
-    wanted = metadata.get("current-schema-id")
+    schema_id = metadata.get("current-schema-id")
     if "view-uuid" in metadata:
-        wanted = _current(metadata)["schema-id"]
-    found = next((schema for schema in schemas if schema.get("schema-id") == wanted), schemas[-1])
-    return [_field(field) for field in found["fields"]]
+        schema_id = _current_view_version(metadata)["schema-id"]
+    schema = next((schema for schema in schemas if schema.get("schema-id") == schema_id), schemas[-1])
+    return [_field_json(field) for field in schema["fields"]]
 
 
-def _field(field: Json) -> Json:
+def _field_json(field: Json) -> Json:
     dtype = field["type"]
     nested = dtype if isinstance(dtype, dict) else {}
     element = nested.get("element")
@@ -33,29 +33,29 @@ def _field(field: Json) -> Json:
     metadata = {"doc": field["doc"]} if field.get("doc") else {}
     return {
         "name": field["name"],
-        "type": _type(dtype),
-        "kind": _kind(dtype),
+        "type": _format_type(dtype),
+        "kind": _value_kind(dtype),
         "size": None,
         "nullable": not field.get("required", False),
         "metadata": {"id": str(field["id"]), **metadata},
-        "fields": [_field(part) for part in parts],
+        "fields": [_field_json(part) for part in parts],
     }
 
 
-def _type(dtype: str | Json) -> str:
+def _format_type(dtype: str | Json) -> str:
     if isinstance(dtype, str):
         return dtype
     match dtype["type"]:
         case "struct":
             return f"struct<{', '.join(field['name'] for field in dtype['fields'])}>"
         case "list":
-            return f"list<{_type(dtype['element'])}>"
+            return f"list<{_format_type(dtype['element'])}>"
         case "map":
-            return f"map<{_type(dtype['key'])}, {_type(dtype['value'])}>"
+            return f"map<{_format_type(dtype['key'])}, {_format_type(dtype['value'])}>"
     return str(dtype["type"])
 
 
-def _kind(dtype: str | Json) -> str:
+def _value_kind(dtype: str | Json) -> str:
     if isinstance(dtype, dict):
         return "struct" if dtype["type"] == "struct" else "list"
     if dtype.startswith("decimal"):
@@ -67,23 +67,23 @@ def summary(metadata: Json) -> Json:
     """A table in a few numbers; None where no snapshot tells."""
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
     current = snapshots.get(metadata.get("current-snapshot-id"))
-    told = (current or {}).get("summary") or {}
+    totals = (current or {}).get("summary") or {}
     return {
         "version": str(current["snapshot-id"]) if current else None,
         "timestamp_ms": current["timestamp-ms"] if current else metadata.get("last-updated-ms"),
-        "rows": _count(told, "total-records") if current else 0,
-        "bytes": _count(told, "total-files-size") if current else 0,
-        "fragments": _count(told, "total-data-files") if current else 0,
+        "rows": _parse_count(totals, "total-records") if current else 0,
+        "bytes": _parse_count(totals, "total-files-size") if current else 0,
+        "fragments": _parse_count(totals, "total-data-files") if current else 0,
         "format": f"Iceberg v{metadata.get('format-version')}",
     }
 
 
 def refs(metadata: Json, kind: str) -> dict[str, Json]:
     """The tags or branches, but for main."""
-    found = (metadata.get("refs") or {}).items()
+    items = (metadata.get("refs") or {}).items()
     return {
         name: {"branch": None, "version": str(ref["snapshot-id"])}
-        for name, ref in found
+        for name, ref in items
         if ref["type"] == kind and name != "main"
     }
 
@@ -94,42 +94,45 @@ def layout(metadata: Json) -> Json:
     specs = {spec["spec-id"]: spec["fields"] for spec in metadata.get("partition-specs") or ()}
     orders = {order["order-id"]: order["fields"] for order in metadata.get("sort-orders") or ()}
 
-    def told(field: Json) -> str:
+    def format_field(field: Json) -> str:
         column = names.get(field.get("source-id"), "?")
         return column if field["transform"] == "identity" else f"{field['transform']}({column})"
 
     order = orders.get(metadata.get("default-sort-order-id"), ())
     return {
-        "partition": [told(field) for field in specs.get(metadata.get("default-spec-id"), ())],
-        "sort": [f"{told(field)} {field['direction']}" for field in order],
+        "partition": [format_field(field) for field in specs.get(metadata.get("default-spec-id"), ())],
+        "sort": [f"{format_field(field)} {field['direction']}" for field in order],
     }
 
 
 def snapshots(metadata: Json) -> list[Json]:
     """What became of a table, newest first."""
-    found = sorted(
-        metadata.get("snapshots") or (), key=lambda each: (each["timestamp-ms"], each.get("sequence-number", 0))
+    by_age = sorted(
+        metadata.get("snapshots") or (),
+        key=lambda snapshot: (snapshot["timestamp-ms"], snapshot.get("sequence-number", 0)),
     )
-    return [_snapshot(snapshot) for snapshot in reversed(found)]
+    return [_snapshot_json(snapshot) for snapshot in reversed(by_age)]
 
 
-def _snapshot(snapshot: Json) -> Json:
-    told = dict(snapshot.get("summary") or {})
+def _snapshot_json(snapshot: Json) -> Json:
+    details = dict(snapshot.get("summary") or {})
     return {
         "version": str(snapshot["snapshot-id"]),
         "timestamp_ms": snapshot["timestamp-ms"],
-        "operation": told.pop("operation", None),
-        "rows": _count(told, "total-records"),
-        "files": _count(told, "total-data-files"),
-        "bytes": _count(told, "total-files-size"),
+        "operation": details.pop("operation", None),
+        "rows": _parse_count(details, "total-records"),
+        "files": _parse_count(details, "total-data-files"),
+        "bytes": _parse_count(details, "total-files-size"),
         "message": None,
-        "properties": told,
+        "properties": details,
     }
 
 
 def view_versions(metadata: Json) -> list[Json]:
     """What a view was, newest first, each with its SQL."""
-    found = sorted(metadata["versions"], key=lambda each: (each["timestamp-ms"], each["version-id"]), reverse=True)
+    versions = sorted(
+        metadata["versions"], key=lambda version: (version["timestamp-ms"], version["version-id"]), reverse=True
+    )
     return [
         {
             "version": str(version["version-id"]),
@@ -140,28 +143,31 @@ def view_versions(metadata: Json) -> list[Json]:
             "bytes": None,
             "message": None,
             "properties": version.get("summary") or {},
-            "sql": sql(version),
+            "sql": view_sql(version),
         }
-        for version in found
+        for version in versions
     ]
 
 
-def current_sql(metadata: Json) -> list[Json]:
+def current_view_sql(metadata: Json) -> list[Json]:
     """What a view says now, in each dialect."""
-    return sql(_current(metadata))
+    return view_sql(_current_view_version(metadata))
 
 
-def sql(version: Json) -> list[Json]:
+def view_sql(version: Json) -> list[Json]:
     """What a version of a view says, in each dialect."""
-    return [{"dialect": told.get("dialect", "sql"), "sql": told.get("sql", "")} for told in version["representations"]]
+    return [
+        {"dialect": representation.get("dialect", "sql"), "sql": representation.get("sql", "")}
+        for representation in version["representations"]
+    ]
 
 
-def _current(metadata: Json) -> Json:
-    wanted = metadata["current-version-id"]
-    version: Json = next(each for each in metadata["versions"] if each["version-id"] == wanted)
+def _current_view_version(metadata: Json) -> Json:
+    version_id = metadata["current-version-id"]
+    version: Json = next(candidate for candidate in metadata["versions"] if candidate["version-id"] == version_id)
     return version
 
 
-def _count(told: Json, key: str) -> int | None:
-    value = str(told.get(key, ""))
+def _parse_count(totals: Json, key: str) -> int | None:
+    value = str(totals.get(key, ""))
     return int(value) if value.isdecimal() else None

@@ -9,12 +9,12 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.schema.shown import HEAD, image_type
 from lancehouse.server import responses
-from lancehouse.server.console_filters import explained
+from lancehouse.server.console_filters import explain_filter_errors
 from lancehouse.server.responses import Header, Response
 
 if TYPE_CHECKING:
-    from lancehouse.gateway.tables import Page
-    from lancehouse.server.console_asked import Asked
+    from lancehouse.gateway.tables import RowPage
+    from lancehouse.server.console_asked import ConsoleRequest
 
 ROWS = 50
 MOST_ROWS = 200
@@ -31,101 +31,103 @@ IMAGE_HEADERS: tuple[Header, ...] = (
 """Whoever put bytes into a table does not get to say what a browser makes of them."""
 
 
-def rows(asked: Asked) -> Response:
+def rows(request: ConsoleRequest) -> Response:
     """A page of rows."""
-    offset, limit = asked.number("offset", 0, 2**62, 0), asked.number("limit", ROWS, MOST_ROWS)
-    condition = asked.filter()
-    with explained(condition):
-        page = asked.table.page(_columns(asked), condition, offset, limit)
-    return responses.json({**_page(page), "offset": offset, "more": page.has_more})
+    offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
+    condition = request.find_filter()
+    with explain_filter_errors(condition):
+        page = request.table.page(_requested_columns(request), condition, offset, limit)
+    return responses.json({**_page_json(page), "offset": offset, "more": page.has_more})
 
 
-def count(asked: Asked) -> Response:
+def count(request: ConsoleRequest) -> Response:
     """How many rows match."""
-    condition = asked.filter()
-    with explained(condition):
-        return responses.json({"count": asked.table.count(condition)})
+    condition = request.find_filter()
+    with explain_filter_errors(condition):
+        return responses.json({"count": request.table.count(condition)})
 
 
-def value(asked: Asked) -> Response:
+def value(request: ConsoleRequest) -> Response:
     """One value, whole."""
-    return responses.json({"value": asked.table.value(asked.needed("column"), _row(asked))})
+    return responses.json({"value": request.table.value(request.get_parameter("column"), _get_row_id(request))})
 
 
-def image(asked: Asked) -> Response:
+def image(request: ConsoleRequest) -> Response:
     """The bytes of a value that is an image, by its own first bytes.
 
     Raises:
         InvalidInputError: it is none, or a very large one.
     """
-    found = asked.table.content(asked.needed("column"), _row(asked), LARGEST_IMAGE)
-    kind = image_type(found[:HEAD]) if found else None
-    if found is None or kind is None:
+    content = request.table.content(request.get_parameter("column"), _get_row_id(request), LARGEST_IMAGE)
+    kind = image_type(content[:HEAD]) if content else None
+    if content is None or kind is None:
         raise InvalidInputError("the value is no image: PNG, JPEG, GIF and WebP are shown")
-    return Response(200, found, list(IMAGE_HEADERS), kind.encode())
+    return Response(200, content, list(IMAGE_HEADERS), kind.encode())
 
 
-def drawn(asked: Asked) -> Response:
+def vector_projection(request: ConsoleRequest) -> Response:
     """A sample of the vectors of a column, drawn in a plane."""
-    label = asked.text("label")
-    plane = asked.table.plane(asked.needed("column"), label)
+    label = request.find_parameter("label")
+    projection = request.table.project_vectors(request.get_parameter("column"), label)
     return responses.json(
         {
-            "version": str(plane.version),
-            "rows": plane.rows,
-            "ids": [str(each) for each in plane.ids],
-            "points": plane.points,
-            "spread": plane.spread,
-            "labels": plane.labels if label else None,
+            "version": str(projection.version),
+            "rows": projection.rows,
+            "ids": [str(row_id) for row_id in projection.ids],
+            "points": projection.points,
+            "spread": projection.spread,
+            "labels": projection.labels if label else None,
         }
     )
 
 
-def neighbours(asked: Asked) -> Response:
+def neighbours(request: ConsoleRequest) -> Response:
     """The rows nearest to one by the vectors of a column."""
-    k = asked.number("k", NEAREST, MOST_NEAREST)
-    found = asked.table.neighbours(asked.needed("column"), _row(asked), k, _columns(asked))
+    k = request.get_number("k", NEAREST, MOST_NEAREST)
+    result = request.table.neighbours(
+        request.get_parameter("column"), _get_row_id(request), k, _requested_columns(request)
+    )
     return responses.json(
         {
-            **_page(found.page),
-            "distances": found.distances,
-            "searched": found.searched,
-            "own": found.own,
-            "point": found.point,
-            "points": found.points,
+            **_page_json(result.page),
+            "distances": result.distances,
+            "searched": result.searched,
+            "own": result.own,
+            "point": result.point,
+            "points": result.points,
         }
     )
 
 
-def fragments(asked: Asked) -> Response:
+def fragments(request: ConsoleRequest) -> Response:
     """How it lies in storage."""
-    found = asked.table.layout()
-    return responses.json({**asdict(found), "version": str(found.version)})
+    layout = request.table.layout()
+    return responses.json({**asdict(layout), "version": str(layout.version)})
 
 
-def indices(asked: Asked) -> Response:
+def indices(request: ConsoleRequest) -> Response:
     """Its indices, with how much of the table each covers."""
-    return responses.json({"indices": [index.to_dict() for index in asked.table.indices()]})
+    return responses.json({"indices": [index.to_dict() for index in request.table.indices()]})
 
 
-def _page(page: Page) -> dict[str, Any]:
+def _page_json(page: RowPage) -> dict[str, Any]:
     return {
         "version": str(page.version),
         "columns": page.columns,
-        "ids": [str(each) for each in page.ids],
+        "ids": [str(row_id) for row_id in page.ids],
         "rows": page.rows,
     }
 
 
-def _columns(asked: Asked) -> list[str]:
-    chosen = list(asked.query.get("column_shown", ()))
-    if len(chosen) > MOST_COLUMNS:
+def _requested_columns(request: ConsoleRequest) -> list[str]:
+    columns = list(request.query.get("column_shown", ()))
+    if len(columns) > MOST_COLUMNS:
         raise InvalidInputError(f"at most {MOST_COLUMNS} columns are shown at once")
-    return chosen
+    return columns
 
 
-def _row(asked: Asked) -> int:
-    row = asked.optional("row")
+def _get_row_id(request: ConsoleRequest) -> int:
+    row = request.find_number("row")
     if row is None:
         raise InvalidInputError("row is missing in the query: the id of a row")
     return row

@@ -54,7 +54,7 @@ FOREVER = b"public, max-age=31536000, immutable"
 ASK_AGAIN = b"no-cache"
 
 
-class File:
+class StaticFile:
     """A file of the console, with the tag that names this content of it."""
 
     def __init__(self, body: bytes, content_type: bytes, caching: bytes) -> None:
@@ -63,9 +63,9 @@ class File:
         self._etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
         self._headers = (*SAFETY, (b"etag", self._etag), (b"cache-control", caching))
 
-    def answer(self, call: Call) -> Response:
+    def respond(self, call: Call) -> Response:
         """The file, or that it did not change."""
-        if responses.is_known(call.headers.get("if-none-match"), self._etag):
+        if responses.is_not_modified(call.headers.get("if-none-match"), self._etag):
             return Response(304, headers=list(self._headers))
         return Response(200, self._body, list(self._headers), self._type)
 
@@ -76,19 +76,21 @@ def routes() -> list[Route]:
     digest = sha256(b"\0".join(part for name in contents for part in (name.encode(), contents[name]))).hexdigest()
     base = f"/console/files/{digest[:16]}"
     html = contents.pop(PAGE).replace(BASE.encode(), base.encode())
-    page = File(html, TYPES[".html"], ASK_AGAIN)
+    page = StaticFile(html, TYPES[".html"], ASK_AGAIN)
 
     def root(call: Call) -> Response:
         """Programs are told what is where, as before there was a page."""
         is_browser = "text/html" in call.headers.get("accept", "")
-        response = page.answer(call) if is_browser else operations.root(call)
+        response = page.respond(call) if is_browser else operations.root(call)
         response.headers.append((b"vary", b"accept"))
         return response
 
-    files = {f"{base}/{name}": File(body, TYPES[Path(name).suffix], FOREVER) for name, body in contents.items()}
-    handlers = {"/": root, **{path: file.answer for path, file in files.items()}}
+    files = {f"{base}/{name}": StaticFile(body, TYPES[Path(name).suffix], FOREVER) for name, body in contents.items()}
+    handlers = {"/": root, **{path: file.respond for path, file in files.items()}}
     return [
-        Route("console" if path != "/" else "root", method, path, handler, fast=handler, open=True, quiet=path != "/")
+        Route(
+            "console" if path != "/" else "root", method, path, handler, fast=handler, is_public=True, quiet=path != "/"
+        )
         for path, handler in handlers.items()
         for method in ("GET", "HEAD")
     ]

@@ -10,17 +10,17 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Table
 
 from lancehouse.catalog import records
 from lancehouse.catalog.lance_metadata import is_managed
-from lancehouse.gateway.tables import Known
-from lancehouse.paging import after, token_after
+from lancehouse.gateway.tables import LocatedTable
+from lancehouse.paging import decode_token, encode_token
 from lancehouse.properties import managed_by
-from lancehouse.schema.shown import field_json
+from lancehouse.schema.shown import field_to_json
 from lancehouse.server import console_iceberg, responses
 
 if TYPE_CHECKING:
     from lancehouse.catalog.records import Change, Entry
     from lancehouse.catalog.warehouses import Warehouse
-    from lancehouse.gateway.tables import Table
-    from lancehouse.server.console_asked import Asked
+    from lancehouse.gateway.tables import BackendTable
+    from lancehouse.server.console_asked import ConsoleRequest
     from lancehouse.server.responses import Response
 
 Json = dict[str, Any]
@@ -32,71 +32,75 @@ NO_COMMITS = frozenset({"create", "metadata"})
 """Changes of an entry that made no version: what they name was there before."""
 
 
-def table(asked: Asked) -> Response:
+def table(request: ConsoleRequest) -> Response:
     """What it is: kind, place, columns, and a few numbers."""
-    warehouse = asked.warehouse
-    entry = _entry(asked, warehouse) if warehouse is not None else None
-    about: Json = {"in": asked.backend.name, "levels": asked.named(), "kind": entry.kind if entry else "lance"}
+    warehouse = request.warehouse
+    entry = _get_entry(request, warehouse) if warehouse is not None else None
+    fields: Json = {
+        "in": request.backend.name,
+        "levels": request.table_levels(),
+        "kind": entry.kind if entry else "lance",
+    }
     if entry is not None:
-        about |= {"uuid": entry.uuid, "created_ms": entry.created_ms, "updated_ms": entry.updated_ms}
+        fields |= {"uuid": entry.uuid, "created_ms": entry.created_ms, "updated_ms": entry.updated_ms}
     if warehouse is not None and entry is not None and entry.kind != "lance":
-        about |= _iceberg(entry, _metadata(asked, warehouse, entry))
+        fields |= _describe_iceberg(entry, _load_metadata(request, warehouse, entry))
     else:
-        about |= _lance(asked.table)
-    return responses.json(about)
+        fields |= _describe_lance(request.table)
+    return responses.json(fields)
 
 
-def versions(asked: Asked) -> Response:
+def versions(request: ConsoleRequest) -> Response:
     """What became of it, newest first."""
-    size, token = asked.number("limit", VERSIONS, MOST_VERSIONS), asked.text("token")
-    warehouse = asked.warehouse
-    entry = _entry(asked, warehouse) if warehouse is not None else None
+    size, token = request.get_number("limit", VERSIONS, MOST_VERSIONS), request.find_parameter("token")
+    warehouse = request.warehouse
+    entry = _get_entry(request, warehouse) if warehouse is not None else None
     if warehouse is not None and entry is not None and entry.kind != "lance":
-        metadata = _metadata(asked, warehouse, entry)
+        metadata = _load_metadata(request, warehouse, entry)
         is_view = entry.kind == "view"
-        found = console_iceberg.view_versions(metadata) if is_view else console_iceberg.snapshots(metadata)
-        first = _place(token)
-        shown = found[first : first + size]
-        after_ = token_after(first + size) if first + size < len(found) else None
+        history = console_iceberg.view_versions(metadata) if is_view else console_iceberg.snapshots(metadata)
+        offset = _parse_offset(token)
+        page = history[offset : offset + size]
+        next_token = encode_token(offset + size) if offset + size < len(history) else None
     else:
-        known = _known(warehouse, entry) if warehouse is not None and entry is not None else None
-        made, after_ = asked.table.versions(size, token, known)
-        shown = [{**asdict(each), "version": str(each.version), "by": None} for each in made]
+        located = _locate(warehouse, entry) if warehouse is not None and entry is not None else None
+        lance_versions, next_token = request.table.versions(size, token, located)
+        page = [{**asdict(version), "version": str(version.version), "by": None} for version in lance_versions]
     if entry is not None:
-        _add_committers(asked, entry, shown)
-    return responses.json({"versions": shown, "next": after_})
+        _add_committers(request, entry, page)
+    return responses.json({"versions": page, "next": next_token})
 
 
-def changes(asked: Asked) -> Response:
+def changes(request: ConsoleRequest) -> Response:
     """Who changed its entry in this server's catalog; other catalogs do not tell."""
-    warehouse = asked.warehouse
+    warehouse = request.warehouse
     if warehouse is None:
         return responses.json({"changes": None})
-    found = records.changes(asked.call.catalog.database, _entry(asked, warehouse), CHANGES)
-    return responses.json({"changes": [_change(row) for row in found]})
+    rows = records.list_changes(request.call.catalog.database, _get_entry(request, warehouse), CHANGES)
+    return responses.json({"changes": [_change_json(row) for row in rows]})
 
 
-def _entry(asked: Asked, warehouse: Warehouse) -> Entry:
-    *levels, name = asked.named()
-    return records.find(asked.call.catalog, asked.call.caller, warehouse, tuple(levels), name)
+def _get_entry(request: ConsoleRequest, warehouse: Warehouse) -> Entry:
+    *levels, name = request.table_levels()
+    return records.get_entry(request.call.catalog, request.call.caller, warehouse, tuple(levels), name)
 
 
-def _known(warehouse: Warehouse, entry: Entry) -> Known | None:
+def _locate(warehouse: Warehouse, entry: Entry) -> LocatedTable | None:
     """Where a Lance table is and its newest version, if it has one: whoever asks may read it."""
     if not is_managed(entry):
-        return Known(entry.location, warehouse.storage, None)
-    return None if entry.version is None else Known(entry.location, warehouse.storage, entry.version)
+        return LocatedTable(entry.location, warehouse.storage, None)
+    return None if entry.version is None else LocatedTable(entry.location, warehouse.storage, entry.version)
 
 
-def _metadata(asked: Asked, warehouse: Warehouse, entry: Entry) -> Json:
-    levels = asked.named()[:-1]
-    loaded = records.load(asked.call.catalog, asked.call.caller, warehouse, levels, entry)
+def _load_metadata(request: ConsoleRequest, warehouse: Warehouse, entry: Entry) -> Json:
+    levels = request.table_levels()[:-1]
+    loaded = records.load_metadata(request.call.catalog, request.call.caller, warehouse, levels, entry)
     metadata: Json = orjson.loads(loaded.metadata)
     return metadata
 
 
-def _iceberg(entry: Entry, metadata: Json) -> Json:
-    about = {
+def _describe_iceberg(entry: Entry, metadata: Json) -> Json:
+    fields = {
         "state": "ready",
         "problem": None,
         "location": metadata["location"],
@@ -104,9 +108,15 @@ def _iceberg(entry: Entry, metadata: Json) -> Json:
         "columns": console_iceberg.columns(metadata),
     }
     if entry.kind == "view":
-        return {**about, "sql": console_iceberg.current_sql(metadata), "summary": None, "tags": {}, "branches": {}}
+        return {
+            **fields,
+            "sql": console_iceberg.current_view_sql(metadata),
+            "summary": None,
+            "tags": {},
+            "branches": {},
+        }
     return {
-        **about,
+        **fields,
         **console_iceberg.layout(metadata),
         "summary": console_iceberg.summary(metadata),
         "tags": console_iceberg.refs(metadata, "tag"),
@@ -114,12 +124,12 @@ def _iceberg(entry: Entry, metadata: Json) -> Json:
     }
 
 
-def _lance(table: Table) -> Json:
+def _describe_lance(table: BackendTable) -> Json:
     """A table whose data cannot be opened is shown too, with the reason: that is when people look."""
-    described = table.describe()
-    properties = described.properties or {}
-    about: Json = {
-        "location": described.location,
+    description = table.describe()
+    properties = description.properties or {}
+    fields: Json = {
+        "location": description.location,
         "properties": properties,
         "managed_by": managed_by(properties),
         "summary": None,
@@ -128,40 +138,40 @@ def _lance(table: Table) -> Json:
         "branches": {},
     }
     try:
-        told, refs = table.summary(), table.refs()
+        summary, refs = table.summary(), table.refs()
     except TableNotFoundError:
-        return {**about, "state": "declared", "problem": None}
+        return {**fields, "state": "declared", "problem": None}
     except LanceNamespaceError as error:
         if table.ref.version is not None:
             raise
-        return {**about, "state": "broken", "problem": str(error)}
-    numbers = {name: getattr(told, name) for name in told.__slots__ if name != "schema"}
+        return {**fields, "state": "broken", "problem": str(error)}
+    numbers = {name: getattr(summary, name) for name in summary.__slots__ if name != "schema"}
     return {
-        **about,
+        **fields,
         "state": "ready",
         "problem": None,
-        "summary": {**numbers, "version": str(told.version)},
-        "columns": [field_json(field) for field in told.schema],
-        "tags": _named(refs.tags),
-        "branches": _named(refs.branches),
+        "summary": {**numbers, "version": str(summary.version)},
+        "columns": [field_to_json(field) for field in summary.schema],
+        "tags": _refs_json(refs.tags),
+        "branches": _refs_json(refs.branches),
     }
 
 
-def _named(refs: Any) -> dict[str, Json]:
+def _refs_json(refs: Any) -> dict[str, Json]:
     return {name: {"branch": branch, "version": str(version)} for name, (branch, version) in refs.items()}
 
 
-def _add_committers(asked: Asked, entry: Entry, shown: list[Json]) -> None:
+def _add_committers(request: ConsoleRequest, entry: Entry, version_rows: list[Json]) -> None:
     """Say of each version who committed it, where the catalog knows that."""
-    ids = [int(version["version"]) for version in shown]
-    found = records.changes_of(asked.call.catalog.database, entry, ids)
-    made = {str(row.snapshot_id): row for row in found if row.operation not in NO_COMMITS}
-    for version in shown:
-        row = made.get(version["version"])
+    ids = [int(version["version"]) for version in version_rows]
+    rows = records.list_changes_of_snapshots(request.call.catalog.database, entry, ids)
+    commits = {str(row.snapshot_id): row for row in rows if row.operation not in NO_COMMITS}
+    for version in version_rows:
+        row = commits.get(version["version"])
         version["by"] = None if row is None else {"principal": row.principal, "client": row.client, "at_ms": row.at_ms}
 
 
-def _change(row: Change) -> Json:
+def _change_json(row: Change) -> Json:
     version = None if row.snapshot_id is None else str(row.snapshot_id)
     return {
         "at_ms": row.at_ms,
@@ -174,8 +184,8 @@ def _change(row: Change) -> Json:
     }
 
 
-def _place(token: str | None) -> int:
-    place = after(token) or "0"
-    if not place.isdecimal():
+def _parse_offset(token: str | None) -> int:
+    offset = decode_token(token) or "0"
+    if not offset.isdecimal():
         raise InvalidInputError(f"token {token!r} was not given out here; start without one")
-    return int(place)
+    return int(offset)

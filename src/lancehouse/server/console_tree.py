@@ -11,17 +11,17 @@ from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
 from lancehouse.catalog import listing
 from lancehouse.catalog.callers import Role
-from lancehouse.gateway.backends import ask
+from lancehouse.gateway.backends import run_operation
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.server import responses
 
 if TYPE_CHECKING:
-    from lancehouse.server.console_asked import Asked
+    from lancehouse.server.console_asked import ConsoleRequest
     from lancehouse.server.responses import Response
 
 PAGE = 1000
 LARGEST_PAGE = 5000
-FOUND = 100
+MAX_HITS = 100
 """Names that a search tells."""
 SEARCH_S = 3.0
 """For which a search goes on."""
@@ -29,117 +29,121 @@ _CALLS = {operation.name: operation for operation in OPERATIONS}
 _NOT_HERE = (InvalidInputError, UnsupportedOperationError)
 """What a backend answers for a level that cannot hold what was asked for."""
 
-Found = tuple[int, str, tuple[str, ...], str]
+SearchHit = tuple[int, str, tuple[str, ...], str]
 """How well a name fits, the warehouse, the levels, and what it is."""
 
 
-def places(asked: Asked) -> Response:
+def backends(request: ConsoleRequest) -> Response:
     """Who calls, and the backends that they see anything of."""
-    identity, catalog = asked.call.caller.identity, asked.call.catalog
-    shown = [
+    identity, catalog = request.call.caller.identity, request.call.catalog
+    visible = [
         {
             "name": backend.name,
             "warehouse": backend.is_warehouse,
             "impl": None if backend.is_warehouse else backend.impl,
-            "location": catalog.warehouse(backend.name).location if backend.is_warehouse else None,
+            "location": catalog.get_warehouse(backend.name).location if backend.is_warehouse else None,
         }
-        for backend in asked.backends.values()
-        if identity.sees(backend.name)
+        for backend in request.backends.values()
+        if identity.can_see(backend.name)
     ]
-    return responses.json({"principal": identity.name, "backends": shown})
+    return responses.json({"principal": identity.name, "backends": visible})
 
 
-def namespaces(asked: Asked) -> Response:
+def namespaces(request: ConsoleRequest) -> Response:
     """The namespaces directly in one, by their last levels."""
-    size, token = asked.number("limit", PAGE, LARGEST_PAGE), asked.text("token")
-    if (warehouse := asked.warehouse) is not None:
-        caller = asked.call.caller
-        found, after = asked.call.catalog.namespaces.list(caller, warehouse, asked.levels, token or "", size)
-        return _names([levels[-1] for levels in found], after)
-    request = ListNamespacesRequest(id=list(asked.levels), limit=size, page_token=token)
+    size, token = request.get_number("limit", PAGE, LARGEST_PAGE), request.find_parameter("token")
+    if (warehouse := request.warehouse) is not None:
+        caller = request.call.caller
+        children, next_token = request.call.catalog.namespaces.list(
+            caller, warehouse, request.levels, token or "", size
+        )
+        return _names_response([levels[-1] for levels in children], next_token)
+    lance_request = ListNamespacesRequest(id=list(request.levels), limit=size, page_token=token)
     try:
-        listed = ask(asked.backend, _CALLS["ListNamespaces"], request, asked.token, None)
+        response = run_operation(request.backend, _CALLS["ListNamespaces"], lance_request, request.token, None)
     except _NOT_HERE:
-        if not asked.levels:
-            return _names([], None, is_listed=False)  # Iceberg REST and Polaris do not tell their warehouses
-        _described(asked)  # raises, unless the catalog's levels end here
-        return _names([], None)
-    return _names(listed.namespaces, listed.page_token)
+        if not request.levels:
+            return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris do not tell their warehouses
+        _describe_namespace(request)  # raises, unless the catalog's levels end here
+        return _names_response([], None)
+    return _names_response(response.namespaces, response.page_token)
 
 
-def namespace(asked: Asked) -> Response:
+def namespace(request: ConsoleRequest) -> Response:
     """The properties of a namespace; a backend itself has none."""
-    if not asked.levels:
-        warehouse = asked.warehouse
+    if not request.levels:
+        warehouse = request.warehouse
         return responses.json({"properties": {"location": warehouse.location} if warehouse else {}})
-    if (warehouse := asked.warehouse) is not None:
-        row = asked.call.catalog.namespaces.load(asked.call.caller, warehouse, asked.levels)
+    if (warehouse := request.warehouse) is not None:
+        row = request.call.catalog.namespaces.load(request.call.caller, warehouse, request.levels)
         return responses.json({"properties": dict(row.properties)})
     try:
-        return responses.json({"properties": _described(asked)})
+        return responses.json({"properties": _describe_namespace(request)})
     except _NOT_HERE:
         return responses.json({"properties": {}})  # a warehouse of another server; its listing says if it is none
 
 
-def entries(asked: Asked) -> Response:
+def entries(request: ConsoleRequest) -> Response:
     """The tables and views in a namespace, with what each is."""
-    size, token = asked.number("limit", PAGE, LARGEST_PAGE), asked.text("token")
-    if (warehouse := asked.warehouse) is not None:
-        if not asked.levels or not asked.call.caller.identity.may(Role.READER, warehouse.name, asked.levels):
-            return _entries([], None)  # tables are in namespaces; one that is only on the way to another shows none
-        call = asked.call
-        return _entries(
-            *listing.entries(call.catalog.database, call.caller, warehouse, asked.levels, token or "", size)
+    size, token = request.get_number("limit", PAGE, LARGEST_PAGE), request.find_parameter("token")
+    if (warehouse := request.warehouse) is not None:
+        if not request.levels or not request.call.caller.identity.has_role(Role.READER, warehouse.name, request.levels):
+            return _entries_response(
+                [], None
+            )  # tables are in namespaces; one that is only on the way to another shows none
+        call = request.call
+        return _entries_response(
+            *listing.list_entries(call.catalog.database, call.caller, warehouse, request.levels, token or "", size)
         )
-    request = ListTablesRequest(id=list(asked.levels), limit=size, page_token=token)
+    lance_request = ListTablesRequest(id=list(request.levels), limit=size, page_token=token)
     try:
-        listed = ask(asked.backend, _CALLS["ListTables"], request, asked.token, None)
+        response = run_operation(request.backend, _CALLS["ListTables"], lance_request, request.token, None)
     except _NOT_HERE:
-        return _entries([], None)  # tables are in namespaces, and most catalogs have levels above these
-    return _entries([(name, "lance") for name in listed.tables], listed.page_token)
+        return _entries_response([], None)  # tables are in namespaces, and most catalogs have levels above these
+    return _entries_response([(name, "lance") for name in response.tables], response.page_token)
 
 
-def search(asked: Asked) -> Response:
+def search(request: ConsoleRequest) -> Response:
     """Namespaces, tables and views of the server's warehouses whose names have all the words."""
-    words = asked.needed("q").lower().split()
-    ends = monotonic() + SEARCH_S
-    found: list[Found] = []
-    is_whole = True
-    for each in listing.everything(asked.call.catalog, asked.call.caller):
-        fit = _fit(words, each) if words else None
-        if fit is not None:
-            found.append((fit, *each))
-        if monotonic() > ends or len(found) > FOUND * 20:
-            is_whole = False
+    words = request.get_parameter("q").lower().split()
+    deadline = monotonic() + SEARCH_S
+    hits: list[SearchHit] = []
+    is_complete = True
+    for entry in listing.walk_visible(request.call.catalog, request.call.caller):
+        rank = _rank(words, entry) if words else None
+        if rank is not None:
+            hits.append((rank, *entry))
+        if monotonic() > deadline or len(hits) > MAX_HITS * 20:
+            is_complete = False
             break
-    found.sort()
-    shown = [{"in": place, "levels": levels, "kind": kind} for _, place, levels, kind in found[:FOUND]]
-    return responses.json({"found": shown, "whole": is_whole and len(found) <= FOUND})
+    hits.sort()
+    results = [{"in": place, "levels": levels, "kind": kind} for _, place, levels, kind in hits[:MAX_HITS]]
+    return responses.json({"found": results, "whole": is_complete and len(hits) <= MAX_HITS})
 
 
-def _described(asked: Asked) -> dict[str, str]:
-    request = DescribeNamespaceRequest(id=list(asked.levels))
-    described = ask(asked.backend, _CALLS["DescribeNamespace"], request, asked.token, None)
-    return described.properties or {}
+def _describe_namespace(request: ConsoleRequest) -> dict[str, str]:
+    lance_request = DescribeNamespaceRequest(id=list(request.levels))
+    response = run_operation(request.backend, _CALLS["DescribeNamespace"], lance_request, request.token, None)
+    return response.properties or {}
 
 
-def _fit(words: list[str], each: listing.Named) -> int | None:
+def _rank(words: list[str], entry: listing.ListedEntry) -> int | None:
     """How well a name fits what is looked for, the least the best; None if not at all."""
-    place, levels, _ = each
-    name, whole = levels[-1].lower(), ".".join((place, *levels)).lower()
-    if not all(word in whole for word in words):
+    warehouse, levels, _ = entry
+    name, full_name = levels[-1].lower(), ".".join((warehouse, *levels)).lower()
+    if not all(word in full_name for word in words):
         return None
     if name == words[-1]:
         return 0
     return 1 if name.startswith(words[-1]) else 2 if words[-1] in name else 3
 
 
-def _names(names: Any, token: str | None, *, is_listed: bool = True) -> Response:
+def _names_response(names: Any, token: str | None, *, is_listed: bool = True) -> Response:
     """Names; where a backend cannot be asked for them, whoever looks has to know one."""
     return responses.json({"names": list(names), "next": token or None, "listed": is_listed})
 
 
-def _entries(entries: Sequence[tuple[str, str]], token: str | None) -> Response:
+def _entries_response(entries: Sequence[tuple[str, str]], token: str | None) -> Response:
     """Names with kinds, as two lists: ten thousand of them are many objects."""
     names, kinds = [name for name, _ in entries], [kind for _, kind in entries]
     return responses.json({"names": names, "kinds": kinds, "next": token or None})

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Door:
+class StartupApp:
     """The ASGI application that the application is behind."""
 
-    def __init__(self, make: Callable[[], App], on_failure: Callable[[], None]) -> None:
+    def __init__(self, create_app: Callable[[], App], on_failure: Callable[[], None]) -> None:
         """Keep what makes the application, which takes seconds; where it fails, `on_failure` ends the server."""
-        self._make = make
+        self._create_app = create_app
         self._on_failure = on_failure
         self._app: App | None = None
-        self._made: asyncio.Future[App] | None = None
+        self._app_future: asyncio.Future[App] | None = None
 
     @property
     def is_loading(self) -> bool:
         """Whether the application is still being made."""
-        return self._made is not None and not self._made.done()
+        return self._app_future is not None and not self._app_future.done()
 
-    def at_once(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
+    def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
         """The answer, if the application is there and has it at hand."""
-        return None if self._app is None else self._app.at_once(method, raw_path, raw_query, headers)
+        return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
@@ -44,16 +44,16 @@ class Door:
             return
         app = self._app
         if app is None:
-            assert self._made is not None
-            app = self._app = await asyncio.shield(self._made)
+            assert self._app_future is not None
+            app = self._app = await asyncio.shield(self._app_future)
         await app(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        maker = ThreadPoolExecutor(1, "loading")
-        self._made = asyncio.get_running_loop().run_in_executor(maker, self._make)
-        self._made.add_done_callback(self._finish)
-        maker.shutdown(wait=False)
+        executor = ThreadPoolExecutor(1, "loading")
+        self._app_future = asyncio.get_running_loop().run_in_executor(executor, self._create_app)
+        self._app_future.add_done_callback(self._install_app)
+        executor.shutdown(wait=False)
         await send({"type": "lifespan.startup.complete"})
         with contextlib.suppress(asyncio.CancelledError):  # a stop at once does not ask, it cancels
             await receive()
@@ -61,12 +61,12 @@ class Door:
             self._app.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _finish(self, made: asyncio.Future[App]) -> None:
-        if made.cancelled():
+    def _install_app(self, future: asyncio.Future[App]) -> None:
+        if future.cancelled():
             return
-        if (error := made.exception()) is not None:
+        if (error := future.exception()) is not None:
             logger.error("loading failed", exc_info=error)
             self._on_failure()
             return
-        self._app = made.result()
+        self._app = future.result()
         self._app.start()

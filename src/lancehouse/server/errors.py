@@ -61,7 +61,7 @@ class MethodError(UnsupportedOperationError):
         self.allowed = allowed
 
 
-class TooLargeError(InvalidInputError):
+class PayloadTooLargeError(InvalidInputError):
     """The request has more bytes than are taken."""
 
 
@@ -119,7 +119,7 @@ TO_WIRE: Mapping[type[BaseException], tuple[int, str]] = MappingProxyType(
         LanceNamespaceError: INTERNAL,
         NoRouteError: (404, "NotFoundException"),
         MethodError: (405, "MethodNotAllowedException"),
-        TooLargeError: (413, "PayloadTooLargeException"),
+        PayloadTooLargeError: (413, "PayloadTooLargeException"),
         ContentTypeError: (415, "UnsupportedMediaTypeException"),
         TooSlowError: (408, "RequestTimeoutException"),
         DeadlineError: (503, "ServiceUnavailableException"),
@@ -140,21 +140,23 @@ def to_wire(error: BaseException) -> tuple[int, str]:
     return next((TO_WIRE[kind] for kind in type(error).__mro__ if kind in TO_WIRE), INTERNAL)
 
 
-def envelope(status: int, type_: str, message: str) -> bytes:
+def error_envelope(status: int, type_: str, message: str) -> bytes:
     """Iceberg's form of an error."""
-    return orjson.dumps({"error": {"message": _unicode(message), "type": type_, "code": status}})
+    return orjson.dumps({"error": {"message": _escape_surrogates(message), "type": type_, "code": status}})
 
 
-def _unicode(message: str) -> str:
+def _escape_surrogates(message: str) -> str:
     """A name that is no text (a lone surrogate) may be repeated in a message."""
     return message.encode("utf-8", "backslashreplace").decode()
 
 
-def _error(status: int, type_: str, message: str, headers: list[Header] | None = None) -> Response:
-    return Response(status, envelope(status, type_, message), headers or [], why=(type_, _unicode(message)))
+def _build_error(status: int, type_: str, message: str, headers: list[Header] | None = None) -> Response:
+    return Response(
+        status, error_envelope(status, type_, message), headers or [], why=(type_, _escape_surrogates(message))
+    )
 
 
-def refusal(error: BaseException) -> Response:
+def error_response(error: BaseException) -> Response:
     """The answer that an error is."""
     status, type_ = to_wire(error)
     headers: list[Header] = []
@@ -164,14 +166,14 @@ def refusal(error: BaseException) -> Response:
         headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
     if isinstance(error, (ServiceUnavailableError, ThrottlingError)):
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", RETRY_AFTER_S)))
-    if isinstance(error, (TooLargeError, TooSlowError)):
+    if isinstance(error, (PayloadTooLargeError, TooSlowError)):
         headers.append((b"connection", b"close"))
-    return _error(status, type_, WORDS.get(type(error)) or str(error), headers)
+    return _build_error(status, type_, WORDS.get(type(error)) or str(error), headers)
 
 
-def failure(request_id: str, *, commits: bool) -> Response:
+def failure_response(request_id: str, *, commits: bool) -> Response:
     """The answer when something went wrong that nobody foresaw: the log has the rest, under the request's id."""
     status, type_ = STATE_UNKNOWN if commits else INTERNAL
     unknown = "; whether the commit was made is not known" if commits else ""
     message = f"the server failed{unknown}; its log has the reason under the request id {request_id}"
-    return _error(status, type_, message)
+    return _build_error(status, type_, message)

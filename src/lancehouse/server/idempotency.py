@@ -12,7 +12,7 @@ from lancehouse.catalog import keys
 from lancehouse.catalog.callers import IdempotencyKey
 from lancehouse.catalog.errors import AlreadyDoneError
 from lancehouse.server.calls import Call
-from lancehouse.server.errors import refusal
+from lancehouse.server.errors import error_response
 from lancehouse.server.responses import Response
 from lancehouse.server.routes import Handler, Route
 
@@ -27,7 +27,7 @@ FINAL = frozenset({400, 404, 409, 422})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def key_of(value: str, principal: str, method: str, target: bytes, body: bytes) -> IdempotencyKey:
+def parse_key(value: str, principal: str, method: str, target: bytes, body: bytes) -> IdempotencyKey:
     """The key of a request, with a digest of all of it.
 
     Raises:
@@ -44,27 +44,27 @@ def key_of(value: str, principal: str, method: str, target: bytes, body: bytes) 
     return IdempotencyKey(value.lower(), digest.hexdigest())
 
 
-def once(route: Route, call: Call) -> Response:
+def run_once(route: Route, call: Call) -> Response:
     """Carry out a change, or answer for the one that was made with this key."""
     key = call.caller.key
     if key is None or route.replay is None:
         return route.handler(call)
     database = call.catalog.database
-    if (before := keys.find(database, key)) is not None:
-        return _again(before, route.replay, call)
+    if (recorded := keys.find_response(database, key)) is not None:
+        return _replay(recorded, route.replay, call)
     try:
         return route.handler(call)
     except AlreadyDoneError:
-        done = keys.find(database, key) or keys.Outcome(0, None)
-        return _again(done, route.replay, call)
+        outcome = keys.find_response(database, key) or keys.IdempotentResponse(0, None)
+        return _replay(outcome, route.replay, call)
     except LanceNamespaceError as error:
-        answer = refusal(error)
+        answer = error_response(error)
         if answer.status in FINAL:
-            keys.record(database, key, answer.status, answer.body)
+            keys.record_response(database, key, answer.status, answer.body)
         raise
 
 
-def _again(before: keys.Outcome, replay: Handler, call: Call) -> Response:
-    if before.body is not None:
-        return Response(before.status, before.body)
+def _replay(outcome: keys.IdempotentResponse, replay: Handler, call: Call) -> Response:
+    if outcome.body is not None:
+        return Response(outcome.status, outcome.body)
     return replay(replace(call, caller=replace(call.caller, key=None)))

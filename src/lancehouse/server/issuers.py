@@ -74,7 +74,7 @@ class IssuerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
+class _KeySet:
     by_id: Mapping[str | None, jwt.PyJWK] = field(default_factory=dict)
     fetched_at: float = float("-inf")
 
@@ -92,9 +92,9 @@ class Issuer:
         self.settings = settings
         self._fresh_s = fresh_s
         self._pause_s = pause_s
-        self._keys = _Keys()
-        self._trouble = ""
-        self._asked_at = float("-inf")
+        self._keys = _KeySet()
+        self._fetch_error = ""
+        self._last_fetch_at = float("-inf")
         self._lock = threading.Lock()
 
     def verify(self, token: str) -> tuple[str, float]:
@@ -111,12 +111,12 @@ class Issuer:
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS:
             raise UnauthenticatedError(f"the bearer token must be signed with {', '.join(ALGORITHMS)}")
-        key = self._key(header.get("kid"))
+        key = self._get_key(header.get("kid"))
         if key.algorithm_name != algorithm:
             raise UnauthenticatedError("the bearer token names a key of its issuer that signs in another way")
-        return self._claims(token, key)
+        return self._verify_claims(token, key)
 
-    def _claims(self, token: str, key: jwt.PyJWK) -> tuple[str, float]:
+    def _verify_claims(self, token: str, key: jwt.PyJWK) -> tuple[str, float]:
         settings = self.settings
         try:
             claims = jwt.decode(
@@ -146,45 +146,45 @@ class Issuer:
         _check_verified(claims, settings.name_claim, name)
         return settings.name_prefix + name, expires_at + LEEWAY_S
 
-    def _key(self, kid: str | None) -> jwt.PyJWK:
-        if fresh := self._known(kid, self._fresh_s):
+    def _get_key(self, kid: str | None) -> jwt.PyJWK:
+        if fresh := self._find_cached_key(kid, self._fresh_s):
             return fresh
-        stale = self._known(kid, STALE_S)
+        stale = self._find_cached_key(kid, STALE_S)
         if not self._lock.acquire(blocking=stale is None) and stale:
             return stale  # another thread is asking for newer ones
         try:
-            if self._known(kid, self._fresh_s) is None:
+            if self._find_cached_key(kid, self._fresh_s) is None:
                 self._refresh()
-            trouble, keys = self._trouble, self._keys
+            fetch_error, keys = self._fetch_error, self._keys
         finally:
             self._lock.release()
-        if found := self._known(kid, STALE_S):
-            return found
-        if trouble or not keys.by_id:
-            raise ServiceUnavailableError(f"the keys of issuer {self.settings.issuer} cannot be had: {trouble}")
+        if key := self._find_cached_key(kid, STALE_S):
+            return key
+        if fetch_error or not keys.by_id:
+            raise ServiceUnavailableError(f"the keys of issuer {self.settings.issuer} cannot be had: {fetch_error}")
         raise UnauthenticatedError("the bearer token is signed with a key that its issuer does not publish")
 
-    def _known(self, kid: str | None, age_s: float) -> jwt.PyJWK | None:
+    def _find_cached_key(self, kid: str | None, age_s: float) -> jwt.PyJWK | None:
         keys = self._keys
         return keys.find(kid) if time.monotonic() - keys.fetched_at < age_s else None
 
     def _refresh(self) -> None:
         """Fetch the keys, unless that was tried just now."""
-        if time.monotonic() - self._asked_at < self._pause_s:
+        if time.monotonic() - self._last_fetch_at < self._pause_s:
             return
         try:
-            self._keys = _Keys(_parsed(_fetched(self._jwks_uri())), time.monotonic())
-            self._trouble = ""
+            self._keys = _KeySet(_parse_keys(_fetch_json(self._jwks_uri())), time.monotonic())
+            self._fetch_error = ""
         except (HTTPException, OSError):
-            self._trouble = "no answer"
+            self._fetch_error = "no answer"
         except ValueError as error:
-            self._trouble = str(error)
-        self._asked_at = time.monotonic()
+            self._fetch_error = str(error)
+        self._last_fetch_at = time.monotonic()
 
     def _jwks_uri(self) -> str:
         if self.settings.jwks_uri:
             return self.settings.jwks_uri
-        configuration = _fetched(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
+        configuration = _fetch_json(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
         if configuration.get("issuer") != self.settings.issuer:
             raise ValueError("its OpenID configuration is that of another issuer")
         uri = configuration.get("jwks_uri")
@@ -207,7 +207,7 @@ def _check_verified(claims: Mapping[str, Any], name_claim: str, name: str) -> No
             )
 
 
-def _opener() -> OpenerDirector:
+def _create_opener() -> OpenerDirector:
     """Speaks HTTP and HTTPS, and follows nothing elsewhere."""
     opener = OpenerDirector()
     for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor()):
@@ -215,9 +215,9 @@ def _opener() -> OpenerDirector:
     return opener
 
 
-def _fetched(url: str) -> dict[str, Any]:
+def _fetch_json(url: str) -> dict[str, Any]:
     try:
-        with _opener().open(url, timeout=FETCH_TIMEOUT_S) as response:
+        with _create_opener().open(url, timeout=FETCH_TIMEOUT_S) as response:
             body = response.read(LARGEST_BYTES + 1)
     except HTTPError as error:
         error.close()
@@ -233,13 +233,13 @@ def _fetched(url: str) -> dict[str, Any]:
     return document
 
 
-def _parsed(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
+def _parse_keys(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
     """The keys that may sign tokens; those of other kinds, for encryption and too short ones are left out."""
-    listed = document.get("keys")
-    if not isinstance(listed, list):
+    entries = document.get("keys")
+    if not isinstance(entries, list):
         raise ValueError("its answer has no keys")
     keys = {}
-    for data in listed:
+    for data in entries:
         if not isinstance(data, dict) or data.get("kty") not in ("RSA", "EC", "OKP") or data.get("use", "sig") != "sig":
             continue
         try:

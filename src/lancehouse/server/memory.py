@@ -36,24 +36,24 @@ def share_heaps() -> None:
             mallopt(option, value)
 
 
-class Heaps:
+class HeapTrimmer:
     """What was freed between things that are still used stays with the process until it is asked to give it back."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        self._after = 0
-        self._is_tidy = False
+        self._resident_after_trim = 0
+        self._is_trimmed = False
 
-    def tidy(self, *, is_idle: bool) -> None:
+    def trim(self, *, is_idle: bool) -> None:
         """Give it back, if there may be much of it: while things are done now and then, and once when all are."""
-        grown = resident() - self._after
-        if self._trim is not None and (grown > GROWN or (is_idle and not self._is_tidy)):
+        growth = resident_bytes() - self._resident_after_trim
+        if self._trim is not None and (growth > GROWN or (is_idle and not self._is_trimmed)):
             self._trim(0)
-            self._after = resident()
-        self._is_tidy = is_idle
+            self._resident_after_trim = resident_bytes()
+        self._is_trimmed = is_idle
 
 
-def resident(pid: int | None = None) -> int:
+def resident_bytes(pid: int | None = None) -> int:
     """Bytes of a process in memory, by default of this one; 0 where nobody says, or it has ended."""
     try:
         return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * PAGE
@@ -61,45 +61,47 @@ def resident(pid: int | None = None) -> int:
         return 0
 
 
-def forget_client() -> None:
+def unload_rest_client() -> None:
     """Drop the client that came with the protocol's models; who asks for a class of it gets it loaded again."""
     package = importlib.import_module(CLIENT)
-    inside = f"{CLIENT}.api"
-    homes = {name: kind.__module__ for name, kind in vars(package).items() if _is_below(kind, inside)}
-    for name in homes:
+    api_module = f"{CLIENT}.api"
+    modules_by_name = {
+        name: kind.__module__ for name, kind in vars(package).items() if _is_defined_in(kind, api_module)
+    }
+    for name in modules_by_name:
         delattr(package, name)
-    for name in [each for each in sys.modules if each == inside or each.startswith(f"{inside}.")]:
+    for name in [each for each in sys.modules if each == api_module or each.startswith(f"{api_module}.")]:
         del sys.modules[name]
     vars(package).pop("api", None)
 
     def load(name: str) -> Any:
-        if name in homes:
-            return getattr(importlib.import_module(homes[name]), name)
+        if name in modules_by_name:
+            return getattr(importlib.import_module(modules_by_name[name]), name)
         raise AttributeError(f"module {CLIENT!r} has no attribute {name!r}")
 
     vars(package)["__getattr__"] = load
     gc.collect()
 
 
-def _is_below(kind: Any, module: str) -> bool:
+def _is_defined_in(kind: Any, module: str) -> bool:
     return isinstance(kind, type) and kind.__module__.startswith(f"{module}.")
 
 
 @contextmanager
-def lean(implementations: Iterable[str]) -> Iterator[None]:
+def without_unused_libraries(implementations: Iterable[str]) -> Iterator[None]:
     """Load what is loaded inside without `UNUSED`, unless a backend is somebody else's code, which may use it."""
     if not all(each in OURS or each.startswith("lancehouse.") for each in implementations):
         yield
         return
-    absent = _Absent()
-    sys.meta_path.insert(0, absent)
+    finder = _UnusedLibraryFinder()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(absent)
+        sys.meta_path.remove(finder)
 
 
-class _Absent:
+class _UnusedLibraryFinder:
     """Finds none of them."""
 
     def find_spec(self, name: str, *_: object) -> None:

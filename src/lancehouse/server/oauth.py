@@ -19,7 +19,7 @@ from lance_namespace.errors import UnauthenticatedError
 
 from lancehouse.catalog.hashes import TOKEN_PREFIX
 from lancehouse.catalog.principals import Principal, Principals
-from lancehouse.server.attempts import Attempts
+from lancehouse.server.attempts import LoginAttempts
 from lancehouse.server.tokens import Tokens
 
 Json = dict[str, Any]
@@ -40,12 +40,12 @@ class OAuthError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class TokenEndpoint:
     """Answers forms that ask for tokens."""
 
     principals: Principals
     tokens: Tokens
-    attempts: Attempts = field(default_factory=Attempts)
+    attempts: LoginAttempts = field(default_factory=LoginAttempts)
 
     def answer(self, form: Fields, headers: Fields, peer: str = "") -> tuple[int, Json]:
         """The status and the document for a form that came from the address `peer`.
@@ -53,7 +53,7 @@ class Endpoint:
         Raises:
             SlowDownError: too many wrong secrets came for this client from there.
         """
-        grants = {CLIENT_CREDENTIALS: self._client_credentials, TOKEN_EXCHANGE: self._exchange}
+        grants = {CLIENT_CREDENTIALS: self._client_credentials, TOKEN_EXCHANGE: self._exchange_token}
         try:
             kind = form.get("grant_type")
             if not kind:
@@ -65,12 +65,12 @@ class Endpoint:
             return error.answer
 
     def _client_credentials(self, form: Fields, headers: Fields, peer: str) -> Json:
-        principal = self._client(form, headers, peer)
+        principal = self._authenticate_client(form, headers, peer)
         if principal is None:
             raise OAuthError(401, "invalid_client", "client_id and client_secret are missing")
-        return self._issued(principal)
+        return self._token_response(principal)
 
-    def _exchange(self, form: Fields, headers: Fields, peer: str) -> Json:
+    def _exchange_token(self, form: Fields, headers: Fields, peer: str) -> Json:
         subject = form.get("subject_token")
         if not subject:
             raise OAuthError(400, "invalid_request", "subject_token is missing")
@@ -79,55 +79,55 @@ class Endpoint:
         for name in ("subject_token_type", "requested_token_type"):
             if form.get(name, ACCESS_TOKEN) not in (ACCESS_TOKEN, JWT):
                 raise OAuthError(400, "invalid_request", f"{name} must be {ACCESS_TOKEN} or {JWT}")
-        client = self._client(form, headers, peer)
+        client = self._authenticate_client(form, headers, peer)
         try:
             if subject.startswith(TOKEN_PREFIX):
                 self.principals.authenticate_token(subject)
                 return {"access_token": subject, "token_type": "bearer", "issued_token_type": ACCESS_TOKEN}
-            return self._issued(self._renewed(subject, client))
+            return self._token_response(self._principal_to_renew(subject, client))
         except UnauthenticatedError as error:
             raise OAuthError(400, "invalid_request", f"subject_token: {error}") from None
 
-    def _renewed(self, subject: str, client: Principal | None) -> Principal:
+    def _principal_to_renew(self, subject: str, client: Principal | None) -> Principal:
         """Whom a token is renewed for: it is still good, or the client has proved to be the one it was issued to."""
-        claims = self.tokens.verify(subject, expired=client is not None)
+        claims = self.tokens.verify(subject, allow_expired=client is not None)
         if client is not None:
             if client.name != claims.name:
                 raise UnauthenticatedError("it was issued to another client")
             return client
-        return current(self.principals.find(claims.name), claims.generation)
+        return check_current_principal(self.principals.find(claims.name), claims.generation)
 
-    def _client(self, form: Fields, headers: Fields, peer: str) -> Principal | None:
+    def _authenticate_client(self, form: Fields, headers: Fields, peer: str) -> Principal | None:
         """The principal whose credential came with the request; None where none did.
 
         Clients that renew a token send the old one as bearer along with their credential: it is not looked at.
         """
-        given = _basic(headers)
+        credential = _parse_basic(headers)
         client_id, secret = form.get("client_id"), form.get("client_secret")
         if secret and not client_id:
             raise OAuthError(401, "invalid_client", "client_id is missing: a credential is client_id:client_secret")
         if client_id and secret:
-            if given not in (None, (client_id, secret)):
+            if credential not in (None, (client_id, secret)):
                 raise OAuthError(400, "invalid_request", "the form and the Authorization header name different clients")
-            given = client_id, secret
-        if given is None:
+            credential = client_id, secret
+        if credential is None:
             return None
         try:
-            return self.principals.recognize_secret(*given) or self._authenticate(*given, peer)
+            return self.principals.recognize_secret(*credential) or self._authenticate_secret(*credential, peer)
         except UnauthenticatedError as error:
             raise OAuthError(401, "invalid_client", str(error)) from None
 
-    def _authenticate(self, client_id: str, secret: str, peer: str) -> Principal:
+    def _authenticate_secret(self, client_id: str, secret: str, peer: str) -> Principal:
         self.attempts.check(client_id, peer)
         try:
             principal = self.principals.authenticate_secret(client_id, secret)
         except UnauthenticatedError:
             self.attempts.count_failure(client_id, peer)
             raise
-        self.attempts.forget(client_id, peer)
+        self.attempts.reset(client_id, peer)
         return principal
 
-    def _issued(self, principal: Principal) -> Json:
+    def _token_response(self, principal: Principal) -> Json:
         return {
             "access_token": self.tokens.issue(principal),
             "token_type": "bearer",
@@ -136,7 +136,7 @@ class Endpoint:
         }
 
 
-def current(principal: Principal | None, generation: str) -> Principal:
+def check_current_principal(principal: Principal | None, generation: str) -> Principal:
     """The principal that a token was issued to, if it is still there and has the same secret.
 
     Raises:
@@ -147,7 +147,7 @@ def current(principal: Principal | None, generation: str) -> Principal:
     return principal
 
 
-def _basic(headers: Fields) -> tuple[str, str] | None:
+def _parse_basic(headers: Fields) -> tuple[str, str] | None:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None

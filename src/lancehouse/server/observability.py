@@ -53,20 +53,20 @@ class Log:
         self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
         self._waiting = 0
         self._dropped = 0
-        self._second = (0, "")
-        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._cached_second = (0, "")
+        self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
-    def line(self, level: int, fields: Mapping[str, Any]) -> None:
+    def write_line(self, level: int, fields: Mapping[str, Any]) -> None:
         """Write one line, in a moment; from any thread."""
         if level < self.level:
             return
-        record = {"time": self._time(), "level": NAMES.get(level, "info"), **fields}
+        record = {"time": self._timestamp(), "level": NAMES.get(level, "info"), **fields}
         self._lines.append(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
         if len(self._lines) == 1:
-            self._soon()
+            self._schedule_flush()
 
-    def _soon(self) -> None:
+    def _schedule_flush(self) -> None:
         try:
             asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
         except RuntimeError:
@@ -93,7 +93,7 @@ class Log:
         self._queue.put(None)
         self._thread.join(2)
 
-    def _write(self) -> None:
+    def _write_lines(self) -> None:
         while (lines := self._queue.get()) is not None:
             data = memoryview(b"".join(lines))
             with contextlib.suppress(OSError):  # nobody reads: there is no other place to say so
@@ -101,15 +101,15 @@ class Log:
                     data = data[os.write(self._descriptor, data) :]
             self._waiting -= len(lines)
 
-    def _time(self) -> str:
+    def _timestamp(self) -> str:
         now = time()
         second = int(now)
-        if self._second[0] != second:
-            self._second = (second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second)))
-        return f"{self._second[1]}.{int((now - second) * 1000):03d}Z"
+        if self._cached_second[0] != second:
+            self._cached_second = (second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second)))
+        return f"{self._cached_second[1]}.{int((now - second) * 1000):03d}Z"
 
 
-class Handler(logging.Handler):
+class JsonLogHandler(logging.Handler):
     """What libraries and our own modules log, in the same form."""
 
     def __init__(self, log: Log) -> None:
@@ -121,13 +121,13 @@ class Handler(logging.Handler):
         fields = {"logger": record.name, "message": record.getMessage()}
         if record.exc_info and record.exc_info[1]:
             fields["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
-        self._log.line(record.levelno, fields)
+        self._log.write_line(record.levelno, fields)
 
 
-def install(log: Log) -> None:
+def install_logging(log: Log) -> None:
     """Send everything that is logged in this process through `log`."""
     root = logging.getLogger()
-    root.handlers = [Handler(log)]
+    root.handlers = [JsonLogHandler(log)]
     root.setLevel(log.level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "pyiceberg", "botocore", "urllib3"):
         logging.getLogger(name).setLevel(max(log.level, logging.WARNING))
@@ -165,7 +165,7 @@ class Metrics:
         self._own = own
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
-    def count(self, route: str, method: str, status: int, seconds: float) -> None:
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Take note of an answer."""
         key = (route, method, status)
         children = self._children.get(key)
@@ -175,28 +175,28 @@ class Metrics:
         children[0].inc()
         children[1].observe(seconds)
 
-    def in_flight(self, requests: int) -> None:
+    def set_in_flight(self, requests: int) -> None:
         """Say how many are being answered here; now and then, for that costs more than to count them."""
         self._in_flight.set(requests)
 
-    def page(self) -> tuple[bytes, str]:
+    def to_prometheus(self) -> tuple[bytes, str]:
         """All metrics in Prometheus' text form, and its content type."""
         if not self.is_shared:
-            return generate_latest(self._own) + generate_latest(_processes([os.getpid()])), CONTENT_TYPE_LATEST
+            return generate_latest(self._own) + generate_latest(_process_registry([os.getpid()])), CONTENT_TYPE_LATEST
         folder = Path(os.environ[MULTIPROCESS])
-        together = CollectorRegistry()
-        MultiProcessCollector(together, str(folder))  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
         pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
-        return generate_latest(together) + generate_latest(_processes(pids)), CONTENT_TYPE_LATEST
+        return generate_latest(registry) + generate_latest(_process_registry(pids)), CONTENT_TYPE_LATEST
 
 
-def _processes(pids: list[int]) -> CollectorRegistry:
+def _process_registry(pids: list[int]) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(_Processes(pids))
+    registry.register(_ProcessMetrics(pids))
     return registry
 
 
-class _Processes(Collector):
+class _ProcessMetrics(Collector):
     """Memory, CPU time and open files of each worker."""
 
     def __init__(self, pids: list[int]) -> None:
@@ -204,10 +204,10 @@ class _Processes(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One metric of each kind, labelled by process."""
-        found: dict[str, Metric] = {}
+        metrics: dict[str, Metric] = {}
         for pid in self._pids:
             for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
-                whole = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                combined = metrics.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
                 for sample in metric.samples:
-                    whole.add_sample(sample.name, {**sample.labels, "pid": str(pid)}, sample.value)
-        yield from found.values()
+                    combined.add_sample(sample.name, {**sample.labels, "pid": str(pid)}, sample.value)
+        yield from metrics.values()

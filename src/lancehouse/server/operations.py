@@ -19,7 +19,7 @@ from lancehouse.server.responses import Response
 from lancehouse.server.routes import Route
 
 if TYPE_CHECKING:
-    from lancehouse.server.app import Authentication
+    from lancehouse.server.app import RequestAuthenticator
 
 TOKEN = "getToken"  # noqa: S105
 """The name of the route to the token endpoint."""
@@ -38,40 +38,49 @@ PLACES = {
 }
 
 
-def routes(metrics: Metrics, authentication: Authentication) -> list[Route]:
+def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route]:
     """The routes of one server."""
 
     def token(call: Call) -> Response:
-        form = _read_form(call.body)
-        status, body = authentication.token(form, call.headers, call.peer)
+        form = _parse_form(call.body)
+        status, body = authentication.answer_token_request(form, call.headers, call.peer)
         response = responses.json(body, status)
         if "error" in body:
             response.why = body["error"], body["error_description"]
         response.headers += ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
         return response
 
-    def page(call: Call) -> Response:  # noqa: ARG001
+    def metrics_page(call: Call) -> Response:  # noqa: ARG001
         # Not open: it tells who works how much, and when. Any principal may read it.
-        body, content_type = metrics.page()
+        body, content_type = metrics.to_prometheus()
         return Response(200, body, content_type=content_type.encode())
 
     reads = [
         ("root", "/", root, root),
         ("live", "/health/live", live, live),
         ("ready", "/health/ready", ready, None),
-        ("metrics", "/metrics", page, None),
+        ("metrics", "/metrics", metrics_page, None),
     ]
     return [
-        Route(TOKEN, "POST", "/v1/oauth/tokens", token, takes=FORM, largest=LARGEST_FORM, open=True, pool="secrets"),
+        Route(
+            TOKEN,
+            "POST",
+            "/v1/oauth/tokens",
+            token,
+            content_type=FORM,
+            max_body=LARGEST_FORM,
+            is_public=True,
+            pool="secrets",
+        ),
         *(
-            Route(name, method, path, handler, fast=fast, open=name != "metrics", quiet=path != "/")
+            Route(name, method, path, handler, fast=fast, is_public=name != "metrics", quiet=path != "/")
             for name, path, handler, fast in reads
             for method in ("GET", "HEAD")
         ),
     ]
 
 
-def _read_form(body: bytes) -> dict[str, str]:
+def _parse_form(body: bytes) -> dict[str, str]:
     """The fields of a form; nobody is known yet who sends it, so it may have few."""
     try:
         fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
@@ -80,7 +89,7 @@ def _read_form(body: bytes) -> dict[str, str]:
     return dict(fields)
 
 
-def token_refusal(error: BaseException) -> bytes:
+def token_error_body(error: BaseException) -> bytes:
     """The body of the token endpoint's answer to a client that must wait, and to what is no form it could read."""
     word = "invalid_client" if isinstance(error, SlowDownError) else "invalid_request"
     return orjson.dumps({"error": word, "error_description": str(error)})
@@ -99,7 +108,7 @@ def live(call: Call) -> Response:  # noqa: ARG001
 def ready(call: Call) -> Response:
     """The database can be reached, and has the schema that this program knows."""
     try:
-        opening.check(call.catalog.database)
+        opening.check_database(call.catalog.database)
     except LanceNamespaceError as error:
         response = responses.json({"status": "not ready", "reason": str(error)}, 503)
         response.why = "ServiceUnavailableException", str(error)

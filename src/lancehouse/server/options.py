@@ -15,64 +15,64 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def _text(value: str) -> str:
+def _parse_text(value: str) -> str:
     if not value.strip():
         raise ValueError("must not be empty")
     return value
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,12}", value) or not least <= int(value) <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}")
+def _number_parser(minimum: int, maximum: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", value) or not minimum <= int(value) <= maximum:
+            raise ValueError(f"must be a whole number from {minimum} to {maximum}")
         return int(value)
 
-    return read
+    return parse
 
 
-def _seconds(value: str) -> float:
+def _parse_seconds(value: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", value) or float(value) == 0:
         raise ValueError("must be a number of seconds greater than 0")
     return float(value)
 
 
-def _size(value: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]?)(i?B)?", value, re.IGNORECASE)
-    if not found or int(found[1]) == 0:
+def _parse_size(value: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]?)(i?B)?", value, re.IGNORECASE)
+    if not match or int(match[1]) == 0:
         raise ValueError("must be a number of bytes such as 16777216, 16MiB or 10GiB")
-    return int(found[1]) * UNITS[found[2].upper()]
+    return int(match[1]) * UNITS[match[2].upper()]
 
 
-def _shown_size(size: int) -> str:
+def _format_size(size: int) -> str:
     unit = max((unit for unit in UNITS if size % UNITS[unit] == 0), key=UNITS.__getitem__)
     return f"{size // UNITS[unit]}{unit}iB" if unit else str(size)
 
 
-def _file(value: str) -> str:
+def _parse_file(value: str) -> str:
     if not Path(value).is_file():
         raise ValueError(f"names no file: {value}")
     return value
 
 
-def _flag(value: str) -> bool:
+def _parse_flag(value: str) -> bool:
     if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
         raise ValueError("must be true or false")
     return value.lower() in ("true", "1", "yes")
 
 
-def _level(value: str) -> str:
+def _parse_level(value: str) -> str:
     if value.lower() not in LEVELS:
         raise ValueError(f"must be one of {', '.join(LEVELS)}")
     return value.lower()
 
 
-def _host(value: str) -> str:
+def _parse_host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", value):
         raise ValueError("must be a host name or an IP address")
     return value
 
 
-def _hosts(value: str) -> tuple[str, ...]:
+def _parse_hosts(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     if not all(re.fullmatch(r"[A-Za-z0-9_.-]+(:[0-9]{1,5})?", name) for name in names):
         raise ValueError("must be names, each with or without a port, separated by commas: lake.example.com,lake:8181")
@@ -80,11 +80,11 @@ def _hosts(value: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServerSetting:
     """One setting: its name, how it is read, its default, and what it is for."""
 
     name: str
-    read: Callable[[str], Any]
+    parse: Callable[[str], Any]
     default: Any
     help: str
     limit: str | None = None
@@ -103,47 +103,81 @@ class Setting:
     @property
     def is_flag(self) -> bool:
         """Whether it is on or off."""
-        return self.read is _flag
+        return self.parse is _parse_flag
 
     @property
-    def shown(self) -> str:
+    def default_text(self) -> str:
         """The default as people write it; nothing where there is none."""
         if self.default in (None, False):
             return ""
-        if self.read is _size:
-            return _shown_size(self.default)
-        return f"{self.default:g}" if self.read is _seconds else str(self.default)
+        if self.parse is _parse_size:
+            return _format_size(self.default)
+        return f"{self.default:g}" if self.parse is _parse_seconds else str(self.default)
 
 
-SERVER_SETTINGS: tuple[Setting, ...] = (
-    Setting("host", _host, "127.0.0.1", "address to listen on"),
-    Setting("port", _number(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
-    Setting("db", _text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"),
-    Setting("workers", _number(1, 256), 1, "processes that answer"),
-    Setting("max_memory", _size, None, "memory of a worker, beyond which it is replaced; without it, no limit"),
-    Setting("auth", _flag, False, "ask every caller who they are, also while no principal exists"),
-    Setting("insecure", _flag, False, "listen beyond this machine though anybody may do everything"),
-    Setting("allowed_hosts", _hosts, None, "names of the server besides its addresses, separated by commas"),
-    Setting("tls_cert", _file, None, "PEM file with the server's certificate: it speaks HTTPS"),
-    Setting("tls_key", _file, None, "PEM file with its key"),
-    Setting("issuer", _text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"),
-    Setting("issuer_audience", _text, None, "what its tokens must name as their audience"),
-    Setting("log_level", _level, "info", f"least level of what is logged: {', '.join(LEVELS)}"),
-    Setting("scan_cache_bytes", _size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"),
-    Setting("max_body", _size, 16 * 2**20, "largest request", limit="body"),
-    Setting("max_body_memory", _size, 128 * 2**20, "memory of a worker for requests that come in", limit="body_memory"),
-    Setting("max_requests", _number(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"),
-    Setting("max_streams", _number(1, 10**6), 200, "answers of many rows that a worker sends at once", limit="streams"),
-    Setting("max_connections", _number(1, 10**6), 4000, "connections that a worker holds", limit="connections"),
-    Setting("threads", _number(1, 1000), 32, "threads of a worker", limit="threads"),
-    Setting("scan_threads", _number(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"),
-    Setting("row_threads", _number(1, 1000), 16, "threads of a worker that read and write rows", limit="row_threads"),
-    Setting("upload_threads", _number(1, 1000), 64, "threads of a worker that take rows in", limit="upload_threads"),
-    Setting("read_timeout", _seconds, 60.0, "seconds for a request to come in", limit="read_s"),
-    Setting("write_timeout", _seconds, 60.0, "seconds for a client to take more of an answer", limit="write_s"),
-    Setting("request_timeout", _seconds, 60.0, "seconds to answer it", limit="handle_s"),
-    Setting("plan_timeout", _seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
-    Setting("rows_timeout", _seconds, 3600.0, "seconds to write rows, or to find the first", limit="rows_s"),
-    Setting("idle_timeout", _seconds, 75.0, "seconds that an idle connection is kept", limit="idle_s"),
-    Setting("stop_timeout", _seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"),
+SERVER_SETTINGS: tuple[ServerSetting, ...] = (
+    ServerSetting("host", _parse_host, "127.0.0.1", "address to listen on"),
+    ServerSetting("port", _number_parser(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
+    ServerSetting(
+        "db", _parse_text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"
+    ),
+    ServerSetting("workers", _number_parser(1, 256), 1, "processes that answer"),
+    ServerSetting(
+        "max_memory", _parse_size, None, "memory of a worker, beyond which it is replaced; without it, no limit"
+    ),
+    ServerSetting("auth", _parse_flag, False, "ask every caller who they are, also while no principal exists"),
+    ServerSetting("insecure", _parse_flag, False, "listen beyond this machine though anybody may do everything"),
+    ServerSetting(
+        "allowed_hosts", _parse_hosts, None, "names of the server besides its addresses, separated by commas"
+    ),
+    ServerSetting("tls_cert", _parse_file, None, "PEM file with the server's certificate: it speaks HTTPS"),
+    ServerSetting("tls_key", _parse_file, None, "PEM file with its key"),
+    ServerSetting(
+        "issuer", _parse_text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"
+    ),
+    ServerSetting("issuer_audience", _parse_text, None, "what its tokens must name as their audience"),
+    ServerSetting("log_level", _parse_level, "info", f"least level of what is logged: {', '.join(LEVELS)}"),
+    ServerSetting(
+        "scan_cache_bytes", _parse_size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"
+    ),
+    ServerSetting("max_body", _parse_size, 16 * 2**20, "largest request", limit="body"),
+    ServerSetting(
+        "max_body_memory", _parse_size, 128 * 2**20, "memory of a worker for requests that come in", limit="body_memory"
+    ),
+    ServerSetting(
+        "max_requests", _number_parser(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"
+    ),
+    ServerSetting(
+        "max_streams",
+        _number_parser(1, 10**6),
+        200,
+        "answers of many rows that a worker sends at once",
+        limit="streams",
+    ),
+    ServerSetting(
+        "max_connections", _number_parser(1, 10**6), 4000, "connections that a worker holds", limit="connections"
+    ),
+    ServerSetting("threads", _number_parser(1, 1000), 32, "threads of a worker", limit="threads"),
+    ServerSetting(
+        "scan_threads", _number_parser(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"
+    ),
+    ServerSetting(
+        "row_threads", _number_parser(1, 1000), 16, "threads of a worker that read and write rows", limit="row_threads"
+    ),
+    ServerSetting(
+        "upload_threads", _number_parser(1, 1000), 64, "threads of a worker that take rows in", limit="upload_threads"
+    ),
+    ServerSetting("read_timeout", _parse_seconds, 60.0, "seconds for a request to come in", limit="read_s"),
+    ServerSetting(
+        "write_timeout", _parse_seconds, 60.0, "seconds for a client to take more of an answer", limit="write_s"
+    ),
+    ServerSetting("request_timeout", _parse_seconds, 60.0, "seconds to answer it", limit="handle_s"),
+    ServerSetting("plan_timeout", _parse_seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
+    ServerSetting(
+        "rows_timeout", _parse_seconds, 3600.0, "seconds to write rows, or to find the first", limit="rows_s"
+    ),
+    ServerSetting("idle_timeout", _parse_seconds, 75.0, "seconds that an idle connection is kept", limit="idle_s"),
+    ServerSetting(
+        "stop_timeout", _parse_seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"
+    ),
 )

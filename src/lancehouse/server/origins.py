@@ -27,10 +27,10 @@ class Origins:
 
     def __init__(self, allowed: Iterable[str] = (), host: str = "localhost") -> None:
         """Keep the names that the settings allow, NAME or NAME:PORT, and the one that the server listens on."""
-        self._authorities = frozenset(map(_authority, allowed))
-        self._names = frozenset(map(_name, (*self._authorities, host)))
+        self._authorities = frozenset(map(_normalize_authority, allowed))
+        self._names = frozenset(map(_host_name, (*self._authorities, host)))
 
-    def check_page(self, method: str, headers: Mapping[str, str]) -> None:
+    def check_origin(self, method: str, headers: Mapping[str, str]) -> None:
         """Refuse what a page of another origin has a browser send; who is no browser says nothing of an origin.
 
         To follow a link is not refused: what a page of this server shows then, the other page cannot read.
@@ -42,9 +42,9 @@ class Origins:
         if origin is None:
             is_link = method in READS and headers.get("sec-fetch-mode") == "navigate"
             if site in OTHERS and not is_link:
-                raise _foreign("another site")
+                raise _foreign_origin_error("another site")
         elif site != "same-origin" and not self._is_own(origin, headers.get("host", "")):
-            raise _foreign(f"the origin {origin[:200]!r}")
+            raise _foreign_origin_error(f"the origin {origin[:200]!r}")
 
     def check_host(self, headers: Mapping[str, str], *, is_open: bool) -> None:
         """Refuse a request for a name that is not this server's.
@@ -58,25 +58,25 @@ class Origins:
         host = headers.get("host")
         if host is None or not (is_open or self._authorities):
             return
-        name = _name(host)
+        name = _host_name(host)
         if name not in self._names and not _is_local(name):
             raise PermissionDeniedError(
                 f"this server is not known by the name {name[:200]!r}; its operator can allow it: --allowed-hosts NAME"
             )
 
     def _is_own(self, origin: str, host: str) -> bool:
-        found = _ORIGIN.fullmatch(origin)
-        authority = _authority(found[1]) if found else None
-        return authority is not None and (authority == _authority(host) or authority in self._authorities)
+        match = _ORIGIN.fullmatch(origin)
+        authority = _normalize_authority(match[1]) if match else None
+        return authority is not None and (authority == _normalize_authority(host) or authority in self._authorities)
 
 
-def _authority(text: str) -> str:
+def _normalize_authority(text: str) -> str:
     """Name and port in one form. A proxy may speak TLS for the server, so that both default ports are none."""
     name, port = _PORT.sub("", text), _PORT.search(_DEFAULT_PORT.sub("", text))
     return name.lower().removesuffix(".") + (port[0] if port else "")
 
 
-def _name(authority: str) -> str:
+def _host_name(authority: str) -> str:
     return _PORT.sub("", authority).lower().removesuffix(".")
 
 
@@ -91,7 +91,7 @@ def _is_local(name: str) -> bool:
     return True
 
 
-def _foreign(who: str) -> PermissionDeniedError:
+def _foreign_origin_error(who: str) -> PermissionDeniedError:
     return PermissionDeniedError(
         f"a page of {who} has sent this, and only the server's own pages may; if it is one of them, behind a proxy, "
         "allow the name that people see: --allowed-hosts NAME"

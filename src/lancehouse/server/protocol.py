@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from lancehouse.server.errors import envelope
-from lancehouse.server.limits import Limits
+from lancehouse.server.errors import error_envelope
+from lancehouse.server.limits import ServerLimits
 from lancehouse.server.responses import Response
 
 LARGEST_HEAD = 64 * 1024
@@ -27,77 +27,82 @@ TYPES = {
 
 READS = {b"GET": "GET", b"HEAD": "HEAD"}
 
-AtOnce = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
+InlineAnswer = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
 """Method, path, query and headers to the whole answer, or None: then the application is asked the usual way."""
 
 
-def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
+def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
     """The protocol of connections with these limits."""
 
-    class Limited(HttpToolsProtocol):
+    class LimitedProtocol(HttpToolsProtocol):
         """One connection."""
 
         _deadline: asyncio.TimerHandle | None = None
-        _head = 0
+        _head_bytes = 0
         """Bytes of the head that is coming in."""
-        _is_head = False
-        _is_body = False
+        _is_reading_head = False
+        _is_reading_body = False
         """Whether the body of a request is coming in that is answered by the application."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > limits.connections:
-                self._refuse(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
+                self._send_error(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
             else:
-                self._wait()
+                self._start_deadline()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
+            self._cancel_deadline()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
             super().data_received(data)
-            if not self._is_head:
+            if not self._is_reading_head:
                 return
-            self._head += len(data)
-            if self._head > LARGEST_HEAD:
-                self._refuse(431, f"the head of the request is larger than {LARGEST_HEAD} bytes")
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD:
+                self._send_error(431, f"the head of the request is larger than {LARGEST_HEAD} bytes")
             elif self._deadline is None:
-                self._wait()
+                self._start_deadline()
 
         def on_message_begin(self) -> None:
-            self._is_head, self._head = True, 0
+            self._is_reading_head, self._head_bytes = True, 0
             super().on_message_begin()
             self.scope["state"]["abort"] = self.transport.abort
 
         def on_headers_complete(self) -> None:
-            self._is_head = False
-            self._stop_waiting()
+            self._is_reading_head = False
+            self._cancel_deadline()
             if self.transport.is_closing():
                 return
             waits = self.cycle is not None and not self.cycle.response_complete  # for the one before it
-            if not waits and (response := self._at_once()) is not None:
-                self._answer(response)
+            if not waits and (response := self._try_answer_inline()) is not None:
+                self._send_response(response)
             else:
-                self._is_body = True
+                self._is_reading_body = True
                 super().on_headers_complete()
 
         def on_message_complete(self) -> None:
-            self._is_body = False
-            self._stop_waiting()
+            self._is_reading_body = False
+            self._cancel_deadline()
             if self.cycle is not None:
                 super().on_message_complete()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            if self._is_body and self.cycle is not None and self.cycle.response_complete and self._deadline is None:
+            if (
+                self._is_reading_body
+                and self.cycle is not None
+                and self.cycle.response_complete
+                and self._deadline is None
+            ):
                 # It was refused before it was read. What still comes is thrown away for a while, so that the client
                 # reads the answer; who goes on for ever must not keep the connection.
                 self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
 
-        def _at_once(self) -> Response | None:
+        def _try_answer_inline(self) -> Response | None:
             method = READS.get(self.parser.get_method())
             if method is None or self.flow.write_paused or self.parser.should_upgrade():
                 return None
@@ -107,9 +112,9 @@ def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
             if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
                 return None
             path, _, query = self.url.partition(b"?")
-            return at_once(method, path, query, headers)
+            return answer_inline(method, path, query, headers)
 
-        def _answer(self, response: Response) -> None:
+        def _send_response(self, response: Response) -> None:
             head = [STATUS_LINE[response.status]]
             head += [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *response.headers)]
             is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
@@ -122,29 +127,29 @@ def protocol(limits: Limits, at_once: AtOnce) -> type[HttpToolsProtocol]:
 
         def send_400_response(self, msg: str) -> None:
             """Answer what is no HTTP."""
-            self._refuse(400, msg)
+            self._send_error(400, msg)
 
-        def _wait(self) -> None:
-            self._deadline = self.loop.call_later(limits.head_s, self._too_slow)
+        def _start_deadline(self) -> None:
+            self._deadline = self.loop.call_later(limits.head_s, self._on_deadline)
 
-        def _stop_waiting(self) -> None:
+        def _cancel_deadline(self) -> None:
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
 
-        def _too_slow(self) -> None:
+        def _on_deadline(self) -> None:
             self._deadline = None
-            if self._is_head:
-                self._refuse(408, f"the head of the request did not come within {limits.head_s:g} s")
+            if self._is_reading_head:
+                self._send_error(408, f"the head of the request did not come within {limits.head_s:g} s")
             else:
                 self.transport.close()
 
-        def _refuse(self, status: int, message: str, headers: bytes = b"") -> None:
+        def _send_error(self, status: int, message: str, headers: bytes = b"") -> None:
             if self.transport.is_closing():
                 return
-            body = envelope(status, TYPES[status], message)
+            body = error_envelope(status, TYPES[status], message)
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + headers + b"\r\n" + body)
             self.transport.close()
 
-    return Limited
+    return LimitedProtocol

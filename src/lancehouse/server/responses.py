@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
-    from lancehouse.catalog.loading import Loaded
+    from lancehouse.catalog.loading import LoadResult
 
 Header = tuple[bytes, bytes]
 
@@ -60,12 +60,12 @@ def no_content() -> Response:
     return Response(NO_CONTENT)
 
 
-def etag(loaded: Loaded, snapshots: str) -> bytes:
+def etag(loaded: LoadResult, snapshots: str) -> bytes:
     """The entity tag: what shows other snapshots has another one."""
     return b'"%b"' % f"{loaded.etag}-{snapshots}".encode("ascii", "replace")
 
 
-def loaded_table(loaded: Loaded, snapshots: str = "all") -> Response:
+def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
     """LoadTableResult, with the metadata's bytes as they are."""
     tag = etag(loaded, snapshots)
     parts = [b"{"]
@@ -79,28 +79,28 @@ def loaded_table(loaded: Loaded, snapshots: str = "all") -> Response:
     return Response(200, b"".join(parts), [(b"etag", tag)], variant=variant)
 
 
-def committed_table(loaded: Loaded) -> Response:
+def commit_response(loaded: LoadResult) -> Response:
     """CommitTableResponse, which always says where the metadata are."""
     body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
-    return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.is_whole else "refs"))])
+    return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.has_all_snapshots else "refs"))])
 
 
-def is_known(tags: str | None, tag: bytes) -> bool:
+def is_not_modified(tags: str | None, tag: bytes) -> bool:
     """Whether an If-None-Match header names this entity."""
     if not tags:
         return False
     if tags.strip() == "*":
         return True
-    return tag.decode() in (given.strip().removeprefix("W/") for given in tags.split(","))
+    return tag.decode() in (candidate.strip().removeprefix("W/") for candidate in tags.split(","))
 
 
-class Gzip:
+class GzipCache:
     """Compresses large answers, and keeps those of tables: a hot table is compressed once per version."""
 
-    def __init__(self, kept: int = GZIP_KEPT) -> None:
-        self._limit = kept
+    def __init__(self, cache_bytes: int = GZIP_KEPT) -> None:
+        self._limit = cache_bytes
         self._size = 0
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = Lock()
 
     def apply(self, response: Response, accepted: str | None) -> None:
@@ -108,24 +108,24 @@ class Gzip:
         if len(response.body) < GZIP_LEAST or not accepted or not accepts_gzip(accepted):
             return
         key = response.variant
-        packed = self._kept.get(key) if key else None
+        packed = self._cache.get(key) if key else None
         if packed is None:
-            packed = compressed(response.body)
-            self._keep(key, packed)
+            packed = gzip_compress(response.body)
+            self._cache_compressed(key, packed)
         response.body = packed
         response.headers += ((b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
 
-    def _keep(self, key: bytes | None, packed: bytes) -> None:
+    def _cache_compressed(self, key: bytes | None, packed: bytes) -> None:
         if key is None or len(packed) > self._limit // 8:
             return
         with self._lock:
-            self._size += len(packed) - len(self._kept.pop(key, b""))
-            self._kept[key] = packed
+            self._size += len(packed) - len(self._cache.pop(key, b""))
+            self._cache[key] = packed
             while self._size > self._limit:
-                self._size -= len(self._kept.popitem(last=False)[1])
+                self._size -= len(self._cache.popitem(last=False)[1])
 
 
-def compressed(body: bytes) -> bytes:
+def gzip_compress(body: bytes) -> bytes:
     """As gzip, quickly rather than small."""
     packer = zlib.compressobj(1, wbits=31)
     return packer.compress(body) + packer.flush()

@@ -13,7 +13,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.server.bodies import JSON
 from lancehouse.server.errors import MethodError, NoRouteError
-from lancehouse.server.pools import Kind, Place
+from lancehouse.server.pools import PoolKey, PoolKind
 from lancehouse.server.responses import Response
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Route:
     """Answers for a change that was made before, with the same idempotency key."""
     commits: bool = False
     """Failing it leaves a table in an unknown state."""
-    pool: Kind = "requests"
+    pool: PoolKind = "requests"
     limit_s: float | None = None
     """How long it may take, where that is not what its kind may."""
     group: Callable[[Match, Mapping[str, str]], str] | None = None
@@ -54,11 +54,11 @@ class Route:
     """Whether it changes something, though it takes no idempotency key."""
     streams: bool = False
     """Whether the body is read while the request is carried out."""
-    takes: str = JSON
+    content_type: str = JSON
     """The type of the body."""
-    largest: int | None = None
+    max_body: int | None = None
     """Bytes of the body, where fewer are taken than by other routes."""
-    open: bool = False
+    is_public: bool = False
     """Whether it needs no authentication."""
     quiet: bool = False
     """Whether it is called so often, by machines, that only a log of level debug has it."""
@@ -69,13 +69,13 @@ class Route:
         return f"{self.method} {self.template}"
 
     @property
-    def changes(self) -> bool:
+    def takes_idempotency_key(self) -> bool:
         """Whether it takes an idempotency key."""
         return self.replay is not None
 
-    def place(self, match: Match, query: Mapping[str, str]) -> Place:
+    def pool_key(self, match: Match, query: Mapping[str, str]) -> PoolKey:
         """Where a request is carried out."""
-        return Place(self.pool, self.group(match, query) if self.group else "")
+        return PoolKey(self.pool, self.group(match, query) if self.group else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Match:
     index: str = ""
 
 
-class Routes:
+class RouteTable:
     """All routes, found by pattern and method."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -114,107 +114,129 @@ class Routes:
         return route
 
 
-def match(raw_path: bytes) -> Match:
+def match_path(raw_path: bytes) -> Match:
     """Take a path apart. Percent-encoding is undone once, segment by segment.
 
     Raises:
         NoRouteError: it leads nowhere.
         InvalidInputError: a name in it is empty, or is not UTF-8 in percent-encoding.
     """
-    return _remembered(raw_path) if len(raw_path) < LONGEST_REMEMBERED else _match(raw_path)
+    return _match_cached(raw_path) if len(raw_path) < LONGEST_REMEMBERED else _match_uncached(raw_path)
 
 
-def _match(raw_path: bytes) -> Match:
+def _match_uncached(raw_path: bytes) -> Match:
     if not raw_path.startswith(BASE):
-        return _elsewhere(raw_path)
+        return _match_other(raw_path)
     segments = raw_path[len(BASE) :].split(b"/")
     if b"" in segments:
-        raise InvalidInputError(f"the path {_shown(raw_path)} has an empty segment: is a name missing?")
+        raise InvalidInputError(f"the path {_format_raw(raw_path)} has an empty segment: is a name missing?")
     if segments == [b"config"] or segments == [b"oauth", b"tokens"]:
         return Match("/v1/" + b"/".join(segments).decode())
-    prefix = None if segments[0] in TOP else _text(segments.pop(0))
-    return _below(raw_path, prefix, segments)
+    prefix = None if segments[0] in TOP else _decode_segment(segments.pop(0))
+    return _match_iceberg(raw_path, prefix, segments)
 
 
-_remembered = lru_cache(8192)(_match)
+_match_cached = lru_cache(8192)(_match_uncached)
 
 
-def _elsewhere(raw_path: bytes) -> Match:
+def _match_other(raw_path: bytes) -> Match:
     if raw_path.startswith(LANCE):
-        return _gateway(raw_path)
+        return _match_gateway(raw_path)
     if raw_path.startswith((b"/v1", b"/iceberg")):
-        raise NoRouteError(f"No route for request: {_shown(raw_path)}; Iceberg REST is below /iceberg/v1/ here")
-    return Match(_text(raw_path))
+        raise NoRouteError(f"No route for request: {_format_raw(raw_path)}; Iceberg REST is below /iceberg/v1/ here")
+    return Match(_decode_segment(raw_path))
 
 
-def _below(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
+def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
     fixed = "/v1/{prefix}/"
     match rest:
         case [b"namespaces"]:
             return Match(fixed + "namespaces", prefix)
         case [b"namespaces", namespace]:
-            return Match(fixed + "namespaces/{namespace}", prefix, levels(_text(namespace)))
+            return Match(fixed + "namespaces/{namespace}", prefix, split_namespace(_decode_segment(namespace)))
         case [b"namespaces", namespace, word]:
-            return Match(f"{fixed}namespaces/{{namespace}}/{_shown(word)}", prefix, levels(_text(namespace)))
+            return Match(
+                f"{fixed}namespaces/{{namespace}}/{_format_raw(word)}",
+                prefix,
+                split_namespace(_decode_segment(namespace)),
+            )
         case [b"namespaces", namespace, (b"tables" | b"views") as kind, name, *more]:
             what = "table" if kind == b"tables" else "view"
             pattern = f"{fixed}namespaces/{{namespace}}/{what}s/{{{what}}}"
-            return _of_entry(raw_path, Match(pattern, prefix, levels(_text(namespace)), _text(name)), more)
+            return _match_entry(
+                raw_path,
+                Match(pattern, prefix, split_namespace(_decode_segment(namespace)), _decode_segment(name)),
+                more,
+            )
         case [(b"tables" | b"views" | b"transactions"), _]:
             return Match(fixed + b"/".join(rest).decode("latin-1"), prefix)
-    raise NoRouteError(f"No route for request: {_shown(raw_path)}")
+    raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
-def _of_entry(raw_path: bytes, entry: Match, more: list[bytes]) -> Match:
+def _match_entry(raw_path: bytes, entry: Match, more: list[bytes]) -> Match:
     match more:
         case []:
             return entry
         case [word]:
-            return Match(f"{entry.pattern}/{_shown(word)}", entry.prefix, entry.levels, entry.name)
+            return Match(f"{entry.pattern}/{_format_raw(word)}", entry.prefix, entry.levels, entry.name)
         case [b"plan", plan_id]:
-            return Match(f"{entry.pattern}/plan/{{plan-id}}", entry.prefix, entry.levels, entry.name, _text(plan_id))
-    raise NoRouteError(f"No route for request: {_shown(raw_path)}")
+            return Match(
+                f"{entry.pattern}/plan/{{plan-id}}", entry.prefix, entry.levels, entry.name, _decode_segment(plan_id)
+            )
+    raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
-def _gateway(raw_path: bytes) -> Match:
+def _match_gateway(raw_path: bytes) -> Match:
     """`/lance/{backend}/v1/table/{id}/…`; the id is taken apart later, by the delimiter that the query names."""
     segments = raw_path[len(LANCE) :].split(b"/")
     if b"" in segments:
-        raise InvalidInputError(f"the path {_shown(raw_path)} has an empty segment: is a name missing?")
+        raise InvalidInputError(f"the path {_format_raw(raw_path)} has an empty segment: is a name missing?")
     match segments:
         case [backend, b"v1", b"table", *rest] if rest in OF_ALL_TABLES:
-            return Match("/".join(("/lance/{backend}/v1/table", *map(_shown, rest))), _text(backend))
+            return Match("/".join(("/lance/{backend}/v1/table", *map(_format_raw, rest))), _decode_segment(backend))
         case [backend, b"v1", kind, id_, b"index", index, word]:
-            pattern = f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/index/{{index_name}}/{_shown(word)}"
-            return Match(pattern, _text(backend), name=_spaced(id_), index=_spaced(index))
+            pattern = f"/lance/{{backend}}/v1/{_format_raw(kind)}/{{id}}/index/{{index_name}}/{_format_raw(word)}"
+            return Match(
+                pattern, _decode_segment(backend), name=_decode_gateway_name(id_), index=_decode_gateway_name(index)
+            )
         case [backend, b"v1", kind, id_, *rest]:
-            words = "/".join(map(_shown, rest))
-            return Match(f"/lance/{{backend}}/v1/{_shown(kind)}/{{id}}/{words}", _text(backend), name=_spaced(id_))
-    raise NoRouteError(f"No route for request: {_shown(raw_path)}; the Lance protocol is below /lance/NAME/v1/ here")
+            words = "/".join(map(_format_raw, rest))
+            return Match(
+                f"/lance/{{backend}}/v1/{_format_raw(kind)}/{{id}}/{words}",
+                _decode_segment(backend),
+                name=_decode_gateway_name(id_),
+            )
+    raise NoRouteError(
+        f"No route for request: {_format_raw(raw_path)}; the Lance protocol is below /lance/NAME/v1/ here"
+    )
 
 
-def _spaced(segment: bytes) -> str:
+def _decode_gateway_name(segment: bytes) -> str:
     """A name as Lance's own clients, in Rust, encode it: a space is `+`. Nobody's leaves a plus as it is."""
-    return _text(segment.replace(b"+", b"%20"))
+    return _decode_segment(segment.replace(b"+", b"%20"))
 
 
-def levels(namespace: str) -> tuple[str, ...]:
+def split_namespace(namespace: str) -> tuple[str, ...]:
     """The levels of a namespace that came as one text.
 
     Raises:
         InvalidInputError: a level is empty.
     """
-    found = tuple(namespace.split(SEPARATOR))
-    if "" in found:
-        raise InvalidInputError(f"no level of a namespace may be empty, got {list(found)}")
-    return found
+    levels = tuple(namespace.split(SEPARATOR))
+    if "" in levels:
+        raise InvalidInputError(f"no level of a namespace may be empty, got {list(levels)}")
+    return levels
 
 
-def _text(segment: bytes) -> str:
-    return segment.decode("ascii") if b"%" not in segment else decoded(segment, f"{_shown(segment)} in the path")
+def _decode_segment(segment: bytes) -> str:
+    return (
+        segment.decode("ascii")
+        if b"%" not in segment
+        else percent_decode(segment, f"{_format_raw(segment)} in the path")
+    )
 
 
-def decoded(raw: bytes, what: str) -> str:
+def percent_decode(raw: bytes, what: str) -> str:
     """Percent-encoding undone, once; `what` it is, for the error.
 
     Raises:
@@ -231,5 +253,5 @@ def decoded(raw: bytes, what: str) -> str:
     return text
 
 
-def _shown(raw: bytes) -> str:
+def _format_raw(raw: bytes) -> str:
     return raw[:300].decode("latin-1")

@@ -24,8 +24,8 @@ from lancehouse.catalog import opening
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server import memory
-from lancehouse.server.door import Door
-from lancehouse.server.observability import Log, install
+from lancehouse.server.door import StartupApp
+from lancehouse.server.observability import Log, install_logging
 from lancehouse.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Wareho
     tls_context(settings)
     database = opening.open_database(settings.db, say)
     try:
-        is_open = not (settings.auth or settings.issuers or Principals(database).any())
+        is_open = not (settings.auth or settings.issuers or Principals(database).has_any())
         if is_open:
             _check_exposure(settings)
-        place = opening.default_location(database)
-        default = replace(settings.default, location=place) if place else settings.default
-        served = opening.record(database, settings.warehouses, default, settings.roots, say)
+        location = opening.default_warehouse_location(database)
+        default = replace(settings.default, location=location) if location else settings.default
+        served = opening.record_warehouses(database, settings.warehouses, default, settings.roots, say)
         _check_backends(settings, served)
     finally:
         database.close()
@@ -114,10 +114,10 @@ def listen(settings: ServerSettings) -> socket.socket:
         InvalidInputError: there is no such address here, or its port is taken.
     """
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror:
         raise InvalidInputError(f"--host {settings.host} is no address") from None
-    family, kind, proto, _, address = sorted(found, key=lambda each: each[0] != socket.AF_INET)[0]
+    family, kind, proto, _, address = sorted(addresses, key=lambda info: info[0] != socket.AF_INET)[0]
     listener = socket.socket(family, kind, proto)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,10 +125,10 @@ def listen(settings: ServerSettings) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        place = f"{settings.host}:{settings.port}"
+        host_port = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
-            raise InvalidInputError(f"{place} is in use; stop what listens there, or take another --port") from None
-        raise InvalidInputError(f"{place} cannot be listened on: {error.strerror}") from None
+            raise InvalidInputError(f"{host_port} is in use; stop what listens there, or take another --port") from None
+        raise InvalidInputError(f"{host_port} cannot be listened on: {error.strerror}") from None
     return listener
 
 
@@ -136,16 +136,16 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
     """What is printed when connections are accepted."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
-    places = " ".join(f"{warehouse.name}={warehouse.location}" for warehouse in warehouses)
-    return f"ready  iceberg {url}/iceberg  lance {url}/lance/NAME  warehouses {places}"
+    locations = " ".join(f"{warehouse.name}={warehouse.location}" for warehouse in warehouses)
+    return f"ready  iceberg {url}/iceberg  lance {url}/lance/NAME  warehouses {locations}"
 
 
-def _load(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
-    with memory.lean(backend.impl for backend in settings.backends):
-        return make_app(settings, warehouses, log)
+def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
+    with memory.without_unused_libraries(backend.impl for backend in settings.backends):
+        return create_app(settings, warehouses, log)
 
 
-def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
+def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """The application, on connections of its own."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
@@ -162,30 +162,33 @@ def make_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) ->
         Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
     name = uuid4().hex
-    own = _warehouse_backends(catalog, authenticator, f"{inside.SCHEME}://{name}/iceberg")
-    others = {each.name: Backend(each.name, each.impl, dict(each.properties), each.roots) for each in settings.backends}
-    backends = own | others
-    more = [*lance.routes(backends), *console.routes(backends)]
+    own_backends = _warehouse_backends(catalog, authenticator, f"{inside.SCHEME}://{name}/iceberg")
+    other_backends = {
+        backend.name: Backend(backend.name, backend.impl, dict(backend.properties), backend.roots)
+        for backend in settings.backends
+    }
+    backends = own_backends | other_backends
+    extra_routes = [*lance.routes(backends), *console.routes(backends)]
     origins = Origins(settings.allowed_hosts, settings.host)
-    app = App(catalog, authenticator, limits=settings.limits, log=log, more=more, origins=origins)
-    inside.offer(name, app.inside)
+    app = App(catalog, authenticator, limits=settings.limits, log=log, extra_routes=extra_routes, origins=origins)
+    inside.register_server(name, app.answer_in_process)
     return app
 
 
 def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint: str) -> dict[str, Backend]:
     """Each warehouse as the gateway offers it: through this server itself, in the name of who asks."""
-    from lancehouse.catalog.places import ReadablePlaces
+    from lancehouse.catalog.places import ReadableLocations
     from lancehouse.gateway.backends import STORAGE, Backend
 
     def backend(warehouse: Warehouse) -> Backend:
-        def confine(token: str | None) -> ReadablePlaces:
+        def confine(token: str | None) -> ReadableLocations:
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            return ReadablePlaces(catalog.database, warehouse, token, lambda: authenticator.identify(headers))
+            return ReadableLocations(catalog.database, warehouse, token, lambda: authenticator.identify(headers))
 
         storage = {STORAGE + key: value for key, value in warehouse.storage.items()}
         properties = {"endpoint": endpoint, **storage}
         above = (warehouse.name,)
-        return Backend(warehouse.name, "lancehouse.IcebergNamespace", properties, above=above, confine=confine)
+        return Backend(warehouse.name, "lancehouse.IcebergNamespace", properties, id_prefix=above, confine=confine)
 
     return {warehouse.name: backend(warehouse) for warehouse in catalog.warehouses.values()}
 
@@ -194,24 +197,24 @@ class Server(uvicorn.Server):
     """Says when it is ready; stops by a signal, with success."""
 
     def __init__(
-        self, config: uvicorn.Config, on_ready: Callable[[], None], beat: Callable[[], None] | None = None
+        self, config: uvicorn.Config, on_ready: Callable[[], None], send_heartbeat: Callable[[], None] | None = None
     ) -> None:
-        """Of a worker, which says by `beat` that its event loop turns, the parent decides when it ends at once."""
+        """Of a worker, which says by `send_heartbeat` that its event loop turns, the parent decides when it is cut."""
         super().__init__(config)
         self._on_ready = on_ready
-        self._beat = beat
+        self._send_heartbeat = send_heartbeat
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
         await super().startup(sockets)
         self._on_ready()
-        if self._beat is not None:
-            self._keep_beating(self._beat)
+        if self._send_heartbeat is not None:
+            self._keep_sending_heartbeats(self._send_heartbeat)
 
-    def _keep_beating(self, beat: Callable[[], None]) -> None:
+    def _keep_sending_heartbeats(self, send_heartbeat: Callable[[], None]) -> None:
         """Beat until the process ends, also while the last requests are finished."""
-        beat()
-        asyncio.get_running_loop().call_later(BEAT_S, self._keep_beating, beat)
+        send_heartbeat()
+        asyncio.get_running_loop().call_later(BEAT_S, self._keep_sending_heartbeats, send_heartbeat)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests that were begun finish, and close everything else.
@@ -256,7 +259,7 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         """Finish what was begun, and end."""
-        self.force_exit = self.should_exit and self._beat is None
+        self.force_exit = self.should_exit and self._send_heartbeat is None
         self.should_exit = True
 
 
@@ -264,26 +267,26 @@ def run(
     settings: ServerSettings,
     listener: socket.socket,
     warehouses: list[Warehouse],
-    ready: Callable[[], None],
-    beat: Callable[[], None] | None = None,
+    on_ready: Callable[[], None],
+    send_heartbeat: Callable[[], None] | None = None,
 ) -> None:
-    """Serve in this process until a signal comes; a worker calls `beat` now and then."""
-    from lancehouse.server.protocol import protocol
+    """Serve in this process until a signal comes; a worker calls `send_heartbeat` now and then."""
+    from lancehouse.server.protocol import create_protocol
 
     memory.share_heaps()
-    memory.forget_client()
+    memory.unload_rest_client()
     log = Log(settings.log_level)
-    install(log)
+    install_logging(log)
     failed = threading.Event()
 
     def fail() -> None:
         failed.set()
         server.stop()
 
-    door = Door(lambda: _load(settings, warehouses, log), fail)
+    startup_app = StartupApp(lambda: _load_app(settings, warehouses, log), fail)
     config = uvicorn.Config(
-        door,
-        http=protocol(settings.limits, door.at_once),
+        startup_app,
+        http=create_protocol(settings.limits, startup_app.answer_inline),
         ws="none",
         loop="uvloop",
         lifespan="on",
@@ -297,22 +300,22 @@ def run(
     )
     config.load()
     config.ssl = tls_context(settings)
-    server = Server(config, ready, beat)
+    server = Server(config, on_ready, send_heartbeat)
     try:
         server.run([listener])
     finally:
         log.close()
-    if door.is_loading:
+    if startup_app.is_loading:
         os._exit(0)  # a library that is half imported would be waited for, and nothing was begun
     if failed.is_set():
         raise InternalError("the server could not load what it stands on; the log has the reason")
 
 
-def die_with(parent_ends: Callable[[], None]) -> None:
-    """End when `parent_ends` returns: whoever holds the other end of a pipe is gone."""
+def die_with(wait_for_parent_end: Callable[[], None]) -> None:
+    """End when `wait_for_parent_end` returns: whoever holds the other end of a pipe is gone."""
 
     def wait() -> None:
-        parent_ends()
+        wait_for_parent_end()
         signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()

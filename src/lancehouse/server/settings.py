@@ -21,8 +21,8 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse import locations
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.properties import IMPL, STORAGE
-from lancehouse.server.limits import Limits
-from lancehouse.server.options import SERVER_SETTINGS, Setting
+from lancehouse.server.limits import ServerLimits
+from lancehouse.server.options import SERVER_SETTINGS, ServerSetting
 from lancehouse.settings import data_folder, default_db
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
@@ -73,7 +73,7 @@ class ServerSettings:
     tls_key: str | None = None
     log_level: str = "info"
     scan_cache_bytes: int = 10 * 2**30
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
     """None: those that the database knows, else one called `main`."""
     default: Warehouse = field(default_factory=lambda: Warehouse(0, DEFAULT_WAREHOUSE, ""))
@@ -86,7 +86,7 @@ class ServerSettings:
     @classmethod
     def parse(
         cls,
-        given: Mapping[str, str | None],
+        options: Mapping[str, str | None],
         warehouses: Sequence[str] = (),
         roots: Sequence[str] = (),
         file: str | None = None,
@@ -94,7 +94,7 @@ class ServerSettings:
         """Check all settings.
 
         Args:
-            given: what the command line and the environment say, by name.
+            options: what the command line and the environment say, by name.
             warehouses: NAME=LOCATION, each.
             roots: NAME=LOCATION, each; besides those of the file.
             file: a YAML file with the rest.
@@ -102,23 +102,23 @@ class ServerSettings:
         Raises:
             InvalidInputError: something is unknown or wrong; it is named, a secret is not.
         """
-        read = _read_file(file) if file else {}
-        values = {setting.name: _value(setting, given, read) for setting in SERVER_SETTINGS}
-        limits = Limits(**{s.limit: values.pop(s.name) for s in SERVER_SETTINGS if s.limit})
+        document = _read_file(file) if file else {}
+        values = {setting.name: _resolve_value(setting, options, document) for setting in SERVER_SETTINGS}
+        limits = ServerLimits(**{s.limit: values.pop(s.name) for s in SERVER_SETTINGS if s.limit})
         if bool(values["tls_cert"]) != bool(values["tls_key"]):
             missing = "--tls-key" if values["tls_cert"] else "--tls-cert"
             raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
         values["allowed_hosts"] = values["allowed_hosts"] or ()
-        issuers = _issuers(values.pop("issuer"), values.pop("issuer_audience"), read.get("issuers"))
+        issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document.get("issuers"))
         return cls(
             **values,
             limits=limits,
-            warehouses=_warehouses(warehouses, read.get("warehouses")),
+            warehouses=_parse_warehouses(warehouses, document.get("warehouses")),
             default=Warehouse(0, DEFAULT_WAREHOUSE, str(data_folder() / "warehouse")),
-            roots=_roots(roots),
+            roots=_parse_roots(roots),
             issuers=issuers,
-            backends=_backends(read.get("backends")),
+            backends=_parse_backends(document.get("backends")),
         )
 
     @property
@@ -137,7 +137,7 @@ class ServerSettings:
             **{
                 **data,
                 "allowed_hosts": tuple(data["allowed_hosts"]),
-                "limits": Limits(**data["limits"]),
+                "limits": ServerLimits(**data["limits"]),
                 "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
                 "default": warehouse_from_json(data["default"]),
                 "roots": {name: tuple(places) for name, places in data["roots"].items()},
@@ -162,18 +162,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _value(setting: Setting, given: Mapping[str, str | None], read: Mapping[str, Any]) -> Any:
-    value = given.get(setting.name)
+def _resolve_value(setting: ServerSetting, options: Mapping[str, str | None], document: Mapping[str, Any]) -> Any:
+    value = options.get(setting.name)
     source = setting.option
     if value is None:
-        value, source = read.get(setting.name), f"key {setting.name!r}"
+        value, source = document.get(setting.name), f"key {setting.name!r}"
     if value is None:
         return setting.default
     if isinstance(value, (dict, list)):
         raise InvalidInputError(f"{source} must be a single value")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     try:
-        return setting.read(text)
+        return setting.parse(text)
     except ValueError as error:
         raise InvalidInputError(f"{source} {error}") from None
 
@@ -184,123 +184,129 @@ def configured_names(file: str) -> frozenset[str]:
     Raises:
         InvalidInputError: the file cannot be read, or is no YAML of that form.
     """
-    read = _read_yaml(file)
-    return frozenset(str(name) for key in ("warehouses", "backends") for name in _mapping(key, read.get(key)))
+    document = _read_yaml(file)
+    return frozenset(str(name) for key in ("warehouses", "backends") for name in _parse_mapping(key, document.get(key)))
 
 
 def _read_file(file: str) -> dict[str, Any]:
-    named = {key: _substituted(key, value) for key, value in _read_yaml(file).items()}
+    document = {key: _substitute_variables(key, value) for key, value in _read_yaml(file).items()}
     _check_keys(
-        named, [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"], f"the file {file}"
+        document,
+        [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"],
+        f"the file {file}",
     )
-    for name, described in _mapping("warehouses", named.get("warehouses")).items():
-        if isinstance(described, dict):
-            _check_keys(described, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
-    return named
+    for name, fields in _parse_mapping("warehouses", document.get("warehouses")).items():
+        if isinstance(fields, dict):
+            _check_keys(fields, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
+    return document
 
 
 def _read_yaml(file: str) -> dict[str, Any]:
     import yaml
 
     try:
-        read = yaml.load(Path(file).read_text(encoding="utf-8"), _loader())  # noqa: S506 - a SafeLoader
+        document = yaml.load(Path(file).read_text(encoding="utf-8"), _yaml_loader())  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise InvalidInputError(f"the file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidInputError(f"the file {file} is no YAML: it is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidInputError(f"the file {file} is no YAML{place}: {_reason(error.context, error.problem)}") from None
+        position = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidInputError(
+            f"the file {file} is no YAML{position}: {_format_yaml_error(error.context, error.problem)}"
+        ) from None
     except yaml.reader.ReaderError as error:
         raise InvalidInputError(f"the file {file} is no YAML: {error.reason}, at character {error.position}") from None
     except ValueError as error:  # a date or a number that is none
         raise InvalidInputError(f"the file {file} is no YAML: {error}") from None
-    if read is None:
+    if document is None:
         return {}
-    if not isinstance(read, dict):
+    if not isinstance(document, dict):
         raise InvalidInputError(f"the file {file} must hold keys and values")
-    return {str(key).replace("-", "_"): value for key, value in read.items()}
+    return {str(key).replace("-", "_"): value for key, value in document.items()}
 
 
-def _loader() -> Any:
+def _yaml_loader() -> Any:
     """YAML as it is safe, and without a key that is there twice: the last one would win, and nobody be told."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class UniqueKeyLoader(yaml.SafeLoader):
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, _ in node.value:
-                if key.value in seen:
+                if key.value in keys:
                     raise yaml.constructor.ConstructorError(problem="a key is there twice", problem_mark=key.start_mark)
-                seen.add(str(key.value))
+                keys.add(str(key.value))
             return super().construct_mapping(node, deep)
 
-    return Loader
+    return UniqueKeyLoader
 
 
-def _reason(*parts: str | None) -> str:
+def _format_yaml_error(*parts: str | None) -> str:
     """YAML's own words, without the names that it repeats: one may be a secret that begins with * or !."""
     words = ", ".join(filter(None, parts))
     return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
 
 
-def _substituted(place: str, value: Any) -> Any:
+def _substitute_variables(path: str, value: Any) -> Any:
     """`${NAME}` becomes what the environment has under that name."""
     if isinstance(value, dict):
-        return {key: _substituted(f"{place}.{key}", part) for key, part in value.items()}
+        return {key: _substitute_variables(f"{path}.{key}", part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_substituted(f"{place}[{index}]", part) for index, part in enumerate(value)]
+        return [_substitute_variables(f"{path}[{index}]", part) for index, part in enumerate(value)]
     if not isinstance(value, str):
         return value
 
-    def known(found: re.Match[str]) -> str:
-        if found[1] not in os.environ:
-            raise InvalidInputError(f"key {place!r} needs {found[1]} in the environment")
-        return os.environ[found[1]]
+    def lookup_variable(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise InvalidInputError(f"key {path!r} needs {match[1]} in the environment")
+        return os.environ[match[1]]
 
-    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", known, value)
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", lookup_variable, value)
 
 
-def _check_keys(found: Mapping[str, Any], known: list[str] | tuple[str, ...], place: str) -> None:
-    for key in found:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+def _check_keys(mapping: Mapping[str, Any], allowed: list[str] | tuple[str, ...], place: str) -> None:
+    for key in mapping:
+        if key not in allowed:
+            near = difflib.get_close_matches(str(key), allowed, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(allowed)}"
             raise InvalidInputError(f"{place} has an unknown key {key!r}; {hint}")
 
 
-def _warehouses(options: Sequence[str], read: Any) -> tuple[Warehouse, ...]:
+def _parse_warehouses(options: Sequence[str], configured: Any) -> tuple[Warehouse, ...]:
     """Those of the command line, or else of the file; what the file says of one holds for both."""
-    described = _mapping("warehouses", read)
+    fields_by_name = _parse_mapping("warehouses", configured)
     if not options:
-        return tuple(_warehouse(name, _described(name, each)) for name, each in described.items())
-    found: dict[str, Warehouse] = {}
+        return tuple(_parse_warehouse(name, _warehouse_fields(name, fields)) for name, fields in fields_by_name.items())
+    warehouses: dict[str, Warehouse] = {}
     for option in options:
-        name, location = _named("--warehouse", option)
-        if name in found:
+        name, location = _split_name_location("--warehouse", option)
+        if name in warehouses:
             raise InvalidInputError(f"--warehouse names {name} twice")
-        found[name] = _warehouse(name, {**_described(name, described.get(name, {})), "location": location})
-    return tuple(found.values())
+        warehouses[name] = _parse_warehouse(
+            name, {**_warehouse_fields(name, fields_by_name.get(name, {})), "location": location}
+        )
+    return tuple(warehouses.values())
 
 
-def _roots(options: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+def _parse_roots(options: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    roots: dict[str, tuple[str, ...]] = {}
     for option in options:
-        name, location = _named("--root", option)
-        found[name] = (*found.get(name, ()), location)
-    return found
+        name, location = _split_name_location("--root", option)
+        roots[name] = (*roots.get(name, ()), location)
+    return roots
 
 
-def _named(option: str, value: str) -> tuple[str, str]:
+def _split_name_location(option: str, value: str) -> tuple[str, str]:
     name, _, location = value.partition("=")
     if not name or not location:
         raise InvalidInputError(f"{option} must have the form NAME=LOCATION, got {value!r}")
     return name, location
 
 
-def _described(name: str, described: Any) -> dict[str, Any]:
-    return {"location": described} if isinstance(described, str) else dict(_mapping(f"warehouses.{name}", described))
+def _warehouse_fields(name: str, value: Any) -> dict[str, Any]:
+    return {"location": value} if isinstance(value, str) else dict(_parse_mapping(f"warehouses.{name}", value))
 
 
 def _check_name(name: str, what: str) -> None:
@@ -308,14 +314,17 @@ def _check_name(name: str, what: str) -> None:
         raise InvalidInputError(f"{name!r} cannot be {what}: it stands in paths")
 
 
-def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
+def _parse_warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     place = f"warehouses.{name}"
     _check_name(name, "a warehouse's name")
     vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
     storage, static_read = (
-        {str(key): _property(value) for key, value in _mapping(f"{place}.{name}", fields.get(name)).items()}
+        {
+            str(key): _format_property(value)
+            for key, value in _parse_mapping(f"{place}.{name}", fields.get(name)).items()
+        }
         for name in ("storage", "static_read")
     )
     cache = fields.get("cache")
@@ -325,61 +334,65 @@ def _warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
     return Warehouse(
         0,
         name,
-        _location(f"{place}.location", fields.get("location")),
-        _locations(f"{place}.roots", fields.get("roots")),
+        _parse_location(f"{place}.location", fields.get("location")),
+        _parse_locations(f"{place}.roots", fields.get("roots")),
         storage,
         vend,
         str(fields["role_arn"]) if fields.get("role_arn") else None,
-        _location(f"{place}.cache", cache) if cache else None,
-        _locations(f"{place}.blob_roots", fields.get("blob_roots")),
+        _parse_location(f"{place}.cache", cache) if cache else None,
+        _parse_locations(f"{place}.blob_roots", fields.get("blob_roots")),
         manager,
         static_read,
     )
 
 
-def _location(place: str, value: Any) -> str:
+def _parse_location(place: str, value: Any) -> str:
     """A location as it was written; what can be kept there is looked at when the server starts."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"key {place!r} is missing: a location is a path or a URL")
     return value
 
 
-def _locations(place: str, value: Any) -> tuple[str, ...]:
+def _parse_locations(place: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value or [], list):
         raise InvalidInputError(f"key {place!r} must be a list of locations")
-    return tuple(_location(place, location) for location in value or [])
+    return tuple(_parse_location(place, location) for location in value or [])
 
 
-def _issuers(url: str | None, audience: str | None, read: Any) -> tuple[Mapping[str, str], ...]:
+def _parse_issuers(url: str | None, audience: str | None, configured: Any) -> tuple[Mapping[str, str], ...]:
     if (url is None) != (audience is None):
         raise InvalidInputError("--issuer and --issuer-audience are given together")
-    if not isinstance(read or [], list):
+    if not isinstance(configured or [], list):
         raise InvalidInputError("key 'issuers' must be a list")
-    found = [{"issuer": url, "audience": audience}] if url and audience else []
-    for index, issuer in enumerate(read or []):
+    issuers = [{"issuer": url, "audience": audience}] if url and audience else []
+    for index, issuer in enumerate(configured or []):
         place = f"issuers[{index}]"
-        _check_keys(_mapping(place, issuer), ISSUER_KEYS, place)
+        _check_keys(_parse_mapping(place, issuer), ISSUER_KEYS, place)
         for key in ("issuer", "audience"):
             if not issuer.get(key):
                 raise InvalidInputError(f"key '{place}.{key}' is missing")
-        found.append({key: str(value) for key, value in issuer.items()})
-    return tuple(found)
+        issuers.append({key: str(value) for key, value in issuer.items()})
+    return tuple(issuers)
 
 
-def _backends(read: Any) -> tuple[BackendSettings, ...]:
-    found = []
-    for name, described in _mapping("backends", read).items():
+def _parse_backends(configured: Any) -> tuple[BackendSettings, ...]:
+    backends = []
+    for name, fields in _parse_mapping("backends", configured).items():
         place = f"backends.{name}"
         _check_name(name, "a backend's name")
-        _check_keys(_mapping(place, described), BACKEND_KEYS, place)
-        impl = (described or {}).get("impl")
+        _check_keys(_parse_mapping(place, fields), BACKEND_KEYS, place)
+        impl = (fields or {}).get("impl")
         if not isinstance(impl, str) or not impl:
             raise InvalidInputError(f"key '{place}.impl' is missing: iceberg, polaris, unity, dir, or a class path")
-        properties = _mapping(f"{place}.properties", described.get("properties"))
-        known = {str(key): _property(value) for key, value in properties.items()}
-        roots = _locations(f"{place}.roots", described.get("roots")) or _default_roots(known)
-        found.append(BackendSettings(name, impl, known, tuple(_readable(f"{place}.roots", root) for root in roots)))
-    return tuple(found)
+        properties = _parse_mapping(f"{place}.properties", fields.get("properties"))
+        text_properties = {str(key): _format_property(value) for key, value in properties.items()}
+        roots = _parse_locations(f"{place}.roots", fields.get("roots")) or _default_roots(text_properties)
+        backends.append(
+            BackendSettings(
+                name, impl, text_properties, tuple(_normalize_root(f"{place}.roots", root) for root in roots)
+            )
+        )
+    return tuple(backends)
 
 
 def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -387,7 +400,7 @@ def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(value for key, value in properties.items() if key.rpartition(".")[2] == "root" and value)
 
 
-def _readable(place: str, location: str) -> str:
+def _normalize_root(place: str, location: str) -> str:
     """A place whose files are read, in the form in which it is compared with others."""
     absolute = location if locations.is_uri(location) else str(Path(location).absolute())
     try:
@@ -397,11 +410,11 @@ def _readable(place: str, location: str) -> str:
     return absolute
 
 
-def _property(value: Any) -> str:
+def _format_property(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _mapping(place: str, value: Any) -> Mapping[str, Any]:
+def _parse_mapping(place: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return MappingProxyType({})
     if not isinstance(value, dict):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.server.errors import FORESEEN
-from lancehouse.server.limits import Limits
-from lancehouse.server.pools import Place, Pools
+from lancehouse.server.limits import ServerLimits
+from lancehouse.server.pools import PoolKey, Pools
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -22,72 +22,72 @@ PIECE = 256 * 1024
 """Bytes that are handed over at once, and wait for a client that reads slowly."""
 
 
-class Streaming:
+class ResponseStreamer:
     """Sends bodies in parts, each made by a thread."""
 
-    def __init__(self, pools: Pools, limits: Limits) -> None:
+    def __init__(self, pools: Pools, limits: ServerLimits) -> None:
         """Give clients so long to take more, and no more of them than so many at once."""
         self._pools = pools
         self._write_s = limits.write_s
-        self._most = limits.streams
-        self._now = 0
+        self._max_streams = limits.streams
+        self._active = 0
 
     @property
     def is_full(self) -> bool:
         """Whether no other body can be begun: each holds a few megabytes, as long as its client takes."""
-        return self._now >= self._most
+        return self._active >= self._max_streams
 
-    def too_many(self) -> ServiceUnavailableError:
+    def busy_error(self) -> ServiceUnavailableError:
         """What a client is told then."""
-        return ServiceUnavailableError(f"the server sends {self._most} answers of many rows already; try again")
+        return ServiceUnavailableError(f"the server sends {self._max_streams} answers of many rows already; try again")
 
-    async def drop(self, parts: Iterator[bytes], place: Place) -> None:
+    async def discard(self, parts: Iterator[bytes], pool_key: PoolKey) -> None:
         """Let go of a body that is not sent."""
-        await asyncio.wrap_future(self._pools.submit(place, _end, parts))
+        await asyncio.wrap_future(self._pools.submit(pool_key, _close_parts, parts))
 
     async def send(
-        self, parts: Iterator[bytes], place: Place, receive: Receive, send: Send, about: str
+        self, parts: Iterator[bytes], pool_key: PoolKey, receive: Receive, send: Send, request_id: str
     ) -> tuple[str, str] | None:
         """Send all but the end; type and text of the reason why it is not whole, if it is not.
 
         Args:
             parts: of the body.
-            place: where they are made.
+            pool_key: where they are made.
             receive: to hear that the client hung up.
             send: of ASGI.
-            about: the request, for the log.
+            request_id: the request, for the log.
         """
-        gone = asyncio.get_running_loop().create_task(_hung_up(receive))
-        self._now += 1
+        disconnected = asyncio.get_running_loop().create_task(_wait_for_disconnect(receive))
+        self._active += 1
         try:
-            while not gone.done():
-                part = await asyncio.wrap_future(self._pools.submit(place, next, parts, None))
+            while not disconnected.done():
+                part = await asyncio.wrap_future(self._pools.submit(pool_key, next, parts, None))
                 if part is None:
                     return None
-                await self._send(part, send)
+                await self._send_part(part, send)
         except TimeoutError:
             return "ClientTooSlow", f"the client took nothing for {self._write_s:g} s"
         except FORESEEN as error:
-            logger.error("request %s broke off: %s", about, error)
+            logger.error("request %s broke off: %s", request_id, error)
             return type(error).__name__, str(error)
         finally:
-            self._now -= 1
-            gone.cancel()
-            await self.drop(parts, place)
+            self._active -= 1
+            disconnected.cancel()
+            await self.discard(parts, pool_key)
         return "ClientClosedRequest", "the client hung up"
 
-    async def _send(self, part: bytes, send: Send) -> None:
+    async def _send_part(self, part: bytes, send: Send) -> None:
         for start in range(0, len(part), PIECE):
             async with asyncio.timeout(self._write_s):
                 await send({"type": "http.response.body", "body": part[start : start + PIECE], "more_body": True})
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _end(parts: Iterator[bytes]) -> None:
+def _close_parts(parts: Iterator[bytes]) -> None:
     """Let go of what a body is made of, whether all of it was sent or not."""
     close = getattr(parts, "close", None)
     if close is not None:

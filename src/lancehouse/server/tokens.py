@@ -51,8 +51,8 @@ class Tokens:
         }
         return jwt.encode(claims, self._key, ALGORITHM)
 
-    def verify(self, token: str, *, expired: bool = False) -> Claims:
-        """What a token says; with `expired`, also one whose time is over.
+    def verify(self, token: str, *, allow_expired: bool = False) -> Claims:
+        """What a token says; with `allow_expired`, also one whose time is over.
 
         Raises:
             UnauthenticatedError: not signed by us, expired, or malformed.
@@ -66,7 +66,7 @@ class Tokens:
                 issuer=ISSUER,
                 options={
                     "require": ["iss", "aud", "sub", "gen", "iat", "exp", "jti"],
-                    "verify_exp": not expired,
+                    "verify_exp": not allow_expired,
                     "verify_iat": False,  # another server's clock may be a little ahead
                 },
             )
@@ -80,10 +80,10 @@ class Tokens:
 
     @cached_property
     def _key(self) -> bytes:
-        return bytes.fromhex(self._principals.signing_key())
+        return bytes.fromhex(self._principals.get_signing_key())
 
 
-def issuer_of(token: str) -> str | None:
+def unverified_issuer(token: str) -> str | None:
     """Who a token says it comes from; nothing is checked yet. None: it is no token of that kind."""
     try:
         claims = jwt.decode(token, options={"verify_signature": False})

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError
 
-from lancehouse.server.bodies import RATIO, GoneError, is_packed, too_dense
+from lancehouse.server.bodies import RATIO, ClientDisconnectedError, compression_ratio_error, is_gzipped
 from lancehouse.server.budget import Reservation
 from lancehouse.server.errors import TooSlowError
 
@@ -41,8 +41,8 @@ class Upload(io.RawIOBase):
             InvalidInputError: it is packed in a way that is not known here.
             ServiceUnavailableError: there is no memory for it now.
         """
-        self._unpack = _unpacker() if is_packed(headers) else None
-        self._came = self._made = 0
+        self._decompressor = _create_decompressor() if is_gzipped(headers) else None
+        self._received_bytes = self._decompressed_bytes = 0
         """Bytes of gzip, and what they became."""
         memory.grow(MOST + BUFFER)
         self._memory = memory
@@ -51,70 +51,70 @@ class Upload(io.RawIOBase):
         self._loop = asyncio.get_running_loop()
         self._changed = Condition()
         self._parts: deque[bytes] = deque()
-        self._held = 0
-        self._is_whole = headers.get("content-length") is None and "transfer-encoding" not in headers
+        self._buffered_bytes = 0
+        self._is_complete = headers.get("content-length") is None and "transfer-encoding" not in headers
         self._error: LanceNamespaceError | None = None
-        self._is_gone = False
+        self._is_disconnected = False
         self._rest = memoryview(b"")
-        self._first, self._room = asyncio.Event(), asyncio.Event()
-        self._taking_in = self._loop.create_task(self._take_in())
+        self._has_started, self._has_room = asyncio.Event(), asyncio.Event()
+        self._receive_task = self._loop.create_task(self._receive_parts())
 
-    def file(self) -> Body:
+    def open_reader(self) -> UploadReader:
         """What a thread reads."""
-        return Body(self, self._memory)
+        return UploadReader(self, self._memory)
 
-    async def begin(self) -> None:
+    async def wait_for_start(self) -> None:
         """Wait until there is enough of it to begin with.
 
         Raises:
             TooSlowError: that took too long.
-            GoneError: the client hung up.
+            ClientDisconnectedError: the client hung up.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._first.wait()
+                await self._has_started.wait()
         except TimeoutError:
             raise TooSlowError(f"the body did not begin to come within {self._timeout_s:g} s") from None
-        if self._is_gone:
-            raise GoneError
+        if self._is_disconnected:
+            raise ClientDisconnectedError
         if self._error is not None:
             raise self._error
 
-    def end(self, error: LanceNamespaceError | None = None) -> None:
+    def stop(self, error: LanceNamespaceError | None = None) -> None:
         """Take in no more; who still reads gets the error. On the event loop."""
-        self._taking_in.cancel()
+        self._receive_task.cancel()
         if error is not None:
             self._fail(error)
 
-    async def _take_in(self) -> None:
+    async def _receive_parts(self) -> None:
         try:
-            while not self._is_whole:
+            while not self._is_complete:
                 async with asyncio.timeout(self._timeout_s):
                     message = await self._receive()
                 if message["type"] != "http.request":
-                    self._is_gone = True
+                    self._is_disconnected = True
                     self._fail(InvalidInputError("the client hung up before its request was whole"))
                     return
-                self._add(message.get("body", b""), is_last=not message.get("more_body"))
-                while self._held > MOST and not self._is_whole:
-                    self._room.clear()
-                    await self._room.wait()
+                self._add_part(message.get("body", b""), is_last=not message.get("more_body"))
+                while self._buffered_bytes > MOST and not self._is_complete:
+                    self._has_room.clear()
+                    await self._has_room.wait()
         except TimeoutError:
             self._fail(TooSlowError(f"nothing more of the body came within {self._timeout_s:g} s"))
         except asyncio.CancelledError:
             self._fail(ServiceUnavailableError("the request was given up before its body was whole"))
             raise
         finally:
-            self._first.set()
+            self._has_started.set()
 
-    def _add(self, part: bytes, *, is_last: bool) -> None:
+    def _add_part(self, part: bytes, *, is_last: bool) -> None:
         with self._changed:
             self._parts.append(part)
-            self._held += len(part)
-            self._is_whole = is_last
+            self._buffered_bytes += len(part)
+            self._is_complete = is_last
             self._changed.notify()
-        if self._held >= FIRST:
-            self._first.set()
+        if self._buffered_bytes >= FIRST:
+            self._has_started.set()
 
     def _fail(self, error: LanceNamespaceError) -> None:
         with self._changed:
@@ -135,7 +135,7 @@ class Upload(io.RawIOBase):
             InvalidInputError: the client hung up, or the body is not packed as it says.
         """
         while not self._rest:
-            part = self._next()
+            part = self._next_part()
             if part is None:
                 return 0
             self._rest = memoryview(part)
@@ -144,59 +144,59 @@ class Upload(io.RawIOBase):
         self._rest = self._rest[count:]
         return count
 
-    def _next(self) -> bytes | None:
+    def _next_part(self) -> bytes | None:
         """The next part, unpacked; None at the end."""
-        if self._unpack is None:
-            return self._taken()
-        if self._unpack.unconsumed_tail:
-            return self._unpacked(self._unpack.unconsumed_tail)
-        part = self._unpack.unused_data or self._taken()
-        if part is None and not self._unpack.eof:
+        if self._decompressor is None:
+            return self._take_part()
+        if self._decompressor.unconsumed_tail:
+            return self._decompress(self._decompressor.unconsumed_tail)
+        part = self._decompressor.unused_data or self._take_part()
+        if part is None and not self._decompressor.eof:
             raise InvalidInputError("the body is gzip that ends too early")
-        if part and self._unpack.eof:
-            self._unpack = _unpacker()  # gzip may be several files in a row
-        return self._unpacked(part) if part else part
+        if part and self._decompressor.eof:
+            self._decompressor = _create_decompressor()  # gzip may be several files in a row
+        return self._decompress(part) if part else part
 
-    def _taken(self) -> bytes | None:
+    def _take_part(self) -> bytes | None:
         with self._changed:
-            while not self._parts and not self._is_whole and self._error is None:
+            while not self._parts and not self._is_complete and self._error is None:
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
             if not self._parts:
                 return None
             part = self._parts.popleft()
-            self._came += len(part)
-            was_full = self._held > MOST
-            self._held -= len(part)
-        if was_full and self._held <= MOST:
-            self._loop.call_soon_threadsafe(self._room.set)
+            self._received_bytes += len(part)
+            was_full = self._buffered_bytes > MOST
+            self._buffered_bytes -= len(part)
+        if was_full and self._buffered_bytes <= MOST:
+            self._loop.call_soon_threadsafe(self._has_room.set)
         return part
 
-    def _unpacked(self, part: bytes) -> bytes:
+    def _decompress(self, part: bytes) -> bytes:
         """No more of it than a buffer at a time: a little gzip can be a lot."""
-        assert self._unpack is not None
+        assert self._decompressor is not None
         try:
-            unpacked = self._unpack.decompress(part, BUFFER)
+            decompressed = self._decompressor.decompress(part, BUFFER)
         except zlib.error:
             raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
-        self._made += len(unpacked)
-        if self._made > max(SPOOLED, RATIO * self._came):
-            raise too_dense()
-        return unpacked
+        self._decompressed_bytes += len(decompressed)
+        if self._decompressed_bytes > max(SPOOLED, RATIO * self._received_bytes):
+            raise compression_ratio_error()
+        return decompressed
 
 
-def _unpacker() -> zlib._Decompress:
+def _create_decompressor() -> zlib._Decompress:
     return zlib.decompressobj(wbits=31)
 
 
-class Body(io.BufferedReader):
+class UploadReader(io.BufferedReader):
     """A body as a file. What is read of it in one large piece, such as a batch of all rows, is put on disk."""
 
     def __init__(self, raw: io.RawIOBase, memory: Reservation) -> None:
         super().__init__(raw, BUFFER)
         self._memory = memory
-        self._piece = self._kept = 0
+        self._piece_bytes = self._reserved = 0
         """Bytes that are reserved for the last piece, and for what was made of pieces."""
         self._maps: WeakSet[mmap.mmap] = WeakSet()
 
@@ -204,11 +204,11 @@ class Body(io.BufferedReader):
         """The next bytes, as many as are wanted if there are so many; the piece before is done with."""
         if size is None or size <= min(BUFFER, SPOOLED):
             return super().read(size)
-        self._memory.shrink(self._piece)
-        self._piece = size if size <= SPOOLED and self._memory.try_grow(size) else 0
-        if self._piece:
+        self._memory.shrink(self._piece_bytes)
+        self._piece_bytes = size if size <= SPOOLED and self._memory.try_grow(size) else 0
+        if self._piece_bytes:
             return super().read(size)
-        return cast("bytes", self._spooled(size))  # anything that has a buffer will do
+        return cast("bytes", self._spool(size))  # anything that has a buffer will do
 
     def hold(self, size: int) -> None:
         """Reserve memory for what is made of the body and stays for now, in place of what was reserved before.
@@ -216,27 +216,27 @@ class Body(io.BufferedReader):
         Raises:
             TooLargeError, ServiceUnavailableError: there is not so much, or not now.
         """
-        self._memory.shrink(self._kept)
-        self._kept = 0
+        self._memory.shrink(self._reserved)
+        self._reserved = 0
         self._memory.grow(size)
-        self._kept = size
+        self._reserved = size
 
     def let_go(self) -> None:
         """Hold nothing of pieces on disk: who still needs something of them has it read again."""
-        for each in self._maps:
-            each.madvise(mmap.MADV_DONTNEED)
+        for mapped in self._maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _spooled(self, size: int) -> memoryview:
+    def _spool(self, size: int) -> memoryview:
         try:
             with TemporaryFile(prefix="lancehouse-") as file:
-                left = size
-                while left and (part := super().read(min(left, MOST))):
+                remaining = size
+                while remaining and (part := super().read(min(remaining, MOST))):
                     file.write(part)
-                    left -= len(part)
+                    remaining -= len(part)
                 file.flush()
-                if left == size:
+                if remaining == size:
                     return memoryview(b"")
-                mapped = mmap.mmap(file.fileno(), size - left, access=mmap.ACCESS_READ)
+                mapped = mmap.mmap(file.fileno(), size - remaining, access=mmap.ACCESS_READ)
         except OSError as error:
             raise ServiceUnavailableError(
                 f"the server has no room for {size} bytes of rows ({error.strerror}); send them in smaller batches"

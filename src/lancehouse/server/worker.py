@@ -12,27 +12,27 @@ from lancehouse.server.run import die_with, run
 from lancehouse.server.settings import ServerSettings, warehouse_from_json
 
 
-def _ready() -> None:
+def _report_ready() -> None:
     os.write(1, b"ready\n")
 
 
-def _beat() -> None:
+def _send_heartbeat() -> None:
     with contextlib.suppress(BlockingIOError, BrokenPipeError):  # nobody reads: the parent is stopped, or gone
         os.write(1, b".")
 
 
-def _parent_ends() -> None:
+def _wait_for_parent_end() -> None:
     os.read(0, 1)  # not of `sys.stdin`: its lock would be held when the interpreter ends
 
 
 def main() -> None:
     """Serve on the socket that the parent has bound. The parent has blocked SIGINT: it alone says when to stop."""
-    told = json.loads(sys.stdin.buffer.readline())
-    listener = socket.socket(fileno=told["socket"])
-    warehouses = [warehouse_from_json(warehouse) for warehouse in told["warehouses"]]
-    die_with(_parent_ends)
+    message = json.loads(sys.stdin.buffer.readline())
+    listener = socket.socket(fileno=message["socket"])
+    warehouses = [warehouse_from_json(warehouse) for warehouse in message["warehouses"]]
+    die_with(_wait_for_parent_end)
     os.set_blocking(1, False)
-    run(ServerSettings.from_json(told["settings"]), listener, warehouses, _ready, _beat)
+    run(ServerSettings.from_json(message["settings"]), listener, warehouses, _report_ready, _send_heartbeat)
 
 
 if __name__ == "__main__":

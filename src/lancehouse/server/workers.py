@@ -43,54 +43,54 @@ READY = b"\n"
 """What a worker's first line ends with; signs of life have none."""
 
 
-class Silence:
+class SilenceTracker:
     """How long each worker has been silent, in rounds of the parent."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
 
-    def count(self, pids: Iterable[int], heard: Collection[int], elapsed_s: float) -> list[int]:
+    def record_round(self, pids: Iterable[int], heard: Collection[int], elapsed_s: float) -> list[int]:
         """Take note of one round; those of the workers that hang."""
         counted = min(elapsed_s, LONGEST_TICK_S)
         self._seconds = {pid: 0.0 if pid in heard else self._seconds.get(pid, 0.0) + counted for pid in pids}
         return [pid for pid, silent_s in self._seconds.items() if silent_s > SILENT_S]
 
 
-class Workers:
+class WorkerSupervisor:
     """The parent's side."""
 
     def __init__(self, settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse]) -> None:
         self._settings = settings
         self._listener = listener
-        told = {
+        message = {
             "socket": listener.fileno(),
             "settings": settings.to_json(),
             "warehouses": [asdict(warehouse) for warehouse in warehouses],
         }
-        self._told = json.dumps(told).encode() + b"\n"
+        self._startup_message = json.dumps(message).encode() + b"\n"
         self._metrics = tempfile.mkdtemp(prefix="lancehouse-metrics-")
         self._running: list[subprocess.Popen[bytes]] = []
         self._starting: set[int] = set()
         self._crashes: deque[float] = deque()
         self._is_stopping = False
 
-    def run(self, ready: Callable[[], None]) -> None:
+    def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until a signal comes.
 
         Raises:
             ServiceUnavailableError: workers die as fast as they are started.
         """
-        with _signals(self._stop):
+        with _handle_signals(self._stop):
             try:
                 for _ in range(self._settings.workers):
                     self._start()
-                self._watch(ready)
+                self._watch(on_ready)
             finally:
-                self._end()
+                self._shut_down()
                 shutil.rmtree(self._metrics, ignore_errors=True)
 
     def _start(self) -> None:
-        with _interrupts_blocked():
+        with _block_interrupts():
             worker = subprocess.Popen(
                 [sys.executable, "-m", "lancehouse.server.worker"],
                 stdin=subprocess.PIPE,
@@ -99,40 +99,40 @@ class Workers:
                 env={**os.environ, MULTIPROCESS: self._metrics},
             )
         assert worker.stdin is not None
-        worker.stdin.write(self._told)
+        worker.stdin.write(self._startup_message)
         worker.stdin.flush()
         self._running.append(worker)
         self._starting.add(worker.pid)
 
-    def _watch(self, ready: Callable[[], None]) -> None:
-        announced, silence, before = False, Silence(), time.monotonic()
+    def _watch(self, on_ready: Callable[[], None]) -> None:
+        announced, silence, before = False, SilenceTracker(), time.monotonic()
         while not self._is_stopping:
-            heard = self._listen()
+            heard = self._read_heartbeats()
             before, elapsed_s = time.monotonic(), time.monotonic() - before
             serving = [each.pid for each in self._running if each.pid not in self._starting]
-            self._end_hanging(silence.count(serving, heard, elapsed_s))
+            self._kill_hanging(silence.record_round(serving, heard, elapsed_s))
             self._end_large()
             for worker in [each for each in self._running if each.poll() is not None]:
                 self._replace(worker, announced)
             if not announced and not self._starting:
                 announced = True
-                ready()
+                on_ready()
 
-    def _listen(self) -> set[int]:
+    def _read_heartbeats(self) -> set[int]:
         """Wait a moment for workers that say they are ready, or alive; which did."""
         pipes = {each.stdout.fileno(): each for each in self._running if each.stdout}
-        said, _, _ = select.select(list(pipes), [], [], TICK_S)
+        readable, _, _ = select.select(list(pipes), [], [], TICK_S)
         heard = set()
-        for pipe in said:
-            if words := os.read(pipe, 4096):  # nothing: it has ended
+        for pipe in readable:
+            if data := os.read(pipe, 4096):  # nothing: it has ended
                 heard.add(pipes[pipe].pid)
-                if READY in words:
+                if READY in data:
                     self._starting.discard(pipes[pipe].pid)
-        if said and not heard:
+        if readable and not heard:
             time.sleep(TICK_S)
         return heard
 
-    def _end_hanging(self, pids: Collection[int]) -> None:
+    def _kill_hanging(self, pids: Collection[int]) -> None:
         for worker in self._running:
             if worker.pid in pids and worker.poll() is None:
                 logger.error("worker %d gave no sign of life for %g s and is killed", worker.pid, SILENT_S)
@@ -141,12 +141,12 @@ class Workers:
     def _end_large(self) -> None:
         most = self._settings.max_memory
         for worker in self._running if most else ():
-            if most and memory.resident(worker.pid) > most and worker.poll() is None:
+            if most and memory.resident_bytes(worker.pid) > most and worker.poll() is None:
                 logger.error("worker %d held more than --max-memory, %d bytes, and is killed", worker.pid, most)
                 worker.kill()
 
     def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
-        self._forget(worker)
+        self._remove(worker)
         if not announced and worker.pid in self._starting:
             raise ServiceUnavailableError(f"a worker ended with code {worker.returncode} before it was ready")
         if self._is_stopping:
@@ -168,7 +168,7 @@ class Workers:
                 f"workers ended {len(self._crashes)} times within {WITHIN_S:g} s before they were ready; giving up"
             )
 
-    def _forget(self, worker: subprocess.Popen[bytes]) -> None:
+    def _remove(self, worker: subprocess.Popen[bytes]) -> None:
         from prometheus_client.multiprocess import mark_process_dead
 
         self._running.remove(worker)
@@ -185,7 +185,7 @@ class Workers:
             if worker.poll() is None:
                 end(worker)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         self._listener.close()
         if not self._is_stopping:
             self._stop()
@@ -196,11 +196,11 @@ class Workers:
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
-            self._forget(worker)
+            self._remove(worker)
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """A process that is started here never gets the Ctrl-C that its parent gets too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -210,7 +210,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _handle_signals(stop: Callable[[], None]) -> Iterator[None]:
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         stop()
 

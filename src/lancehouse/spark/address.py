@@ -12,40 +12,40 @@ from lance_namespace.errors import InvalidInputError
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`, in executors too
 from lancehouse.credentials import expires_soon
-from lancehouse.identifiers import parse_levels, write_levels
+from lancehouse.identifiers import format_levels, parse_levels
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Place, place
-from lancehouse.lake.reaching import reaching
+from lancehouse.lake.fragments import TableLocation, locate_table
+from lancehouse.lake.reaching import with_storage_options
 
-Table = str | Sequence[str]
+TableName = str | Sequence[str]
 """The id of a table: its levels, or text in which dots join them and a level with a dot stands in backquotes."""
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class Connection:
     """A namespace as `lance_namespace.connect` takes it."""
 
     impl: str
     properties: Pairs = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, impl: str, properties: Mapping[str, str] | None = None) -> Self:
+    def from_properties(cls, impl: str, properties: Mapping[str, str] | None = None) -> Self:
         """Take properties as a mapping.
 
         Raises:
             InvalidInputError: there is no such namespace, or it does not take these properties.
         """
-        made = cls(impl, tuple(sorted((properties or {}).items())))
-        made.namespace()
-        return made
+        connection = cls(impl, tuple(sorted((properties or {}).items())))
+        connection.namespace()
+        return connection
 
     def namespace(self) -> LanceNamespace:
         """The client: one for each process, so that what it learns and its credentials serve all tasks there."""
-        return _connected(self)
+        return _connect(self)
 
-    def table(self, table: Table) -> Address:
+    def table_address(self, table: TableName) -> TableAddress:
         """The address of a table here.
 
         Raises:
@@ -56,47 +56,47 @@ class Catalog:
         levels = parse_levels(table) if isinstance(table, str) else tuple(table)
         if not levels:
             raise InvalidInputError("a table id has at least one level")
-        return Address(self, levels)
+        return TableAddress(self, levels)
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class TableAddress:
     """A table by its name in a catalog, or by its path."""
 
-    catalog: Catalog | None = None
+    connection: Connection | None = None
     id: tuple[str, ...] = ()
     path: str | None = None
     storage_options: Pairs = field(default=(), repr=False)
 
-    def ref(self, **at: Any) -> TableRef:
+    def to_ref(self, **at: Any) -> TableRef:
         """The table for code that runs in this process; `at` names its version, branch or tag."""
-        if self.catalog is None:
+        if self.connection is None:
             return TableRef(self.path, dict(self.storage_options), **at)
-        return TableRef(namespace=self.catalog.namespace(), id=self.id, **at)
+        return TableRef(namespace=self.connection.namespace(), id=self.id, **at)
 
-    def place(self, job: str) -> Place:
+    def write_location(self, job: str) -> TableLocation:
         """Where a job writes. The catalog is asked once by each process, and again before its credentials end.
 
         Args:
             job: tells jobs apart: a table may be dropped and made again, elsewhere, under the same name.
         """
-        held = _held(self, job)
-        if not held or expires_soon(held[0].storage_options):
-            held[:] = [place(self.ref())]
-        return held[0]
+        cached = _cached_location(self, job)
+        if not cached or expires_soon(cached[0].storage_options):
+            cached[:] = [locate_table(self.to_ref())]
+        return cached[0]
 
     def __str__(self) -> str:
-        return self.path if self.path is not None else f"table {write_levels(self.id)}"
+        return self.path if self.path is not None else f"table {format_levels(self.id)}"
 
 
 @lru_cache(64)
-def _held(address: Address, job: str) -> list[Place]:  # noqa: ARG001 - they are what is remembered by
+def _cached_location(address: TableAddress, job: str) -> list[TableLocation]:  # noqa: ARG001 - they are what is remembered by
     return []
 
 
 @lru_cache(64)
-def _connected(catalog: Catalog) -> LanceNamespace:
+def _connect(connection: Connection) -> LanceNamespace:
     try:
-        return reaching(connect(catalog.impl, dict(catalog.properties)), dict(catalog.properties))
+        return with_storage_options(connect(connection.impl, dict(connection.properties)), dict(connection.properties))
     except ValueError as error:  # `connect` makes one of whatever a constructor raises
-        raise InvalidInputError(f"cannot connect to {catalog.impl!r}: {error}") from error
+        raise InvalidInputError(f"cannot connect to {connection.impl!r}: {error}") from error

@@ -14,17 +14,17 @@ from pyarrow import acero
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import Moment, Part, Scan, groups
-from lancehouse.schema.arrays import plain_digits
-from lancehouse.schema.outgoing import to_rows
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.schema.arrays import decimal_to_text
+from lancehouse.schema.outgoing import to_spark_rows
 from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, narrow_decimal
-from lancehouse.spark.address import Address
-from lancehouse.spark.reading import Pinned
-from lancehouse.spark.session import parallelism, struct
-from lancehouse.spark.tasks import Batches, spread
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.reading import PinnedVersion
+from lancehouse.spark.session import parallelism, to_struct
+from lancehouse.spark.tasks import Batches, run_in_tasks
 
 FUNCTIONS = ("sum", "min", "max", "mean", "count")
-ALL = "*"
+ALL_COLUMNS = "*"
 LOW = "low half"
 HALF = 32
 """Bits of it."""
@@ -43,43 +43,47 @@ class Measure:
     @property
     def name(self) -> str:
         """Of the column of the answer."""
-        return self.function if self.column == ALL else f"{self.column}_{self.function}"
+        return self.function if self.column == ALL_COLUMNS else f"{self.column}_{self.function}"
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What each task has to find out for it."""
         return ("sum", "count") if self.function == "mean" else (self.function,)
 
-    def whole(self, schema: pa.Schema) -> Column:
+    def combine(self, schema: pa.Schema) -> Column:
         """The answer, of what the tasks have found out about columns with that schema."""
-        return self._whole(pa.null() if self.column == ALL else schema.field(self.column).type).alias(self.name)
+        return self._combine(pa.null() if self.column == ALL_COLUMNS else schema.field(self.column).type).alias(
+            self.name
+        )
 
-    def _whole(self, dtype: pa.DataType) -> Column:
+    def _combine(self, dtype: pa.DataType) -> Column:
         match self.function:
             case "count":
-                return functions.coalesce(functions.sum(_partial(self.column, "count")), functions.lit(0))
+                return functions.coalesce(functions.sum(_partial_column(self.column, "count")), functions.lit(0))
             case "sum":
-                return self._total(dtype, _spark_sum(dtype))
+                return self._combine_sum(dtype, _spark_sum(dtype))
             case "mean":
-                number = functions.sum(_partial(self.column, "count"))
-                return self._total(dtype, _spark_decimal(dtype)).cast("double") / number
-        found: Column = getattr(functions, self.function)(_partial(self.column, self.function))
-        return functions.substr(found, functions.lit(_order_digits(dtype) + 1)) if _is_text(dtype) else found
+                number = functions.sum(_partial_column(self.column, "count"))
+                return self._combine_sum(dtype, _spark_decimal(dtype)).cast("double") / number
+        column: Column = getattr(functions, self.function)(_partial_column(self.column, self.function))
+        return functions.substr(column, functions.lit(_order_digits(dtype) + 1)) if _is_text(dtype) else column
 
-    def _total(self, dtype: pa.DataType, to: str) -> Column:
-        partial = _partial(self.column, "sum")
+    def _combine_sum(self, dtype: pa.DataType, to: str) -> Column:
+        partial = _partial_column(self.column, "sum")
         if pa.types.is_floating(dtype):
             return functions.sum(partial)
         high = functions.try_sum(partial)
-        total = high.try_cast(to) if pa.types.is_decimal(dtype) else self._joined(high, to)
+        total = high.try_cast(to) if pa.types.is_decimal(dtype) else self._join_halves(high, to)
         lost = total.isNull() & (functions.count(partial) > 0)
         # In a line of its own, as Spark passes on what a task in Python raises.
-        error = f"\n{InvalidInputError.__module__}.{InvalidInputError.__name__}: {_too_large(self.column, to)}\n\n"
+        error = (
+            f"\n{InvalidInputError.__module__}.{InvalidInputError.__name__}: {_too_large_message(self.column, to)}\n\n"
+        )
         return functions.when(lost, functions.raise_error(functions.lit(error))).otherwise(total)
 
-    def _joined(self, high: Column, to: str) -> Column:
+    def _join_halves(self, high: Column, to: str) -> Column:
         """A whole number of its halves, which are added up apart: Spark is far slower with decimals."""
-        low = functions.sum(_partial(self.column, LOW))
+        low = functions.sum(_partial_column(self.column, LOW))
         if to != "bigint":
             return (high.cast(f"decimal({MAX_DECIMAL_DIGITS},0)") * (1 << HALF) + low).try_cast(to)
         upper = high + functions.shiftright(low, HALF)
@@ -103,11 +107,11 @@ def _scale(dtype: pa.DataType) -> int:
     return max(dtype.scale, 0) if isinstance(dtype, (pa.Decimal128Type, pa.Decimal256Type)) else 0
 
 
-def _too_large(column: str, to: str) -> str:
+def _too_large_message(column: str, to: str) -> str:
     return f"the sum of column {column} does not fit {to}"
 
 
-def _partial(column: str, function: str) -> str:
+def _partial_column(column: str, function: str) -> str:
     return f"`{_label(column, function).replace('`', '``')}`"
 
 
@@ -116,7 +120,7 @@ def _label(column: str, function: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Aggregation:
     """What is asked of a table."""
 
     keys: tuple[str, ...]
@@ -126,52 +130,57 @@ class Question:
     @property
     def scan(self) -> Scan:
         """What has to be read for it."""
-        columns = dict.fromkeys((*self.keys, *(each.column for each in self.measures if each.column != ALL)))
+        columns = dict.fromkeys((*self.keys, *(each.column for each in self.measures if each.column != ALL_COLUMNS)))
         return Scan(tuple(columns), self.filter, with_row_id=not columns)
 
-    def answer(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    def compute(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """What one task finds out, of batches with that schema; memory is bounded by the number of groups."""
-        wanted = dict.fromkeys((each.column, part) for each in self.measures for part in each.parts)
-        firsts = [_Sum(column, part, schema.names[0] if column == ALL else column, part) for column, part in wanted]
-        nexts = [each.again() for each in firsts]
-        found: list[pa.Table] = []
+        needed = dict.fromkeys((each.column, part) for each in self.measures for part in each.parts)
+        firsts = [
+            _PartialAggregate(column, part, schema.names[0] if column == ALL_COLUMNS else column, part)
+            for column, part in needed
+        ]
+        nexts = [each.to_merge_step() for each in firsts]
+        partials: list[pa.Table] = []
         for chunk in _chunks(schema, batches):
-            found.append(self._summed(chunk, firsts))
-            if sum(map(len, found)) > 2 * len(found[0]) + CHUNK:  # so that many groups are not put together often
-                found = [self._together(found, nexts)]
-        whole = self._together(found, nexts) if found else self._summed(schema.empty_table(), firsts)
+            partials.append(self._aggregate(chunk, firsts))
+            if sum(map(len, partials)) > 2 * len(partials[0]) + CHUNK:  # so that many groups are not put together often
+                partials = [self._merge_partials(partials, nexts)]
+        combined = self._merge_partials(partials, nexts) if partials else self._aggregate(schema.empty_table(), firsts)
         for each in firsts:
-            place = whole.schema.get_field_index(each.label)
-            dtype = schema.field(each.column).type if each.column != ALL else pa.null()
-            found_out = each.handed_on(whole.column(place), dtype)
-            whole = whole.remove_column(place)
-            for name, values in found_out.items():
-                whole = whole.append_column(name, values)
-        return whole
+            place = combined.schema.get_field_index(each.label)
+            dtype = schema.field(each.column).type if each.column != ALL_COLUMNS else pa.null()
+            columns = each.to_spark(combined.column(place), dtype)
+            combined = combined.remove_column(place)
+            for name, values in columns.items():
+                combined = combined.append_column(name, values)
+        return combined
 
-    def _together(self, found: Sequence[pa.Table], sums: Sequence[_Sum]) -> pa.Table:
-        if len(found) == 1:
-            return found[0]
+    def _merge_partials(self, partials: Sequence[pa.Table], sums: Sequence[_PartialAggregate]) -> pa.Table:
+        if len(partials) == 1:
+            return partials[0]
         # Permissive, as some sums may have needed a wider type.
-        return self._summed(pa.concat_tables(found, promote_options="permissive"), sums)
+        return self._aggregate(pa.concat_tables(partials, promote_options="permissive"), sums)
 
-    def _summed(self, rows: pa.Table, sums: Sequence[_Sum]) -> pa.Table:
+    def _aggregate(self, rows: pa.Table, sums: Sequence[_PartialAggregate]) -> pa.Table:
         prefix = "hash_" if self.keys else ""
-        taken = rows.select(self.keys)
+        inputs = rows.select(self.keys)
         for each in sums:
-            taken = taken.append_column(each.label, each.taken(rows.column(each.source)))
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(taken))
+            inputs = inputs.append_column(each.label, each.prepare(rows.column(each.source)))
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(inputs))
         options = acero.AggregateNodeOptions([each.spec(prefix) for each in sums], keys=list(self.keys) or None)
-        found = acero.Declaration("aggregate", options, inputs=[source]).to_table(use_threads=True)
+        aggregated = acero.Declaration("aggregate", options, inputs=[source]).to_table(use_threads=True)
         for each in sums:
-            if each.part == "max" and taken.field(each.label).type != (dtype := rows.field(each.source).type):
-                place = found.schema.get_field_index(each.label)
-                found = found.set_column(place, each.label, _floats(found.column(place), dtype))
-        return found
+            if each.part == "max" and inputs.field(each.label).type != (dtype := rows.field(each.source).type):
+                place = aggregated.schema.get_field_index(each.label)
+                aggregated = aggregated.set_column(
+                    place, each.label, _from_ordered_integers(aggregated.column(place), dtype)
+                )
+        return aggregated
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
+class _PartialAggregate:
     """One thing that a task finds out."""
 
     column: str
@@ -185,39 +194,41 @@ class _Sum:
         """Of the column with what was found out."""
         return _label(self.column, self.part)
 
-    def again(self) -> _Sum:
+    def to_merge_step(self) -> _PartialAggregate:
         """The same of what was found out in several steps."""
         return replace(self, source=self.label, function="sum" if self.part == "count" else self.part)
 
     def spec(self, prefix: str) -> tuple[Any, str, Any, str]:
         """As Arrow takes it."""
-        options = pc.CountOptions("all" if self.column == ALL else "only_valid") if self.function == "count" else None
+        options = (
+            pc.CountOptions("all" if self.column == ALL_COLUMNS else "only_valid") if self.function == "count" else None
+        )
         return self.label, f"{prefix}{self.function}", options, self.label
 
-    def taken(self, values: Any) -> Any:
+    def prepare(self, values: Any) -> Any:
         """Values of a type for which Arrow finds out what Spark would."""
-        if self.part == "sum" and not _is_summed_exactly(values):
+        if self.part == "sum" and not _has_exact_sum(values):
             if values.type.bit_width == 256:
-                raise InvalidInputError(_too_large(self.column, _spark_decimal(values.type)))
-            return values.cast(_wider(values.type))
+                raise InvalidInputError(_too_large_message(self.column, _spark_decimal(values.type)))
+            return values.cast(_wider_type(values.type))
         if self.part == "max" and pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-            return _ordered(values)
+            return _to_ordered_integers(values)
         return values
 
-    def handed_on(self, found: Any, dtype: pa.DataType) -> dict[str, Any]:
+    def to_spark(self, values: Any, dtype: pa.DataType) -> dict[str, Any]:
         """What was found out, for Spark to put together; of a column of type `dtype`."""
         if self.part == "sum" and pa.types.is_decimal(dtype):
             try:
-                return {self.label: found.cast(pa.decimal128(MAX_DECIMAL_DIGITS, _scale(dtype)))}
+                return {self.label: values.cast(pa.decimal128(MAX_DECIMAL_DIGITS, _scale(dtype)))}
             except pa.ArrowInvalid as error:
-                raise InvalidInputError(_too_large(self.column, _spark_decimal(dtype))) from error
+                raise InvalidInputError(_too_large_message(self.column, _spark_decimal(dtype))) from error
         if self.part == "sum" and not pa.types.is_floating(dtype):
-            return dict(zip((self.label, _label(self.column, LOW)), _halves(found), strict=True))
+            return dict(zip((self.label, _label(self.column, LOW)), _split_halves(values), strict=True))
         is_text = self.part in ("min", "max") and _is_text(dtype)
-        return {self.label: _sortable(found, dtype) if is_text else found}
+        return {self.label: _to_sortable_text(values, dtype) if is_text else values}
 
 
-def _is_summed_exactly(values: Any) -> bool:
+def _has_exact_sum(values: Any) -> bool:
     """Whether no sum of some of the values can be too large for Arrow, which would not tell."""
     dtype = values.type
     if pa.types.is_decimal(dtype):
@@ -236,7 +247,7 @@ def _is_summed_exactly(values: Any) -> bool:
     return largest * len(values) < most
 
 
-def _halves(numbers: Any) -> tuple[Any, Any]:
+def _split_halves(numbers: Any) -> tuple[Any, Any]:
     """Whole numbers as what is above their lower bits, and these."""
     if pa.types.is_integer(numbers.type):
         high = pc.shift_right(numbers, pa.scalar(HALF, numbers.type))
@@ -246,22 +257,22 @@ def _halves(numbers: Any) -> tuple[Any, Any]:
     return high, pa.array([None if each is None else each & LOWER for each in exact], pa.int64())
 
 
-def _wider(dtype: Any) -> pa.DataType:
+def _wider_type(dtype: Any) -> pa.DataType:
     return pa.decimal256(76, dtype.scale) if pa.types.is_decimal(dtype) else pa.decimal128(MAX_DECIMAL_DIGITS, 0)
 
 
-def _ordered(floats: Any) -> Any:
+def _to_ordered_integers(floats: Any) -> Any:
     """Whole numbers in the order that floats have for Spark: NaN is the greatest, which Arrow leaves out."""
     same = pc.if_else(pc.is_nan(floats), pa.scalar(float("nan"), floats.type), floats)
-    return _flipped(same.combine_chunks().view(pa.int64() if floats.type.bit_width == 64 else pa.int32()))
+    return _flip_negatives(same.combine_chunks().view(pa.int64() if floats.type.bit_width == 64 else pa.int32()))
 
 
-def _floats(ordered: Any, dtype: pa.DataType) -> Any:
-    """The floats that `_ordered` has put in order."""
-    return _flipped(ordered.combine_chunks()).view(dtype)
+def _from_ordered_integers(ordered: Any, dtype: pa.DataType) -> Any:
+    """The floats that `_to_ordered_integers` has put in order."""
+    return _flip_negatives(ordered.combine_chunks()).view(dtype)
 
 
-def _flipped(bits: Any) -> Any:
+def _flip_negatives(bits: Any) -> Any:
     """Those of negative numbers the other way round, all but the sign."""
     rest = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
     return pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, rest), bits)
@@ -272,10 +283,10 @@ def _is_text(dtype: pa.DataType) -> bool:
     return isinstance(dtype, (pa.Decimal128Type, pa.Decimal256Type)) and narrow_decimal(dtype) is None
 
 
-def _sortable(decimals: Any, dtype: pa.DataType) -> Any:
+def _to_sortable_text(decimals: Any, dtype: pa.DataType) -> Any:
     """Texts in the order of the numbers: each its place, which is always as long, and then the number."""
     places = _order_digits(dtype)
-    texts = plain_digits(decimals).to_pylist()
+    texts = decimal_to_text(decimals).to_pylist()
     return pa.array(
         [None if text is None else f"{10 ** (places - 1) + _digits(text):0{places}}{text}" for text in texts],
         pa.string(),
@@ -306,58 +317,62 @@ def _chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
         yield pa.Table.from_batches(held, schema)
 
 
-def question(
+def parse_aggregation(
     group_by: str | Sequence[str], measures: Mapping[str, str | Sequence[str] | None], filter: str | None
-) -> Question:
+) -> Aggregation:
     """What a caller asks.
 
     Raises:
         InvalidInputError: nothing, a function of all columns that has no meaning for them, or a column twice.
     """
-    keys = _names(group_by)
+    keys = _to_names(group_by)
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise InvalidInputError(f"group_by names {', '.join(twice)} more than once")
-    asked = [Measure(function, column) for function, columns in measures.items() for column in _names(columns or ())]
-    if wrong := [each for each in asked if each.column == ALL and each.function != "count"]:
-        raise InvalidInputError(f"only count goes with {ALL!r}, not {wrong[0].function}")
-    if not asked and not keys:
+    parsed = [
+        Measure(function, column) for function, columns in measures.items() for column in _to_names(columns or ())
+    ]
+    if wrong := [each for each in parsed if each.column == ALL_COLUMNS and each.function != "count"]:
+        raise InvalidInputError(f"only count goes with {ALL_COLUMNS!r}, not {wrong[0].function}")
+    if not parsed and not keys:
         raise InvalidInputError(f"aggregate needs group_by or one of {', '.join(FUNCTIONS)}, with the names of columns")
-    return Question(keys, tuple(asked), filter)
+    return Aggregation(keys, tuple(parsed), filter)
 
 
-def _names(columns: str | Iterable[str]) -> tuple[str, ...]:
+def _to_names(columns: str | Iterable[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def aggregate(spark: SparkSession, address: Address, asked: Question, moment: Moment) -> DataFrame:
+def aggregate(
+    spark: SparkSession, address: TableAddress, aggregation: Aggregation, selector: VersionSelector
+) -> DataFrame:
     """One row for each group, or one for all, with a column `{column}_{function}` for each measure.
 
     Raises:
         InvalidInputError: a type has no such function; in a task, a sum that does not fit its type.
     """
-    pinned = Pinned.at(address, moment)
+    pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()
-    schema = asked.scan.schema(table, dataset)
-    plain = _plain(schema)
-    _check_scales(table, plain, asked.measures)
+    schema = aggregation.scan.schema(table, dataset)
+    plain = _plain_schema(schema)
+    _check_scales(table, plain, aggregation.measures)
     try:
-        rows = to_rows(asked.answer(plain, []).schema)
+        rows = to_spark_rows(aggregation.compute(plain, []).schema)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise InvalidInputError(f"{table}: {error}") from error
 
-    def work(parts: list[Part]) -> Batches:
+    def work(parts: list[FragmentRange]) -> Batches:
         table, dataset = pinned.open()
-        batches = asked.scan.batches(table, dataset, parts)
-        found = asked.answer(plain, batches if plain == schema else (batch.cast(plain) for batch in batches))
-        return map(rows.batch, found.to_batches())
+        batches = aggregation.scan.batches(table, dataset, parts)
+        found = aggregation.compute(plain, batches if plain == schema else (batch.cast(plain) for batch in batches))
+        return map(rows.convert_batch, found.to_batches())
 
-    parts = groups(dataset, parallelism(spark), split=asked.filter is None)
-    found = spread(spark, parts or [[]], work, struct(rows.struct))
-    keys = [functions.col(f"`{key.replace('`', '``')}`") for key in asked.keys]
-    wholes = [each.whole(plain) for each in asked.measures]
-    if not wholes:
+    parts = split_fragments(dataset, parallelism(spark), split=aggregation.filter is None)
+    found = run_in_tasks(spark, parts or [[]], work, to_struct(rows.struct))
+    keys = [functions.col(f"`{key.replace('`', '``')}`") for key in aggregation.keys]
+    combined = [each.combine(plain) for each in aggregation.measures]
+    if not combined:
         return found.distinct()
-    return found.groupBy(*keys).agg(*wholes) if keys else found.agg(*wholes)
+    return found.groupBy(*keys).agg(*combined) if keys else found.agg(*combined)
 
 
 def _check_scales(table: TableRef, schema: pa.Schema, measures: Iterable[Measure]) -> None:
@@ -369,7 +384,7 @@ def _check_scales(table: TableRef, schema: pa.Schema, measures: Iterable[Measure
             )
 
 
-def _plain(schema: pa.Schema) -> pa.Schema:
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
     """Arrow cannot group by dictionaries that differ from batch to batch, and has no sums of half floats."""
     return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
 

@@ -8,35 +8,35 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.identifiers import parse_levels
-from lancehouse.lake.fragments import Layout
+from lancehouse.lake.fragments import FileLayout
 from lancehouse.spark.sources.options import ALL_OPTIONS
-from lancehouse.spark.suggestions import meant
-from lancehouse.spark.writing import Write
+from lancehouse.spark.suggestions import suggest
+from lancehouse.spark.writing import WriteOptions
 
 LARGEST = 2**63 - 1
 _WRITES = ("vector_columns", "nullable", "run", "max_rows_per_file", "max_bytes_per_file", "data_storage_version")
 
 
-def text(name: str, value: Any) -> str:
+def check_text(name: str, value: Any) -> str:
     """A text.
 
     Raises:
         InvalidInputError: it is none, as for all below.
     """
     if not isinstance(value, str):
-        raise _wrong(name, "a text", value)
+        raise _wrong_type(name, "a text", value)
     return value
 
 
 def some_text(name: str, value: Any) -> str | None:
     """A text, or None."""
-    return None if value is None else text(name, value)
+    return None if value is None else check_text(name, value)
 
 
 def flag(name: str, value: Any) -> bool:
     """Yes or no."""
     if not isinstance(value, bool):
-        raise _wrong(name, "True or False", value)
+        raise _wrong_type(name, "True or False", value)
     return value
 
 
@@ -44,92 +44,94 @@ def levels(name: str, value: Any) -> tuple[str, ...]:
     """A namespace, by its levels or as text; the empty one is the whole catalog."""
     found = parse_levels(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
     if found is None or not all(isinstance(level, str) for level in found):
-        raise _wrong(name, "text such as 'wh.db', or a list of levels", value)
+        raise _wrong_type(name, "text such as 'wh.db', or a list of levels", value)
     return found
 
 
-def condition(name: str, value: Any) -> str | None:
+def check_condition(name: str, value: Any) -> str | None:
     """A condition in SQL, or None."""
     if value is not None and not isinstance(value, str):
-        raise _wrong(name, "a condition in SQL, as a text", value)
+        raise _wrong_type(name, "a condition in SQL, as a text", value)
     return value
 
 
-def names(name: str, value: Any) -> tuple[str, ...]:
+def check_names(name: str, value: Any) -> tuple[str, ...]:
     """One name, or several."""
-    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
-    if found is None or not all(isinstance(each, str) for each in found):
-        raise _wrong(name, "the name of a column, or a list of names", value)
-    return found
+    checked = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
+    if checked is None or not all(isinstance(each, str) for each in checked):
+        raise _wrong_type(name, "the name of a column, or a list of names", value)
+    return checked
 
 
 def some_names(name: str, value: Any) -> tuple[str, ...] | None:
     """One name, several, or None."""
-    return None if value is None else names(name, value)
+    return None if value is None else check_names(name, value)
 
 
-def number(name: str, value: Any) -> int | None:
+def check_number(name: str, value: Any) -> int | None:
     """A whole number of 64 bits, or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
-        raise _wrong(name, "a whole number", value)
+        raise _wrong_type(name, "a whole number", value)
     return value
 
 
-def mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:
+def check_mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:
     """Names and what they are."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise _wrong(name, expected, value)
+        raise _wrong_type(name, expected, value)
     return value
 
 
-def expressions(value: Any) -> Mapping[str, str]:
+def check_expressions(value: Any) -> Mapping[str, str]:
     """What `update` sets columns to."""
-    for column, expression in mapping("set", value, "columns and SQL, such as {'price': 'price * 2'}").items():
+    for column, expression in check_mapping("set", value, "columns and SQL, such as {'price': 'price * 2'}").items():
         if callable(expression):
             raise InvalidInputError(
                 f"set: {column} is a function, and update takes SQL over the row; compute a column with add_columns, "
                 "or merge a DataFrame that has the new values"
             )
         if not isinstance(expression, str):
-            raise _wrong(f"set: {column}", f"SQL, as a text such as {str(expression)!r}", expression)
-    found: Mapping[str, str] = value
-    return found
+            raise _wrong_type(f"set: {column}", f"SQL, as a text such as {str(expression)!r}", expression)
+    checked: Mapping[str, str] = value
+    return checked
 
 
-def frame(value: Any) -> Any:
+def check_frame(value: Any) -> Any:
     """A DataFrame of Spark."""
     if not callable(getattr(value, "mapInArrow", None)):
-        raise _wrong("df", "a DataFrame of Spark (spark.createDataFrame makes one)", type(value))
+        raise _wrong_type("df", "a DataFrame of Spark (spark.createDataFrame makes one)", type(value))
     return value
 
 
-def write(call: str, given: Mapping[str, Any]) -> Write:
+def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions:
     """How rows are written, from the arguments that all writes share.
 
     Args:
         call: the method, for errors.
-        given: them.
+        arguments: them.
     """
-    for name in given:
+    for name in arguments:
         if name in _WRITES:
             continue
         if call == "ingest" and name in ALL_OPTIONS:
             raise InvalidInputError(f"{name} is an option of the format: give it as options={{{name!r}: …}}")
-        raise InvalidInputError(f"{call} has no argument {name!r}; {meant(name, _WRITES)}")
-    vectors = mapping("vector_columns", given.get("vector_columns") or {}, "columns and dimensions: {'emb': 128}")
+        raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _WRITES)}")
+    vectors = check_mapping(
+        "vector_columns", arguments.get("vector_columns") or {}, "columns and dimensions: {'emb': 128}"
+    )
     for column, dimension in vectors.items():
         if not (isinstance(dimension, int) and dimension > 0):
-            raise _wrong(f"vector_columns: {column}", "the number of values in a vector", dimension)
-    layout = Layout(
-        number("max_rows_per_file", given.get("max_rows_per_file")),
-        number("max_bytes_per_file", given.get("max_bytes_per_file")),
-        some_text("data_storage_version", given.get("data_storage_version")),
+            raise _wrong_type(f"vector_columns: {column}", "the number of values in a vector", dimension)
+    layout = FileLayout(
+        check_number("max_rows_per_file", arguments.get("max_rows_per_file")),
+        check_number("max_bytes_per_file", arguments.get("max_bytes_per_file")),
+        some_text("data_storage_version", arguments.get("data_storage_version")),
     )
-    nullable = given.get("nullable", True)
+    nullable = arguments.get("nullable", True)
     if not isinstance(nullable, bool):
-        raise _wrong("nullable", "True, or False to keep what the rows say of nulls", nullable)
-    return Write(vectors, layout, some_text("run", given.get("run")), nullable=nullable)
+        raise _wrong_type("nullable", "True, or False to keep what the rows say of nulls", nullable)
+    return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable)
 
 
-def _wrong(name: str, expected: str, value: Any) -> InvalidInputError:
+def _wrong_type(name: str, expected: str, value: Any) -> InvalidInputError:
     return InvalidInputError(f"{name} must be {expected}, not {value!r}")

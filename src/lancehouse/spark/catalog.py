@@ -10,10 +10,10 @@ from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake.derived import Function
-from lancehouse.lake.indexing import Indexed
-from lancehouse.lake.merging import Rules
-from lancehouse.lake.scans import Moment, Scan
-from lancehouse.lake.search import Effort
+from lancehouse.lake.indexing import BuiltIndex
+from lancehouse.lake.merging import MergeRules
+from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.lake.search import SearchEffort
 from lancehouse.spark import (
     aggregates,
     arguments,
@@ -28,9 +28,9 @@ from lancehouse.spark import (
     session,
     writing,
 )
-from lancehouse.spark.address import Address, Catalog, Table
-from lancehouse.spark.aggregates import question
-from lancehouse.spark.changes import Changed
+from lancehouse.spark.address import Connection, TableAddress, TableName
+from lancehouse.spark.aggregates import parse_aggregation
+from lancehouse.spark.changes import ChangeResult
 
 Names = str | Sequence[str]
 Time = datetime | date | str
@@ -55,18 +55,18 @@ class LanceCatalog:
     """
 
     def __init__(self, spark: SparkSession, impl: str, properties: Mapping[str, str] | None = None) -> None:
-        session.check(spark)
+        session.check_session(spark)
         self.spark = spark
-        self._catalog = Catalog.of(impl, properties)
+        self._connection = Connection.from_properties(impl, properties)
 
     def __repr__(self) -> str:
-        return f"LanceCatalog({self._catalog.impl!r})"
+        return f"LanceCatalog({self._connection.impl!r})"
 
     # Reading
 
     def read(
         self,
-        table: Table,
+        table: TableName,
         columns: Names | None = None,
         filter: str | None = None,
         version: int | None = None,
@@ -90,27 +90,31 @@ class LanceCatalog:
         """
         scan = Scan(
             arguments.some_names("columns", columns),
-            arguments.condition("filter", filter),
-            arguments.number("limit", limit),
+            arguments.check_condition("filter", filter),
+            arguments.check_number("limit", limit),
             arguments.flag("with_row_id", with_row_id),
         )
-        return reading.read(self.spark, self._catalog.table(table), scan, Moment(version, tag, as_of))
+        return reading.read_table(
+            self.spark, self._connection.table_address(table), scan, VersionSelector(version, tag, as_of)
+        )
 
     def count(
         self,
-        table: Table,
+        table: TableName,
         filter: str | None = None,
         version: int | None = None,
         tag: str | None = None,
         as_of: Time | None = None,
     ) -> int:
         """How many rows there are, or match."""
-        rows = arguments.condition("filter", filter)
-        return reading.count(self.spark, self._catalog.table(table), rows, Moment(version, tag, as_of))
+        rows = arguments.check_condition("filter", filter)
+        return reading.count_rows(
+            self.spark, self._connection.table_address(table), rows, VersionSelector(version, tag, as_of)
+        )
 
     def aggregate(
         self,
-        table: Table,
+        table: TableName,
         group_by: Names = (),
         *,
         filter: str | None = None,
@@ -130,13 +134,15 @@ class LanceCatalog:
         """
         given = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
         measures = {name: arguments.some_names(name, columns) for name, columns in given.items()}
-        groups = arguments.names("group_by", group_by)
-        asked = question(groups, measures, arguments.condition("filter", filter))
-        return aggregates.aggregate(self.spark, self._catalog.table(table), asked, Moment(version, tag, as_of))
+        groups = arguments.check_names("group_by", group_by)
+        aggregation = parse_aggregation(groups, measures, arguments.check_condition("filter", filter))
+        return aggregates.aggregate(
+            self.spark, self._connection.table_address(table), aggregation, VersionSelector(version, tag, as_of)
+        )
 
     def search(
         self,
-        table: Table,
+        table: TableName,
         vector: Iterable[float],
         k: int = 10,
         column: str | None = None,
@@ -175,22 +181,22 @@ class LanceCatalog:
         """
         return searching.search(
             self.spark,
-            self._catalog.table(table),
+            self._connection.table_address(table),
             vector,
             k,
             column=arguments.some_text("column", column),
-            filter=arguments.condition("filter", filter),
+            filter=arguments.check_condition("filter", filter),
             columns=arguments.some_names("columns", columns),
             metric=arguments.some_text("metric", metric),
-            effort=Effort(nprobes, refine_factor, ef),
-            moment=Moment(version, tag, as_of),
+            effort=SearchEffort(nprobes, refine_factor, ef),
+            selector=VersionSelector(version, tag, as_of),
         )
 
-    def history(self, table: Table) -> DataFrame:
+    def history(self, table: TableName) -> DataFrame:
         """The versions, the latest first: time, operation, rows, files, bytes and tags."""
-        return listing.history(self.spark, self._catalog.table(table))
+        return listing.history(self.spark, self._connection.table_address(table))
 
-    def register_views(self, namespace: Table, prefix: str = "", *, replace: bool = False) -> list[str]:
+    def register_views(self, namespace: TableName, prefix: str = "", *, replace: bool = False) -> list[str]:
         """Make a temporary view of each table in a namespace; the names.
 
         Each query of a view reads the version that is the latest then. Call this again to see new tables and columns.
@@ -204,22 +210,22 @@ class LanceCatalog:
             InvalidInputError: a view that this did not make of the same table, or a table of the session, has one of
                 the names; no view was made.
         """
-        levels, begin = arguments.levels("namespace", namespace), arguments.text("prefix", prefix)
+        levels, begin = arguments.levels("namespace", namespace), arguments.check_text("prefix", prefix)
         replaces = arguments.flag("replace", replace)
-        return listing.register_views(self.spark, self._catalog, levels, begin, replace=replaces)
+        return listing.register_views(self.spark, self._connection, levels, begin, replace=replaces)
 
     # Writing
 
-    def create(self, df: DataFrame, table: Table, **how: Any) -> int:
+    def create(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Make a table of a DataFrame; the version. `how`: see `append`.
 
         Raises:
             TableAlreadyExistsError: there is one.
         """
-        df, written = arguments.frame(df), arguments.write("create", how)
-        return writing.create(df, self._catalog.table(table), written)
+        df, write_options = arguments.check_frame(df), arguments.parse_write_options("create", how)
+        return writing.create(df, self._connection.table_address(table), write_options)
 
-    def append(self, df: DataFrame, table: Table, **how: Any) -> int:
+    def append(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Add the rows of a DataFrame; the version that this made.
 
         Args:
@@ -234,10 +240,10 @@ class LanceCatalog:
             TableNotFoundError: there is no such table.
             TableSchemaValidationError: the columns do not fit.
         """
-        df, written = arguments.frame(df), arguments.write("append", how)
-        return writing.append(df, self._catalog.table(table), written)
+        df, write_options = arguments.check_frame(df), arguments.parse_write_options("append", how)
+        return writing.append(df, self._connection.table_address(table), write_options)
 
-    def overwrite(self, df: DataFrame, table: Table, **how: Any) -> int:
+    def overwrite(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Put the rows of a DataFrame in the place of all others, and its columns too; a missing table is created.
 
         Older versions stay. `how`: see `append`.
@@ -245,39 +251,39 @@ class LanceCatalog:
         Raises:
             ConcurrentModificationError: somebody changed the table meanwhile, which this would undo.
         """
-        df, written = arguments.frame(df), arguments.write("overwrite", how)
-        return writing.overwrite(df, self._catalog.table(table), written)
+        df, write_options = arguments.check_frame(df), arguments.parse_write_options("overwrite", how)
+        return writing.overwrite(df, self._connection.table_address(table), write_options)
 
-    def delete(self, table: Table, where: str, **how: Any) -> Changed:
+    def delete(self, table: TableName, where: str, **how: Any) -> ChangeResult:
         """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how`: `run`, see `append`.
 
         Raises:
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
-        where, written = arguments.text("where", where), arguments.write("delete", how)
-        return changes.delete(self.spark, self._catalog.table(table), where, written)
+        where, write_options = arguments.check_text("where", where), arguments.parse_write_options("delete", how)
+        return changes.delete(self.spark, self._connection.table_address(table), where, write_options)
 
-    def update(self, table: Table, set: Mapping[str, str], where: str | None = None, **how: Any) -> Changed:
+    def update(self, table: TableName, set: Mapping[str, str], where: str | None = None, **how: Any) -> ChangeResult:
         """Set columns to SQL expressions over the row, in the rows that match or in all. `how`: see `append`.
 
         Raises:
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
-        values, rows = arguments.expressions(set), arguments.condition("where", where)
-        written = arguments.write("update", how)
-        return changes.update(self.spark, self._catalog.table(table), values, rows, written)
+        values, rows = arguments.check_expressions(set), arguments.check_condition("where", where)
+        write_options = arguments.parse_write_options("update", how)
+        return changes.update(self.spark, self._connection.table_address(table), values, rows, write_options)
 
     def merge(
         self,
         df: DataFrame,
-        table: Table,
+        table: TableName,
         on: Names,
         when_matched: str = "update",
         when_not_matched: str = "insert",
         delete_by_source: bool = False,
         latest_by: Names | None = None,
         **how: Any,
-    ) -> Changed:
+    ) -> ChangeResult:
         """Merge the rows of a DataFrame into a table by their keys, by default an upsert. `df` is evaluated once.
 
         Args:
@@ -298,16 +304,20 @@ class LanceCatalog:
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
         when_matched, when_not_matched = (
-            arguments.text("when_matched", when_matched),
-            arguments.text("when_not_matched", when_not_matched),
+            arguments.check_text("when_matched", when_matched),
+            arguments.check_text("when_not_matched", when_not_matched),
         )
-        rules = Rules(when_matched, when_not_matched, arguments.flag("delete_by_source", delete_by_source))
-        order = () if latest_by is None else arguments.names("latest_by", latest_by)
-        df, keys, written = arguments.frame(df), arguments.names("on", on), arguments.write("merge", how)
-        return merging.merge(df, self._catalog.table(table), keys, rules, written, latest_by=order)
+        rules = MergeRules(when_matched, when_not_matched, arguments.flag("delete_by_source", delete_by_source))
+        order = () if latest_by is None else arguments.check_names("latest_by", latest_by)
+        df, keys, write_options = (
+            arguments.check_frame(df),
+            arguments.check_names("on", on),
+            arguments.parse_write_options("merge", how),
+        )
+        return merging.merge(df, self._connection.table_address(table), keys, rules, write_options, latest_by=order)
 
     def add_columns(
-        self, table: Table, columns: Mapping[str, str | Function], read_columns: Names | None = None
+        self, table: TableName, columns: Mapping[str, str | Function], read_columns: Names | None = None
     ) -> int:
         """Add columns that are computed from others, in place: nothing else is written again. The version it made.
 
@@ -321,14 +331,14 @@ class LanceCatalog:
                 SQL, or all are functions.
             read_columns: which columns functions get, by default all.
         """
-        columns = arguments.mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
+        columns = arguments.check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
         reads = arguments.some_names("read_columns", read_columns)
-        return derived.add_columns(self.spark, self._catalog.table(table), columns, reads)
+        return derived.add_columns(self.spark, self._connection.table_address(table), columns, reads)
 
     def ingest(
         self,
         source: Any,
-        table: Table,
+        table: TableName,
         format: str | None = None,
         mode: str = "append",
         columns: Names | None = None,
@@ -354,31 +364,31 @@ class LanceCatalog:
             InvalidInputError: a file cannot be read, or the format has no such option.
             TableSchemaValidationError: the columns do not fit the table.
         """
-        written = arguments.write("ingest", how)
+        write_options = arguments.parse_write_options("ingest", how)
         return ingesting.ingest(
             self.spark,
-            self._catalog.table(table),
+            self._connection.table_address(table),
             source,
             format=arguments.some_text("format", format),
-            mode=arguments.text("mode", mode),
+            mode=arguments.check_text("mode", mode),
             columns=arguments.some_names("columns", columns),
-            options=arguments.mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
-            how=written,
+            options=arguments.check_mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
+            how=write_options,
         )
 
     # Upkeep: of a table, or of all in a namespace and below it; `namespace=""` is the whole catalog
 
-    def compact(self, table: Table | None = None, *, namespace: Table | None = None, **options: Any) -> Any:
+    def compact(self, table: TableName | None = None, *, namespace: TableName | None = None, **options: Any) -> Any:
         """Make fewer, larger fragments without deleted rows. `options`: those of `lance.optimize.CompactionOptions`.
 
         Returns:
             What was done; for a namespace, what was done to each table, or the error that it met, by the table's id.
         """
-        return self._each(table, namespace, lambda address: maintenance.compact(self.spark, address, options))
+        return self._run_on(table, namespace, lambda address: maintenance.compact(self.spark, address, options))
 
     def create_index(
-        self, table: Table, column: str, kind: str, name: str | None = None, replace: bool = False, **params: Any
-    ) -> Indexed:
+        self, table: TableName, column: str, kind: str, name: str | None = None, replace: bool = False, **params: Any
+    ) -> BuiltIndex:
         """Build an index.
 
         Args:
@@ -391,9 +401,9 @@ class LanceCatalog:
         """
         return maintenance.create_index(
             self.spark,
-            self._catalog.table(table),
-            arguments.text("column", column),
-            arguments.text("kind", kind),
+            self._connection.table_address(table),
+            arguments.check_text("column", column),
+            arguments.check_text("kind", kind),
             arguments.some_text("name", name),
             arguments.flag("replace", replace),
             params,
@@ -401,23 +411,23 @@ class LanceCatalog:
 
     def optimize_indices(
         self,
-        table: Table | None = None,
+        table: TableName | None = None,
         *,
-        namespace: Table | None = None,
+        namespace: TableName | None = None,
         names: Names | None = None,
         retrain: bool = False,
     ) -> Any:
         """Take rows into indices that came after them; the version that has them. See `compact` for namespaces."""
         chosen, anew = arguments.some_names("names", names), arguments.flag("retrain", retrain)
-        return self._each(
+        return self._run_on(
             table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, chosen, anew)
         )
 
     def cleanup(
         self,
-        table: Table | None = None,
+        table: TableName | None = None,
         *,
-        namespace: Table | None = None,
+        namespace: TableName | None = None,
         older_than: timedelta = timedelta(days=14),
         dry_run: bool = False,
     ) -> Any:
@@ -426,13 +436,15 @@ class LanceCatalog:
         See `compact` for namespaces.
         """
         tells = arguments.flag("dry_run", dry_run)
-        return self._each(table, namespace, lambda address: maintenance.cleanup(self.spark, address, older_than, tells))
+        return self._run_on(
+            table, namespace, lambda address: maintenance.cleanup(self.spark, address, older_than, tells)
+        )
 
     def remove_orphans(
         self,
-        table: Table | None = None,
+        table: TableName | None = None,
         *,
-        namespace: Table | None = None,
+        namespace: TableName | None = None,
         older_than: timedelta | None = None,
         dry_run: bool = False,
         no_writers: bool = False,
@@ -449,13 +461,13 @@ class LanceCatalog:
                 are kept for 7 days all the same, unless `older_than` is given.
         """
         tells, alone = arguments.flag("dry_run", dry_run), arguments.flag("no_writers", no_writers)
-        return self._each(
+        return self._run_on(
             table, namespace, lambda address: maintenance.remove_orphans(self.spark, address, older_than, tells, alone)
         )
 
-    def _each(self, table: Table | None, namespace: Table | None, work: Callable[[Address], T]) -> Any:
+    def _run_on(self, table: TableName | None, namespace: TableName | None, work: Callable[[TableAddress], T]) -> Any:
         if (table is None) == (namespace is None):
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
-            return work(self._catalog.table(table))
-        return maintenance.each(self._catalog, arguments.levels("namespace", namespace), work)
+            return work(self._connection.table_address(table))
+        return maintenance.run_on_tables(self._connection, arguments.levels("namespace", namespace), work)

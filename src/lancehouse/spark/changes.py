@@ -9,27 +9,27 @@ from lance_namespace.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
 from lancehouse.lake.changes import (
-    Change,
-    Setting,
-    commit_deleted,
-    commit_rewritten,
+    ColumnUpdate,
+    RowChange,
+    commit_deletion,
+    commit_rewrite,
     delete_where,
-    in_attempts,
-    together,
+    merge_changes,
+    retry_conflicts,
 )
-from lancehouse.lake.fragments import Piece, place
-from lancehouse.lake.scans import Moment, Part, Scan, groups
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
+from lancehouse.lake.fragments import Piece, locate_table
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.jobs import Job
-from lancehouse.spark.reading import Pinned
+from lancehouse.spark.reading import PinnedVersion
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.tasks import results
-from lancehouse.spark.writing import Write, made_before
+from lancehouse.spark.tasks import collect_results
+from lancehouse.spark.writing import WriteOptions, find_version_of_same_run
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangeResult:
     """What a change did."""
 
     version: int
@@ -39,7 +39,7 @@ class Changed:
     deleted: int = 0
 
 
-def delete(spark: SparkSession, address: Address, where: str, how: Write) -> Changed:
+def delete(spark: SparkSession, address: TableAddress, where: str, how: WriteOptions) -> ChangeResult:
     """Delete the rows that match.
 
     Raises:
@@ -49,32 +49,34 @@ def delete(spark: SparkSession, address: Address, where: str, how: Write) -> Cha
     """
     if not where.strip():
         raise InvalidInputError("delete needs a condition; `true` deletes all rows")
-    if (done := made_before(address.ref(), how)) is not None:
-        return Changed(done)
+    if (done := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return ChangeResult(done)
 
-    def attempt() -> Changed:
-        pinned = Pinned.at(address, Moment())
+    def attempt() -> ChangeResult:
+        pinned = PinnedVersion.resolve(address, VersionSelector())
         table, dataset = pinned.open()
         Scan(columns=(), filter=where, with_row_address=True).schema(table, dataset)
         job, used = Job(address), list[Piece]()
 
-        def work(parts: list[Part]) -> list[str]:
+        def work(parts: list[FragmentRange]) -> list[str]:
             table, dataset = pinned.open()
             change = delete_where(table, dataset, [part.fragment for part in parts], where)
             if change:
-                job.note(change.files)
+                job.record_pieces(change.files)
             return [change.to_json()]
 
-        with job.cleaned(used):
-            change = _done(spark, pinned, work)
+        with job.clean_up_after(used):
+            change = _run_change(spark, pinned, work)
             used += change.files
-            version = commit_deleted(table, place(table), dataset, change, where, how.properties)
-        return Changed(version, deleted=change.rows)
+            version = commit_deletion(table, locate_table(table), dataset, change, where, how.properties)
+        return ChangeResult(version, deleted=change.rows)
 
-    return in_attempts(address, attempt)
+    return retry_conflicts(address, attempt)
 
 
-def update(spark: SparkSession, address: Address, set: Mapping[str, str], where: str | None, how: Write) -> Changed:
+def update(
+    spark: SparkSession, address: TableAddress, set: Mapping[str, str], where: str | None, how: WriteOptions
+) -> ChangeResult:
     """Set columns to SQL expressions, in the rows that match or in all.
 
     Raises:
@@ -84,36 +86,43 @@ def update(spark: SparkSession, address: Address, set: Mapping[str, str], where:
         InvalidInputError: an expression or the condition cannot be understood, or a value does not fit its column.
         ConcurrentModificationError: somebody changes the same rows again and again.
     """
-    if (done := made_before(address.ref(), how)) is not None:
-        return Changed(done)
-    setting = Setting(dict(set), where)
+    if (done := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return ChangeResult(done)
+    setting = ColumnUpdate(dict(set), where)
 
-    def attempt() -> Changed:
-        pinned = Pinned.at(address, Moment())
+    def attempt() -> ChangeResult:
+        pinned = PinnedVersion.resolve(address, VersionSelector())
         table, dataset = pinned.open()
         setting.check(table, dataset)
         job, used = Job(address), list[Piece]()
 
-        def work(parts: list[Part]) -> list[str]:
+        def work(parts: list[FragmentRange]) -> list[str]:
             table, dataset = pinned.open()
             change = setting.update(
                 table, dataset, [part.fragment for part in parts], lambda rows: job.write(rows, "append", how.layout)
             )
             if change:
-                job.note(change.files)
+                job.record_pieces(change.files)
             return [change.to_json()]
 
-        with job.cleaned(used):
-            change = _done(spark, pinned, work)
+        with job.clean_up_after(used):
+            change = _run_change(spark, pinned, work)
             used += change.files
-            version = commit_rewritten(table, place(table), dataset, change, setting.expressions, how.properties)
-        return Changed(version, updated=change.rows)
+            version = commit_rewrite(table, locate_table(table), dataset, change, setting.expressions, how.properties)
+        return ChangeResult(version, updated=change.rows)
 
-    return in_attempts(address, attempt)
+    return retry_conflicts(address, attempt)
 
 
-def _done(spark: SparkSession, pinned: Pinned, work: Callable[[list[Part]], list[str]]) -> Change:
+def _run_change(
+    spark: SparkSession, pinned: PinnedVersion, work: Callable[[list[FragmentRange]], list[str]]
+) -> RowChange:
     """What tasks have changed of a version; each of them looks through some fragments."""
     _, dataset = pinned.open()
-    with translated():
-        return together(map(Change.from_json, results(spark, groups(dataset, parallelism(spark), split=False), work)))
+    with translate_task_errors():
+        return merge_changes(
+            map(
+                RowChange.from_json,
+                collect_results(spark, split_fragments(dataset, parallelism(spark), split=False), work),
+            )
+        )

@@ -7,13 +7,13 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from lancehouse.lake import copies
-from lancehouse.lake.copies import Copying
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
-from lancehouse.spark.tasks import results
+from lancehouse.lake.copies import CopyPlan
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.tasks import collect_results
 
 
-def copy(spark: SparkSession, source: Address, target: Address) -> Copying:
+def copy(spark: SparkSession, source: TableAddress, target: TableAddress) -> CopyPlan:
     """Copy what a table's copy lacks. One that was interrupted goes on where it was.
 
     Args:
@@ -28,8 +28,12 @@ def copy(spark: SparkSession, source: Address, target: Address) -> Copying:
         LanceNamespaceError: a file could not be copied; what was done stays done.
     """
     job = uuid4().hex
-    plan = copies.plan(source.ref(), target.place(job))
+    plan = copies.plan(source.to_ref(), target.write_location(job))
     for phase in plan.phases:
-        with translated():
-            results(spark, list(phase), lambda task: [copies.execute(source.place(job), target.place(job), task)])
+        with translate_task_errors():
+            collect_results(
+                spark,
+                list(phase),
+                lambda task: [copies.execute(source.write_location(job), target.write_location(job), task)],
+            )
     return plan

@@ -8,16 +8,23 @@ from collections.abc import Mapping, Sequence
 from lance_namespace.errors import ConcurrentModificationError
 from pyspark.sql import SparkSession
 
-from lancehouse.lake.derived import Added, Derivation, Function, execute, finish, missing
+from lancehouse.lake.derived import (
+    ComputedColumns,
+    ComputedFragment,
+    Function,
+    commit_columns,
+    compute_fragment,
+    missing_fragments,
+)
 from lancehouse.lake.fingerprints import Fingerprint
-from lancehouse.lake.fragments import lost, place
-from lancehouse.lake.progress import Progress
-from lancehouse.lake.scans import Moment
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
-from lancehouse.spark.reading import Pinned
+from lancehouse.lake.fragments import find_lost_pieces, locate_table
+from lancehouse.lake.progress import JobProgress
+from lancehouse.lake.scans import VersionSelector
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.reading import PinnedVersion
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.tasks import results
+from lancehouse.spark.tasks import collect_results
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +39,10 @@ TASKS_EACH = 4
 
 
 def add_columns(
-    spark: SparkSession, address: Address, columns: Mapping[str, str | Function], reads: Sequence[str] | None
+    spark: SparkSession,
+    address: TableAddress,
+    columns: Mapping[str, str | Function],
+    read_columns: Sequence[str] | None,
 ) -> int:
     """Add columns that are computed from others; the version that this made.
 
@@ -43,39 +53,39 @@ def add_columns(
         InvalidInputError: a column that is there already, or no such SQL.
         ConcurrentModificationError: others change the table faster than it can be caught up with.
     """
-    table = address.ref()
-    derivation = Derivation.of(table, table.open(), columns, reads)
-    at = place(table)
+    table = address.to_ref()
+    derivation = ComputedColumns.for_table(table, table.open(), columns, read_columns)
+    at = locate_table(table)
     family, code = f"add-columns-{derivation.key}-", derivation.fingerprint()
-    progress = Progress(at.location, at.storage_options, f"{family}{code.digest}")
-    values = progress.done()
+    progress = JobProgress(at.location, at.storage_options, f"{family}{code.digest}")
+    values = progress.read_records()
     if not values:
-        _explain_start(address, progress.others(family), code)
+        _warn_restart(address, progress.list_other_jobs(family), code)
     values.pop(CODE, None)
-    progress.put(CODE, code.record)
-    recorded = [Added.from_json(value) for value in values.values()]
-    gone = lost([each.piece for each in recorded], at)
-    done = [each for each in recorded if each.piece not in gone]
+    progress.record(CODE, code.record)
+    recorded = [ComputedFragment.from_json(value) for value in values.values()]
+    lost_pieces = find_lost_pieces([each.piece for each in recorded], at)
+    done = [each for each in recorded if each.piece not in lost_pieces]
     for attempt in range(ATTEMPTS):
-        pinned = Pinned.at(address, Moment())
+        pinned = PinnedVersion.resolve(address, VersionSelector())
         _, dataset = pinned.open()
-        done += _computed(spark, pinned, derivation, progress.job, missing(dataset, done))
+        done += _compute_fragments(spark, pinned, derivation, progress.job, missing_fragments(dataset, done))
         try:
-            version = finish(table, place(table), dataset, derivation, done)
+            version = commit_columns(table, locate_table(table), dataset, derivation, done)
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
             continue
-        for job in (progress, *progress.others(family)):  # the columns are there now: nobody goes on with them
+        for job in (progress, *progress.list_other_jobs(family)):  # the columns are there now: nobody goes on with them
             job.clear()
         return version
     raise AssertionError("each attempt ends above")
 
 
-def _explain_start(address: Address, others: Sequence[Progress], code: Fingerprint) -> None:
+def _warn_restart(address: TableAddress, others: Sequence[JobProgress], code: Fingerprint) -> None:
     """Say why work on the same columns, which was interrupted, is not taken over."""
     if others:
-        before: dict[str, str] = next((found for job in others if (found := job.done().get(CODE))), {})
+        before: dict[str, str] = next((found for job in others if (found := job.read_records().get(CODE))), {})
         logger.warning(
             "%s: add_columns starts over, and takes over nothing of an earlier run that did not finish: %s",
             address,
@@ -83,22 +93,23 @@ def _explain_start(address: Address, others: Sequence[Progress], code: Fingerpri
         )
 
 
-def _computed(
-    spark: SparkSession, pinned: Pinned, derivation: Derivation, job: str, fragments: Sequence[int]
-) -> list[Added]:
+def _compute_fragments(
+    spark: SparkSession, pinned: PinnedVersion, derivation: ComputedColumns, job: str, fragments: Sequence[int]
+) -> list[ComputedFragment]:
     def work(fragments: Sequence[int]) -> list[str]:
         table, dataset = pinned.open()
-        at = pinned.address.place(pinned.job)
-        progress = Progress(at.location, at.storage_options, job)
+        at = pinned.address.write_location(pinned.job)
+        progress = JobProgress(at.location, at.storage_options, job)
         found = []
         for fragment in fragments:
-            added = execute(table, dataset, fragment, derivation)
-            progress.put(str(fragment), added.to_json(keep=True))
+            added = compute_fragment(table, dataset, fragment, derivation)
+            progress.record(str(fragment), added.to_json(keep=True))
             found.append(added.to_json())
         return found
 
     tasks = min(len(fragments), parallelism(spark) * TASKS_EACH)
-    with translated():
+    with translate_task_errors():
         return [
-            Added.from_json(text) for text in results(spark, [fragments[each::tasks] for each in range(tasks)], work)
+            ComputedFragment.from_json(text)
+            for text in collect_results(spark, [fragments[each::tasks] for each in range(tasks)], work)
         ]

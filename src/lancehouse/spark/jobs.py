@@ -15,12 +15,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from lancehouse.lake.commits import is_refusal
-from lancehouse.lake.fragments import Layout, Piece, Place, discard, write
-from lancehouse.lake.progress import Progress
-from lancehouse.schema.incoming import Incoming, from_rows
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
-from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, texts
+from lancehouse.lake.fragments import FileLayout, Piece, TableLocation, discard_pieces, write_pieces
+from lancehouse.lake.progress import JobProgress
+from lancehouse.schema.incoming import SparkToLance, from_spark_rows
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect_texts, to_result_batches
 
 logger = logging.getLogger(__name__)
 
@@ -32,31 +32,31 @@ RUNNING = "running"
 class Job:
     """One job that writes to a table."""
 
-    address: Address
+    address: TableAddress
     id: str = field(default_factory=lambda: uuid4().hex)
     is_watched: bool = True
     """Whether tasks see that it is over. Spark itself calls what a data source has, and not always to its end."""
 
-    def write(self, rows: pa.RecordBatchReader, mode: str, layout: Layout) -> list[Piece]:
+    def write(self, rows: pa.RecordBatchReader, mode: str, layout: FileLayout) -> list[Piece]:
         """Write rows, in a task, and note what was written: Spark forgets the results of a job that fails."""
-        pieces = write(self.address.ref(), self.place(), rows, mode=mode, layout=layout)
-        self.note(pieces)
+        pieces = write_pieces(self.address.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
+        self.record_pieces(pieces)
         return pieces
 
-    def write_rows(self, batches: Batches, incoming: Incoming, mode: str, layout: Layout) -> list[Piece]:
+    def write_rows(self, batches: Batches, incoming: SparkToLance, mode: str, layout: FileLayout) -> list[Piece]:
         """The same of rows as Spark hands them to a task; of none, nothing is written."""
         rows = (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
             return []
-        converted = map(incoming.batch, chain([first], rows))
+        converted = map(incoming.convert_batch, chain([first], rows))
         return self.write(pa.RecordBatchReader.from_batches(incoming.schema, converted), mode, layout)
 
-    def place(self) -> Place:
+    def write_location(self) -> TableLocation:
         """Where it writes."""
-        return self.address.place(self.id)
+        return self.address.write_location(self.id)
 
-    def note(self, pieces: Sequence[Piece]) -> None:
+    def record_pieces(self, pieces: Sequence[Piece]) -> None:
         """Remember what a task has written. If the job is over by then, nobody else would remove it.
 
         Raises:
@@ -64,46 +64,46 @@ class Job:
         """
         context, progress = TaskContext.get(), self._progress()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "driver"
-        progress.put(attempt, list(pieces))
-        if self.is_watched and not progress.has(RUNNING):
-            discard(pieces, self.place())
+        progress.record(attempt, list(pieces))
+        if self.is_watched and not progress.has_record(RUNNING):
+            discard_pieces(pieces, self.write_location())
             progress.clear()
             raise InternalError(f"{self.address}: the job {self.id} was over before this task")
 
     @contextmanager
-    def cleaned(self, used: list[Piece]) -> Iterator[None]:
+    def clean_up_after(self, used: list[Piece]) -> Iterator[None]:
         """Afterwards, delete what tasks have written and `used` does not name; all of it, if the commit is refused.
 
         `used` is empty until the commit begins: after that, only a refusal tells that it was not made.
         """
         if self.is_watched:
-            self._progress().put(RUNNING, [])
+            self._progress().record(RUNNING, [])
         try:
             yield
         except BaseException as error:
             if not used or (isinstance(error, LanceNamespaceError) and is_refusal(error)):
-                self._clean(())
+                self._delete_unused(())
             raise
-        self._clean(used)
+        self._delete_unused(used)
 
-    def _clean(self, used: Sequence[Piece]) -> None:
+    def _delete_unused(self, used: Sequence[Piece]) -> None:
         try:
-            progress, kept = self._progress(), set(used)
+            progress, used_pieces = self._progress(), set(used)
             progress.forget(RUNNING)
-            written = [piece for pieces in progress.done().values() for piece in pieces]
-            discard((piece for piece in written if piece not in kept), self.place())
+            written = [piece for pieces in progress.read_records().values() for piece in pieces]
+            discard_pieces((piece for piece in written if piece not in used_pieces), self.write_location())
             progress.clear()
         except LanceNamespaceError as left:
             logger.warning(
                 "%s: files of job %s may be left, which remove_orphans names: %s", self.address, self.id, left
             )
 
-    def _progress(self) -> Progress:
-        at = self.place()
-        return Progress(at.location, at.storage_options, self.id)
+    def _progress(self) -> JobProgress:
+        at = self.write_location()
+        return JobProgress(at.location, at.storage_options, self.id)
 
 
-def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: Layout) -> list[Piece]:
+def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
     """Write the rows of a DataFrame in its own tasks.
 
     Args:
@@ -116,9 +116,11 @@ def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout
     Raises:
         TableSchemaValidationError: the columns do not fit; nothing is written.
     """
-    incoming = from_rows(frame.schema.jsonValue(), target)
+    incoming = from_spark_rows(frame.schema.jsonValue(), target)
     plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # mapInArrow does not quote names
-    with translated():
-        return collect(
-            plain.mapInArrow(lambda batches: texts(job.write_rows(batches, incoming, mode, layout)), RESULT_STRUCT)
+    with translate_task_errors():
+        return collect_texts(
+            plain.mapInArrow(
+                lambda batches: to_result_batches(job.write_rows(batches, incoming, mode, layout)), RESULT_STRUCT
+            )
         )

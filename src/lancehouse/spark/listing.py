@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.lake import history as lake
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import place
-from lancehouse.lake.scans import Moment, Scan
-from lancehouse.schema.outgoing import to_rows
-from lancehouse.spark.address import Address, Catalog
-from lancehouse.spark.reading import read
-from lancehouse.spark.session import struct
-from lancehouse.trees import Id, all_tables
+from lancehouse.lake.fragments import locate_table
+from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.schema.outgoing import to_spark_rows
+from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.reading import read_table
+from lancehouse.spark.session import to_struct
+from lancehouse.trees import Id, walk_tables
 
 _COLUMNS: dict[str, pa.DataType] = {
     "version": pa.int64(),
@@ -36,18 +36,18 @@ _COLUMNS: dict[str, pa.DataType] = {
 HISTORY = pa.schema(_COLUMNS)
 
 
-def history(spark: SparkSession, address: Address) -> DataFrame:
+def history(spark: SparkSession, address: TableAddress) -> DataFrame:
     """The versions of a table, the latest first.
 
     Raises:
         TableNotFoundError: there is no such table, or it has no version yet.
     """
-    at = place(address.ref())
-    found = lake.read(TableRef(at.location, at.storage_options))
-    if found is None:
+    at = locate_table(address.to_ref())
+    table_history = lake.read_history(TableRef(at.location, at.storage_options))
+    if table_history is None:
         raise TableNotFoundError(f"{address} has no version yet")
     tags: dict[int, list[str]] = {}
-    for tag, snapshot in sorted(found.tags.items()):
+    for tag, snapshot in sorted(table_history.tags.items()):
         tags.setdefault(snapshot, []).append(tag)
     rows = [
         {
@@ -59,19 +59,19 @@ def history(spark: SparkSession, address: Address) -> DataFrame:
             "bytes": each.bytes,
             "tags": tags.get(each.version, []),
         }
-        for each in reversed(found.on_main)
+        for each in reversed(table_history.on_main)
     ]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, HISTORY), struct(to_rows(HISTORY).struct))
+    return spark.createDataFrame(pa.Table.from_pylist(rows, HISTORY), to_struct(to_spark_rows(HISTORY).struct))
 
 
-def tables(catalog: Catalog, namespace: Sequence[str]) -> Iterator[Address]:
+def list_tables(connection: Connection, namespace: Sequence[str]) -> Iterator[TableAddress]:
     """The tables in a namespace and below it."""
-    for table in all_tables(_Lists(catalog.namespace()), tuple(namespace)):
-        yield catalog.table(table)
+    for table in walk_tables(_PagedLister(connection.namespace()), tuple(namespace)):
+        yield connection.table_address(table)
 
 
 def register_views(
-    spark: SparkSession, catalog: Catalog, namespace: Sequence[str], prefix: str = "", *, replace: bool = False
+    spark: SparkSession, connection: Connection, namespace: Sequence[str], prefix: str = "", *, replace: bool = False
 ) -> list[str]:
     """Make a temporary view of each table of a namespace, called `prefix` and the table's name; the names.
 
@@ -80,7 +80,7 @@ def register_views(
 
     Args:
         spark: the session.
-        catalog: of the tables.
+        connection: of the tables.
         namespace: its levels.
         prefix: what the names begin with.
         replace: whether to take the names of other views, and to hide tables of the session that have them.
@@ -88,15 +88,15 @@ def register_views(
     Raises:
         InvalidInputError: something else has one of the names, or two tables would get the same; no view was made.
     """
-    frames: dict[str, tuple[Address, DataFrame]] = {}
-    for table in _Lists(catalog.namespace()).tables(namespace):
-        address = catalog.table(table)
+    frames: dict[str, tuple[TableAddress, DataFrame]] = {}
+    for table in _PagedLister(connection.namespace()).tables(namespace):
+        address = connection.table_address(table)
         try:
-            frame = read(spark, address, Scan(), Moment(), follows=True)
+            frame = read_table(spark, address, Scan(), VersionSelector(), follows=True)
         except TableNotFoundError:
             continue
         frames[f"{prefix}{table[-1]}"] = address, frame
-    views = _Views(spark)
+    views = _ViewRegistry(spark)
     _require_distinct(views, frames)
     if not replace and (taken := [name for name, (address, _) in frames.items() if views.is_taken(name, address)]):
         raise InvalidInputError(
@@ -104,19 +104,19 @@ def register_views(
             "names, or replace=True to take them"
         )
     for name, (address, frame) in frames.items():
-        views.put(name, address, frame)
+        views.create(name, address, frame)
     return list(frames)
 
 
-def _require_distinct(views: _Views, names: Iterable[str]) -> None:
+def _require_distinct(views: _ViewRegistry, names: Iterable[str]) -> None:
     by_key: dict[str, list[str]] = {}
     for name in names:
-        by_key.setdefault(views.key(name), []).append(name)
+        by_key.setdefault(views.normalize_name(name), []).append(name)
     if alike := next((group for group in by_key.values() if len(group) > 1), None):
         raise InvalidInputError(f"{' and '.join(alike)} are one name to Spark, unless spark.sql.caseSensitive is true")
 
 
-class _Views:
+class _ViewRegistry:
     """The temporary views that were made of tables, as the session itself remembers them.
 
     A view is known by its name, by the table that it was made of and by its plan: one that somebody has put in its
@@ -128,43 +128,43 @@ class _Views:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
-        self._made: dict[str, list[Any]] = json.loads(spark.conf.get(self.SETTING, "{}") or "{}")
+        self._registered: dict[str, list[Any]] = json.loads(spark.conf.get(self.SETTING, "{}") or "{}")
 
-    def key(self, name: str) -> str:
+    def normalize_name(self, name: str) -> str:
         """What Spark takes for the same name."""
         return name if self._is_case_sensitive else name.lower()
 
-    def is_taken(self, name: str, address: Address) -> bool:
+    def is_taken(self, name: str, address: TableAddress) -> bool:
         """Whether a view or table that was not made of this table has a name."""
-        quoted = _quoted(name)
+        quoted = _quote(name)
         if not self._spark.catalog.tableExists(quoted):
             return False
         try:
             plan = self._spark.table(quoted).semanticHash()
         except AnalysisException:  # a view of something that is gone is somebody's all the same
             return True
-        return self._made.get(self.key(name)) != [_identity(address), plan]
+        return self._registered.get(self.normalize_name(name)) != [_table_digest(address), plan]
 
-    def put(self, name: str, address: Address, frame: DataFrame) -> None:
+    def create(self, name: str, address: TableAddress, frame: DataFrame) -> None:
         """Make a view."""
-        quoted = _quoted(name)
+        quoted = _quote(name)
         frame.createOrReplaceTempView(quoted)
-        self._made[self.key(name)] = [_identity(address), self._spark.table(quoted).semanticHash()]
-        self._spark.conf.set(self.SETTING, json.dumps(self._made))
+        self._registered[self.normalize_name(name)] = [_table_digest(address), self._spark.table(quoted).semanticHash()]
+        self._spark.conf.set(self.SETTING, json.dumps(self._registered))
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _identity(address: Address) -> str:
+def _table_digest(address: TableAddress) -> str:
     """A table among those of all catalogs; properties are not shown, as they may be secret."""
-    assert address.catalog is not None
-    told = json.dumps([address.catalog.impl, address.catalog.properties, address.id])
-    return blake2b(told.encode(), digest_size=16).hexdigest()
+    assert address.connection is not None
+    described = json.dumps([address.connection.impl, address.connection.properties, address.id])
+    return blake2b(described.encode(), digest_size=16).hexdigest()
 
 
-class _Lists:
+class _PagedLister:
     """What a client lists, page by page."""
 
     def __init__(self, client: LanceNamespace) -> None:

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 from lance_namespace.errors import LanceNamespaceError
 from pyspark.sql import SparkSession
 
-from lancehouse.identifiers import write_levels
+from lancehouse.identifiers import format_levels
 from lancehouse.lake import compaction, indexing, orphans
-from lancehouse.lake.compaction import Compacted
-from lancehouse.lake.indexing import Indexed
-from lancehouse.lake.orphans import Cleaned, Orphans
-from lancehouse.spark.address import Address, Catalog
-from lancehouse.spark.errors import translated
-from lancehouse.spark.listing import tables
+from lancehouse.lake.compaction import CompactionResult
+from lancehouse.lake.indexing import BuiltIndex
+from lancehouse.lake.orphans import CleanupResult, Orphans
+from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.listing import list_tables
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.tasks import results
+from lancehouse.spark.tasks import collect_results
 
 T = TypeVar("T")
 
@@ -29,87 +29,93 @@ CHUNKS_AT_ONCE = 256
 """Pieces of work that are held on the driver, where their number is not known before."""
 
 
-def each(
-    catalog: Catalog, namespace: Sequence[str], work: Callable[[Address], T]
+def run_on_tables(
+    connection: Connection, namespace: Sequence[str], work: Callable[[TableAddress], T]
 ) -> dict[str, T | LanceNamespaceError]:
     """Do something to all tables in a namespace and below it; what went wrong with one does not stop the others.
 
     Returns:
         What came of each, or the error, by the table's id.
     """
-    found: dict[str, T | LanceNamespaceError] = {}
-    for address in tables(catalog, namespace):
+    outcomes: dict[str, T | LanceNamespaceError] = {}
+    for address in list_tables(connection, namespace):
         try:
-            found[write_levels(address.id)] = work(address)
+            outcomes[format_levels(address.id)] = work(address)
         except LanceNamespaceError as error:
-            found[write_levels(address.id)] = error
-    return found
+            outcomes[format_levels(address.id)] = error
+    return outcomes
 
 
-def compact(spark: SparkSession, address: Address, options: dict[str, Any]) -> Compacted:
+def compact(spark: SparkSession, address: TableAddress, options: dict[str, Any]) -> CompactionResult:
     """Make fewer, larger fragments, without the rows that were deleted."""
-    table = address.ref()
+    table = address.to_ref()
     plan = compaction.plan(table, **options)
-    with translated():
-        done = results(spark, plan.tasks, lambda task: [compaction.execute(address.ref(), task)])
+    with translate_task_errors():
+        done = collect_results(spark, plan.tasks, lambda task: [compaction.execute(address.to_ref(), task)])
     return compaction.commit(table, done)
 
 
 def create_index(
     spark: SparkSession,
-    address: Address,
+    address: TableAddress,
     column: str,
     kind: str,
     name: str | None,
     replace: bool,
     params: dict[str, Any],
-) -> Indexed:
+) -> BuiltIndex:
     """Build an index; what its pieces have in common is found out first, by one task."""
-    table = address.ref()
+    table = address.to_ref()
     plan = indexing.plan(table, column, kind, name, replace=replace, tasks=parallelism(spark), **params)
     training = [] if plan.training is None else [plan.training]
-    with translated():
-        model = next(iter(results(spark, training, lambda each: [indexing.train(address.ref(), each)])), None)
+    with translate_task_errors():
+        model = next(
+            iter(collect_results(spark, training, lambda each: [indexing.train(address.to_ref(), each)])), None
+        )
     try:
-        with translated():
-            done = results(spark, plan.tasks, lambda task: [indexing.execute(address.ref(), task, model)])
+        with translate_task_errors():
+            done = collect_results(spark, plan.tasks, lambda task: [indexing.execute(address.to_ref(), task, model)])
     except BaseException:
         indexing.discard(table, [], model)
         raise
     return indexing.commit(table, done)
 
 
-def optimize_indices(spark: SparkSession, address: Address, names: Sequence[str] | None, retrain: bool) -> int:
+def optimize_indices(spark: SparkSession, address: TableAddress, names: Sequence[str] | None, retrain: bool) -> int:
     """Take rows into indices that came after them; pylance does that in one piece, which is one task here."""
-    with translated():
-        [version] = results(spark, [0], lambda _: [str(indexing.optimize(address.ref(), names, retrain=retrain))])
+    with translate_task_errors():
+        [version] = collect_results(
+            spark, [0], lambda _: [str(indexing.optimize(address.to_ref(), names, retrain=retrain))]
+        )
     return int(version)
 
 
-def cleanup(spark: SparkSession, address: Address, older_than: timedelta, dry_run: bool) -> Cleaned:
+def cleanup(spark: SparkSession, address: TableAddress, older_than: timedelta, dry_run: bool) -> CleanupResult:
     """Remove old versions; one task, next to the storage."""
     orphans.require_age(older_than)
-    with translated():
-        [done] = results(
-            spark, [0], lambda _: [json.dumps(asdict(orphans.cleanup(address.ref(), older_than, dry_run=dry_run)))]
+    with translate_task_errors():
+        [done] = collect_results(
+            spark, [0], lambda _: [json.dumps(asdict(orphans.cleanup(address.to_ref(), older_than, dry_run=dry_run)))]
         )
-    found = json.loads(done)
-    return Cleaned(**{**found, "tagged": tuple(found["tagged"])})
+    removed = json.loads(done)
+    return CleanupResult(**{**removed, "tagged": tuple(removed["tagged"])})
 
 
 def remove_orphans(
-    spark: SparkSession, address: Address, older_than: timedelta | None, dry_run: bool, no_writers: bool
+    spark: SparkSession, address: TableAddress, older_than: timedelta | None, dry_run: bool, no_writers: bool
 ) -> Orphans:
     """Remove the files that no version names; they are listed on the driver and removed in tasks."""
-    chunks = orphans.plan(address.ref(), older_than, no_writers=no_writers)
-    found = Orphans()
+    chunks = orphans.plan(address.to_ref(), older_than, no_writers=no_writers)
+    removed = Orphans()
     while some := list(islice(chunks, CHUNKS_AT_ONCE)):
         if dry_run:
-            found = sum(map(orphans.of, some), found)
+            removed = sum(map(orphans.parse_orphans, some), removed)
             continue
-        with translated():
-            done = results(spark, some, lambda chunk: [json.dumps(asdict(orphans.execute(address.ref(), chunk)))])
+        with translate_task_errors():
+            done = collect_results(
+                spark, some, lambda chunk: [json.dumps(asdict(orphans.execute(address.to_ref(), chunk)))]
+            )
         for text in done:
-            gone = json.loads(text)
-            found += Orphans(gone["files"], gone["bytes"], tuple(gone["names"]))
-    return found
+            chunk_result = json.loads(text)
+            removed += Orphans(chunk_result["files"], chunk_result["bytes"], tuple(chunk_result["names"]))
+    return removed

@@ -13,13 +13,22 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.lake.changes import ADDRESS, ROW
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.merging import SOURCE, TARGET, Source, duplicate, key_at, key_schema, keyed, match_schema
-from lancehouse.lake.scans import Part, groups
-from lancehouse.spark.errors import translated
+from lancehouse.lake.merging import (
+    SOURCE,
+    TARGET,
+    MergeSource,
+    find_duplicate,
+    format_key,
+    key_schema,
+    match_schema,
+    read_keys,
+)
+from lancehouse.lake.scans import FragmentRange, split_fragments
+from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.jobs import Job
-from lancehouse.spark.reading import Pinned
+from lancehouse.spark.reading import PinnedVersion
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.tasks import Batches, spread
+from lancehouse.spark.tasks import Batches, run_in_tasks
 
 FEW_ROWS = 1 << 20
 FEW_BYTES = 64 << 20
@@ -27,7 +36,7 @@ FEW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class MergeInputs:
     """The table and the rows to merge, in one process."""
 
     table: TableRef
@@ -36,35 +45,35 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class MergeKeys:
     """The keys of a version of a table, and those of the rows to merge; it goes to executors."""
 
     job: Job
-    source: Source
-    pinned: Pinned | None
+    source: MergeSource
+    pinned: PinnedVersion | None
     """None: the table has no version yet."""
 
-    def open(self) -> Opened:
+    def open(self) -> MergeInputs:
         """Open both."""
-        table, dataset = (self.job.address.ref(), None) if self.pinned is None else self.pinned.open()
-        return Opened(table, dataset, self.source.open(table, self.job.place(), dataset))
+        table, dataset = (self.job.address.to_ref(), None) if self.pinned is None else self.pinned.open()
+        return MergeInputs(table, dataset, self.source.open(table, self.job.write_location(), dataset))
 
-    def of_table(self, parts: Sequence[Part]) -> Batches:
+    def read_table_keys(self, parts: Sequence[FragmentRange]) -> Batches:
         """Keys of the table."""
         opened = self.open()
-        return keyed(opened.table, opened.dataset, parts, self.source.on)
+        return read_keys(opened.table, opened.dataset, parts, self.source.on)
 
-    def of_source(self, parts: Sequence[Part]) -> Batches:
+    def read_source_keys(self, parts: Sequence[FragmentRange]) -> Batches:
         """Keys of rows to merge."""
         opened = self.open()
-        return keyed(opened.table, opened.rows, parts, self.source.on)
+        return read_keys(opened.table, opened.rows, parts, self.source.on)
 
-    def few(self) -> pa.Table | None:
+    def read_if_few(self) -> pa.Table | None:
         """All keys of the rows to merge; None if they are too many to hold."""
         if sum(self.source.rows) > FEW_ROWS:
             return None
         batches, size = list[pa.RecordBatch](), 0
-        for batch in self.of_source([Part(number) for number in range(len(self.source.pieces))]):
+        for batch in self.read_source_keys([FragmentRange(number) for number in range(len(self.source.pieces))]):
             batches.append(batch)
             size += batch.nbytes
             if size > FEW_BYTES:
@@ -76,7 +85,7 @@ class Keys:
         return key_schema(self.open().rows.schema, self.source.on)
 
 
-def refuse_duplicates(spark: SparkSession, keys: Keys, latest_by: Sequence[str] = ()) -> None:
+def require_distinct_keys(spark: SparkSession, keys: MergeKeys, latest_by: Sequence[str] = ()) -> None:
     """See that no two rows to merge have the same key.
 
     Args:
@@ -87,11 +96,11 @@ def refuse_duplicates(spark: SparkSession, keys: Keys, latest_by: Sequence[str] 
     Raises:
         InvalidInputError: two have; names it.
     """
-    few = keys.few()
-    twice = _duplicate(spark, keys) if few is None else duplicate(few)
-    if twice is not None:
+    small = keys.read_if_few()
+    duplicate_address = _find_duplicate(spark, keys) if small is None else find_duplicate(small)
+    if duplicate_address is not None:
         opened = keys.open()
-        key = key_at(opened.table, opened.rows, keys.source.on, twice)
+        key = format_key(opened.table, opened.rows, keys.source.on, duplicate_address)
         message = f"two rows of the DataFrame have the same key, {key}"
         if latest_by:
             raise InvalidInputError(
@@ -103,17 +112,17 @@ def refuse_duplicates(spark: SparkSession, keys: Keys, latest_by: Sequence[str] 
         )
 
 
-def _duplicate(spark: SparkSession, keys: Keys) -> int | None:
-    frame = _source(spark, keys)
+def _find_duplicate(spark: SparkSession, keys: MergeKeys) -> int | None:
+    frame = _source_keys(spark, keys)
     names = frame.columns[:-2]
     number, least = functions.count(functions.lit(1)), functions.min(ADDRESS)
     counted = frame.dropna(subset=names).groupBy(*names).agg(number.alias("count"), least.alias(ADDRESS))
-    with translated():
-        found = counted.where("count > 1").select(ADDRESS).limit(1).collect()
-    return int(found[0][0]) if found else None
+    with translate_task_errors():
+        first = counted.where("count > 1").select(ADDRESS).limit(1).collect()
+    return int(first[0][0]) if first else None
 
 
-def joined(spark: SparkSession, keys: Keys, *, every: bool) -> DataFrame:
+def join_keys(spark: SparkSession, keys: MergeKeys, *, every: bool) -> DataFrame:
     """Rows of the table with the rows to merge that match, by a join of Spark's.
 
     Args:
@@ -121,20 +130,22 @@ def joined(spark: SparkSession, keys: Keys, *, every: bool) -> DataFrame:
         keys: of both.
         every: whether to give rows of the table that none matches too.
     """
-    parts = groups(keys.open().dataset, parallelism(spark), split=True)
-    target = spread(spark, parts, keys.of_table, _struct(keys.schema())).withColumnRenamed(ADDRESS, TARGET)
-    source = _source(spark, keys).drop(ROW).withColumnRenamed(ADDRESS, SOURCE)
+    parts = split_fragments(keys.open().dataset, parallelism(spark), split=True)
+    target = run_in_tasks(spark, parts, keys.read_table_keys, _to_struct(keys.schema())).withColumnRenamed(
+        ADDRESS, TARGET
+    )
+    source = _source_keys(spark, keys).drop(ROW).withColumnRenamed(ADDRESS, SOURCE)
     names = [name for name in source.columns if name != SOURCE]
     return target.join(source, names, "left" if every else "inner").select(*match_schema().names)
 
 
-def _source(spark: SparkSession, keys: Keys) -> DataFrame:
-    parts = groups(keys.open().rows, parallelism(spark), split=True)
-    return spread(spark, parts, keys.of_source, _struct(keys.schema()))
+def _source_keys(spark: SparkSession, keys: MergeKeys) -> DataFrame:
+    parts = split_fragments(keys.open().rows, parallelism(spark), split=True)
+    return run_in_tasks(spark, parts, keys.read_source_keys, _to_struct(keys.schema()))
 
 
-def _struct(schema: pa.Schema) -> StructType:
-    made = StructType()
+def _to_struct(schema: pa.Schema) -> StructType:
+    struct = StructType()
     for field in schema:
-        made = made.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
-    return made
+        struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
+    return struct

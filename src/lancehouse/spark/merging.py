@@ -22,39 +22,39 @@ from pyspark.sql import DataFrame, SparkSession, Window, functions
 from lancehouse.lake import commits
 from lancehouse.lake.changes import (
     ROW,
-    Change,
     ColumnsChangedError,
-    by_fragment,
-    commit_rewritten,
+    RowChange,
+    commit_rewrite,
     delete_rows,
-    in_attempts,
-    together,
+    merge_changes,
+    offsets_by_fragment,
+    retry_conflicts,
 )
-from lancehouse.lake.commits import OvertakenError
-from lancehouse.lake.fragments import Layout, Piece, place, write
+from lancehouse.lake.commits import CreateConflictError
+from lancehouse.lake.fragments import FileLayout, Piece, locate_table, write_pieces
 from lancehouse.lake.merging import (
-    MANY,
+    MAX_SENT_MATCHES,
     SOURCE,
     TARGET,
-    Choice,
-    Chosen,
-    Matched,
-    Rules,
-    Source,
+    MatchResult,
+    MergeRules,
+    MergeSource,
+    RowSelector,
+    SelectedRows,
     check_keys,
     match_schema,
-    merge_few,
+    merge_small_source,
 )
-from lancehouse.lake.scans import Moment, Part, groups
-from lancehouse.spark.address import Address
-from lancehouse.spark.changes import Changed
-from lancehouse.spark.errors import translated
+from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.changes import ChangeResult
+from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.jobs import Job, write_frame
-from lancehouse.spark.matching import Keys, joined, refuse_duplicates
-from lancehouse.spark.reading import VERSION, Pinned
+from lancehouse.spark.matching import MergeKeys, join_keys, require_distinct_keys
+from lancehouse.spark.reading import VERSION, PinnedVersion
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect, results, texts
-from lancehouse.spark.writing import Write, made_before, schema_for
+from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect_results, collect_texts, to_result_batches
+from lancehouse.spark.writing import WriteOptions, find_version_of_same_run, new_table_schema
 
 FRAGMENT, PIECE = "fragment", "piece"
 RANK = "_lancehouse_rank"
@@ -63,13 +63,13 @@ UNORDERED = ("map", "variant", "interval")
 
 def merge(
     frame: DataFrame,
-    address: Address,
+    address: TableAddress,
     on: str | Sequence[str],
-    rules: Rules,
-    how: Write,
+    rules: MergeRules,
+    how: WriteOptions,
     *,
     latest_by: Sequence[str] = (),
-) -> Changed:
+) -> ChangeResult:
     """Merge rows into a table by their keys. The frame is evaluated once.
 
     Args:
@@ -88,47 +88,51 @@ def merge(
         TableSchemaValidationError: the columns do not fit those of the table.
         ConcurrentModificationError: somebody changes the same rows again and again, or the columns.
     """
-    table, keys = address.ref(), (on,) if isinstance(on, str) else tuple(on)
-    if (done := made_before(table, how)) is not None:
-        return Changed(done)
+    table, keys = address.to_ref(), (on,) if isinstance(on, str) else tuple(on)
+    if (existing_version := find_version_of_same_run(table, how)) is not None:
+        return ChangeResult(existing_version)
     if not table.exists():
-        place(table)  # raises unless it is at least declared
-        return _first(_last_rows(frame, keys, latest_by, None), address, keys, rules, how, latest_by)
-    pinned = Pinned.at(address, Moment())
+        locate_table(table)  # raises unless it is at least declared
+        return _create_first_version(
+            _keep_latest_rows(frame, keys, latest_by, None), address, keys, rules, how, latest_by
+        )
+    pinned = PinnedVersion.resolve(address, VersionSelector())
     _, dataset = pinned.open()
     check_keys(address, dataset.schema, keys)
-    frame = _last_rows(frame, keys, latest_by, dataset.schema)
-    rows, schema = _needed(frame, dataset.schema, keys, rules)
+    frame = _keep_latest_rows(frame, keys, latest_by, dataset.schema)
+    rows, schema = _select_needed(frame, dataset.schema, keys, rules)
     job, used = Job(address), list[Piece]()
-    with job.cleaned(used):
+    with job.clean_up_after(used):
         if rules.writes:
-            source = Source(tuple(write_frame(rows, job, schema, "append", how.layout)), keys)
+            source = MergeSource(tuple(write_frame(rows, job, schema, "append", how.layout)), keys)
         else:
-            source = Source(tuple(write_frame(rows, job, schema, "overwrite", how.layout)), keys, schema)
-        refuse_duplicates(frame.sparkSession, Keys(job, source, pinned), latest_by)
-        merging = _Merging(frame.sparkSession, address, source, rules, how, str(dataset.lance_schema))
-        return in_attempts(address, lambda: merging.attempt(used))
+            source = MergeSource(tuple(write_frame(rows, job, schema, "overwrite", how.layout)), keys, schema)
+        require_distinct_keys(frame.sparkSession, MergeKeys(job, source, pinned), latest_by)
+        merging = _MergeRun(frame.sparkSession, address, source, rules, how, str(dataset.lance_schema))
+        return retry_conflicts(address, lambda: merging.attempt(used))
 
 
-def _last_rows(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str], schema: pa.Schema | None) -> DataFrame:
+def _keep_latest_rows(
+    frame: DataFrame, on: Sequence[str], latest_by: Sequence[str], schema: pa.Schema | None
+) -> DataFrame:
     """Of the rows with the same key, the last one; all of those that nothing tells apart, which are refused later.
 
     Rows whose key is null are no rows of the same key. Columns that only tell which row is the last are left out.
     """
-    _has(frame, on)
+    _require_key_columns(frame, on)
     if not latest_by:
         return frame
-    _check_order(frame, on, latest_by)
-    keys = [functions.col(_quoted(name)) for name in on]
-    order = [functions.col(_quoted(name)).desc_nulls_last() for name in latest_by]
+    _require_order(frame, on, latest_by)
+    keys = [functions.col(_quote(name)) for name in on]
+    order = [functions.col(_quote(name)).desc_nulls_last() for name in latest_by]
     has_key = reduce(and_, (key.isNotNull() for key in keys))
     rank = functions.rank().over(Window.partitionBy(*keys).orderBy(*order))
     names = {VERSION} if schema is None else {name for name in latest_by if name not in schema.names}
-    kept = [_quoted(name) for name in frame.columns if name not in names.intersection(latest_by)]
-    return frame.withColumn(RANK, rank).where((functions.col(RANK) == 1) | ~has_key).select(*kept)
+    columns = [_quote(name) for name in frame.columns if name not in names.intersection(latest_by)]
+    return frame.withColumn(RANK, rank).where((functions.col(RANK) == 1) | ~has_key).select(*columns)
 
 
-def _check_order(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str]) -> None:
+def _require_order(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str]) -> None:
     if missing := [name for name in latest_by if name not in frame.columns]:
         raise TableColumnNotFoundError(
             f"the DataFrame has no column {', '.join(missing)} for latest_by; it has {', '.join(frame.columns)}"
@@ -140,14 +144,16 @@ def _check_order(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str]) 
             raise InvalidInputError(f"latest_by names {name}, and values of type {kind} have no order")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _needed(frame: DataFrame, schema: pa.Schema, on: Sequence[str], rules: Rules) -> tuple[DataFrame, pa.Schema]:
+def _select_needed(
+    frame: DataFrame, schema: pa.Schema, on: Sequence[str], rules: MergeRules
+) -> tuple[DataFrame, pa.Schema]:
     """What of the frame is written, and as what."""
     if not rules.writes:
-        frame = frame.select(*map(_quoted, on))
+        frame = frame.select(*map(_quote, on))
         schema = pa.schema([schema.field(name) for name in on])
     elif rules.updates and (missing := [name for name in schema.names if name not in frame.columns]):
         raise TableSchemaValidationError(
@@ -156,184 +162,198 @@ def _needed(frame: DataFrame, schema: pa.Schema, on: Sequence[str], rules: Rules
     return frame, schema
 
 
-def _has(frame: DataFrame, on: Sequence[str]) -> None:
+def _require_key_columns(frame: DataFrame, on: Sequence[str]) -> None:
     if missing := [name for name in on if name not in frame.columns]:
         raise TableColumnNotFoundError(
             f"the DataFrame has no column {', '.join(missing)} to match by; it has {', '.join(frame.columns)}"
         )
 
 
-def _first(
-    frame: DataFrame, address: Address, on: tuple[str, ...], rules: Rules, how: Write, latest_by: Sequence[str]
-) -> Changed:
+def _create_first_version(
+    frame: DataFrame,
+    address: TableAddress,
+    on: tuple[str, ...],
+    rules: MergeRules,
+    how: WriteOptions,
+    latest_by: Sequence[str],
+) -> ChangeResult:
     """Make the first version of a table that is only declared: no row can match."""
-    table = address.ref()
+    table = address.to_ref()
     if not rules.inserts:
         table.open()  # raises that there is nothing yet
-    schema = schema_for(frame.schema.jsonValue(), how)
+    schema = new_table_schema(frame.schema.jsonValue(), how)
     check_keys(address, schema, on)
     job, used = Job(address), list[Piece]()
     try:
-        with job.cleaned(used):
-            source = Source(tuple(write_frame(frame, job, schema, "overwrite", how.layout)), on, schema)
-            refuse_duplicates(frame.sparkSession, Keys(job, source, None), latest_by)
+        with job.clean_up_after(used):
+            source = MergeSource(tuple(write_frame(frame, job, schema, "overwrite", how.layout)), on, schema)
+            require_distinct_keys(frame.sparkSession, MergeKeys(job, source, None), latest_by)
             used += source.pieces
-            version = commits.create(table, place(table), schema, source.pieces, how.properties)
-    except OvertakenError as error:
+            version = commits.create(table, locate_table(table), schema, source.pieces, how.properties)
+    except CreateConflictError as error:
         raise ConcurrentModificationError(f"{address}: another writer created it just now; run it again") from error
-    return Changed(version, inserted=sum(source.rows))
+    return ChangeResult(version, inserted=sum(source.rows))
 
 
 @dataclass(frozen=True, slots=True)
-class _Merging:
+class _MergeRun:
     """Merges rows that are written already, into the version of a table that is the latest."""
 
     spark: SparkSession
-    address: Address
-    source: Source
-    rules: Rules
-    how: Write
+    address: TableAddress
+    source: MergeSource
+    rules: MergeRules
+    how: WriteOptions
     columns: str
     """Those of the table that the rows were written for."""
 
-    def attempt(self, used: list[Piece]) -> Changed:
+    def attempt(self, used: list[Piece]) -> ChangeResult:
         """Try it, once; `used` becomes the pieces of the source that go into the table as they are."""
         used.clear()
-        pinned = Pinned.at(self.address, Moment())
+        pinned = PinnedVersion.resolve(self.address, VersionSelector())
         table, dataset = pinned.open()
         if str(dataset.lance_schema) != self.columns:
             raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
         job, written = Job(self.address), list[Piece]()
-        work = _Work(Keys(job, self.source, pinned), self.rules, self.how.layout)
-        with job.cleaned(written), translated():
-            deleted, chosen = self._at_once(work) or self._by_join(work)
-            used[:] = [self.source.pieces[each.number] for each in chosen if each.kept is not None]
-            written += [*deleted.files, *(piece for each in chosen for piece in each.new)]
-            new = tuple(piece for each in chosen for piece in (each.kept, *each.new) if piece is not None)
-            version = commit_rewritten(
+        work = _MergeTasks(MergeKeys(job, self.source, pinned), self.rules, self.how.layout)
+        with job.clean_up_after(written), translate_task_errors():
+            deleted, selections = self._merge_in_tasks(work) or self._merge_by_join(work)
+            used[:] = [self.source.pieces[each.number] for each in selections if each.reused is not None]
+            written += [*deleted.files, *(piece for each in selections for piece in each.new)]
+            new = tuple(piece for each in selections for piece in (each.reused, *each.new) if piece is not None)
+            version = commit_rewrite(
                 table,
-                place(table),
+                locate_table(table),
                 dataset,
                 replace(deleted, new=new),
                 dataset.schema.names,
                 self.how.properties,
                 is_merge=True,
             )
-        updated = sum(each.updated for each in chosen)
-        return Changed(version, sum(each.inserted for each in chosen), updated, deleted.rows - updated)
+        updated = sum(each.updated for each in selections)
+        return ChangeResult(version, sum(each.inserted for each in selections), updated, deleted.rows - updated)
 
-    def _at_once(self, work: _Work) -> tuple[Change, list[Chosen]] | None:
+    def _merge_in_tasks(self, work: _MergeTasks) -> tuple[RowChange, list[SelectedRows]] | None:
         """Match the keys and delete rows in the same tasks; None if that is too much to hold."""
-        if work.keys.few() is None:
+        if work.keys.read_if_few() is None:
             return None
         dataset = work.keys.open().dataset
-        done = results(self.spark, groups(dataset, parallelism(self.spark), split=False), work.merged)
-        parts = list(map(Matched.from_json, done))
+        result_texts = collect_results(
+            self.spark, split_fragments(dataset, parallelism(self.spark), split=False), work.match_fragments
+        )
+        parts = list(map(MatchResult.from_json, result_texts))
         tables = [each.matches for each in parts if each.matches is not None]
-        if len(tables) < len(parts) or sum(map(len, tables)) > MANY:
+        if len(tables) < len(parts) or sum(map(len, tables)) > MAX_SENT_MATCHES:
             return None
         matches = pa.concat_tables([match_schema().empty_table(), *tables])
-        deleted = together(each.change for each in parts)
+        deleted = merge_changes(each.change for each in parts)
         is_plain = self.rules.updates and self.rules.inserts and not dataset.has_stable_row_ids
         if is_plain and len(matches.column(SOURCE).unique()) == len(matches):
-            return deleted, [*self._kept(matches.column(SOURCE).to_numpy())]
-        return deleted, self._chosen(self.spark.createDataFrame(matches), work)
+            return deleted, [*self._select_all(matches.column(SOURCE).to_numpy())]
+        return deleted, self._select_rows(self.spark.createDataFrame(matches), work)
 
-    def _kept(self, matches: Any) -> Iterator[Chosen]:
+    def _select_all(self, matches: Any) -> Iterator[SelectedRows]:
         """All rows of the source as they are, of which some match one row of the table."""
         updated = np.bincount(matches >> 32, minlength=len(self.source.pieces))
         for number, (piece, rows) in enumerate(zip(self.source.pieces, self.source.rows, strict=True)):
-            yield Chosen(number, piece, (), rows - int(updated[number]), int(updated[number]))
+            yield SelectedRows(number, piece, (), rows - int(updated[number]), int(updated[number]))
 
-    def _by_join(self, work: _Work) -> tuple[Change, list[Chosen]]:
+    def _merge_by_join(self, work: _MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
         """Match the keys first, and then delete rows of the table and choose those of the source."""
-        matches = joined(self.spark, work.keys, every=self.rules.delete_by_source).persist()
+        matches = join_keys(self.spark, work.keys, every=self.rules.delete_by_source).persist()
         try:
-            return self._deleted(matches, work), self._chosen(matches.where(f"{SOURCE} is not null"), work)
+            return self._delete_matched(matches, work), self._select_rows(matches.where(f"{SOURCE} is not null"), work)
         finally:
             matches.unpersist()
 
-    def _deleted(self, matches: DataFrame, work: _Work) -> Change:
+    def _delete_matched(self, matches: DataFrame, work: _MergeTasks) -> RowChange:
         """Delete the rows of the table that go."""
         if not self.rules.deletes:
-            return Change()
-        gone = matches if self.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
+            return RowChange()
+        doomed = matches if self.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
         fragment = functions.shiftright(functions.col(TARGET), 32).alias(FRAGMENT)
-        rows = self._sorted(gone.select(fragment, TARGET), FRAGMENT)
-        return together(map(Change.from_json, collect(rows.mapInArrow(work.deleted, RESULT_STRUCT))))
+        rows = self._sort_by(doomed.select(fragment, TARGET), FRAGMENT)
+        return merge_changes(
+            map(RowChange.from_json, collect_texts(rows.mapInArrow(work.delete_matched, RESULT_STRUCT)))
+        )
 
-    def _chosen(self, matches: DataFrame, work: _Work) -> list[Chosen]:
+    def _select_rows(self, matches: DataFrame, work: _MergeTasks) -> list[SelectedRows]:
         """Choose the rows of the source that go into the table."""
         if not self.rules.writes:
             return []
         piece = functions.shiftright(functions.col(SOURCE), 32).alias(PIECE)
-        rows = self._sorted(matches.select(piece, SOURCE, ROW), PIECE)
-        found = list(map(Chosen.from_json, collect(rows.mapInArrow(work.chosen, RESULT_STRUCT))))
+        rows = self._sort_by(matches.select(piece, SOURCE, ROW), PIECE)
+        selections = list(map(SelectedRows.from_json, collect_texts(rows.mapInArrow(work.select_rows, RESULT_STRUCT))))
         if not self.rules.inserts:
-            return found
-        known = {each.number for each in found}
-        return [*found, *(each for each in self._kept(np.array([], np.int64)) if each.number not in known)]
+            return selections
+        selected = {each.number for each in selections}
+        return [
+            *selections,
+            *(each for each in self._select_all(np.array([], np.int64)) if each.number not in selected),
+        ]
 
-    def _sorted(self, rows: DataFrame, column: str) -> DataFrame:
+    def _sort_by(self, rows: DataFrame, column: str) -> DataFrame:
         """Rows with the same number together, in one task."""
         return rows.repartition(parallelism(self.spark), column).sortWithinPartitions(column)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _MergeTasks:
     """What tasks do; it goes to executors."""
 
-    keys: Keys
-    rules: Rules
-    layout: Layout
+    keys: MergeKeys
+    rules: MergeRules
+    layout: FileLayout
 
-    def merged(self, parts: list[Part]) -> list[str]:
+    def match_fragments(self, parts: list[FragmentRange]) -> list[str]:
         """Match fragments with few rows, and delete those that go."""
-        opened, few = self.keys.open(), self.keys.few()
+        opened, few = self.keys.open(), self.keys.read_if_few()
         assert few is not None
-        found = merge_few(opened.table, opened.dataset, parts, few, self.keys.source.on, self.rules)
-        if found.change:
-            self.keys.job.note(found.change.files)
-        return [found.to_json()]
+        result = merge_small_source(opened.table, opened.dataset, parts, few, self.keys.source.on, self.rules)
+        if result.change:
+            self.keys.job.record_pieces(result.change.files)
+        return [result.to_json()]
 
-    def deleted(self, batches: Batches) -> Batches:
+    def delete_matched(self, batches: Batches) -> Batches:
         """Delete rows of the table, fragment by fragment."""
-        opened, changes = self.keys.open(), list[Change]()
+        opened, changes = self.keys.open(), list[RowChange]()
         try:
-            for _, rows in _runs(batches):
-                changes.append(delete_rows(opened.table, opened.dataset, by_fragment(rows.column(TARGET).chunks)))
+            for _, rows in _group_runs(batches):
+                changes.append(
+                    delete_rows(opened.table, opened.dataset, offsets_by_fragment(rows.column(TARGET).chunks))
+                )
         finally:
             if changes:
-                self.keys.job.note(together(changes).files)
-        yield from texts(each.to_json() for each in changes)
+                self.keys.job.record_pieces(merge_changes(changes).files)
+        yield from to_result_batches(each.to_json() for each in changes)
 
-    def chosen(self, batches: Batches) -> Batches:
+    def select_rows(self, batches: Batches) -> Batches:
         """Choose rows of the source, piece by piece."""
-        opened, noted, found = self.keys.open(), list[Piece](), list[Chosen]()
+        opened, noted, selections = self.keys.open(), list[Piece](), list[SelectedRows]()
 
-        def written(rows: pa.RecordBatchReader) -> list[Piece]:
-            made = write(opened.table, self.keys.job.place(), rows, mode="append", layout=self.layout)
-            self.keys.job.note([*noted, *made])
+        def write_and_record(rows: pa.RecordBatchReader) -> list[Piece]:
+            made = write_pieces(opened.table, self.keys.job.write_location(), rows, mode="append", layout=self.layout)
+            self.keys.job.record_pieces([*noted, *made])
             return made
 
-        choice = Choice(opened.table, opened.dataset, self.keys.source, opened.rows, self.rules, written)
-        for number, rows in _runs(batches):
-            found.append(choice.of(number, rows.column(SOURCE).to_numpy(), rows.column(ROW).to_numpy()))
-            if found[-1].new:
-                noted += found[-1].new
-                self.keys.job.note(noted)
-        yield from texts(each.to_json() for each in found)
+        choice = RowSelector(opened.table, opened.dataset, self.keys.source, opened.rows, self.rules, write_and_record)
+        for number, rows in _group_runs(batches):
+            selections.append(choice.select(number, rows.column(SOURCE).to_numpy(), rows.column(ROW).to_numpy()))
+            if selections[-1].new:
+                noted += selections[-1].new
+                self.keys.job.record_pieces(noted)
+        yield from to_result_batches(each.to_json() for each in selections)
 
 
-def _runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
+def _group_runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
     """Rows that follow each other and have the same number in the first column."""
 
-    def cut() -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split() -> Iterator[tuple[int, pa.RecordBatch]]:
         for batch in filter(len, batches):
             numbers = batch.column(0).to_numpy()
             ends = np.flatnonzero(np.diff(numbers, append=-1))
             for first, last in zip((0, *(ends[:-1] + 1)), ends, strict=True):
                 yield int(numbers[first]), batch.slice(first, last - first + 1)
 
-    for number, parts in groupby(cut(), key=itemgetter(0)):
+    for number, parts in groupby(split(), key=itemgetter(0)):
         yield number, pa.Table.from_batches([part for _, part in parts])

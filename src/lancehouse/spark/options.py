@@ -13,11 +13,11 @@ from typing import Any
 
 from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
-from lancehouse.lake.fragments import Layout
-from lancehouse.lake.scans import Moment, Scan
+from lancehouse.lake.fragments import FileLayout
+from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
-from lancehouse.spark.address import Address, Catalog
-from lancehouse.spark.writing import Write
+from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.writing import WriteOptions
 
 TASKS = 32
 """Into how many tasks a table is divided at most: a data source is not told how many run at once."""
@@ -25,20 +25,20 @@ PROPERTY_PREFIX = "property."
 """Of a property that has the name of an option."""
 SECRET_PREFIX = "secret."  # noqa: S105
 """Of anything that Spark is not to show: by its own rules it shows no option with such a name."""
-SPARKS_OWN = frozenset({"provider", "owner"})
+SPARK_CATALOG_OPTIONS = frozenset({"provider", "owner"})
 """What Spark adds to the options of a table of its own catalog, which is being created."""
 NO_TABLE = (
     "Spark's CREATE TABLE … USING lance passes no options on to those who read and write the table, so it cannot be a "
     "Lance table; CREATE TEMPORARY VIEW … USING lance OPTIONS (…) works for queries and INSERT INTO, and "
     "LanceCatalog.create makes a table"
 )
-LIKE_OURS = 0.8
+MIN_SIMILARITY = 0.8
 """A property whose name is so much like that of an option is a slip of the pen."""
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
-class Use(Enum):
+class TableUse(Enum):
     """What a table is wanted for."""
 
     READ = "spark.read"
@@ -48,89 +48,91 @@ class Use(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SourceOption:
     """What an option is for, and how its text is understood."""
 
-    uses: frozenset[Use]
+    uses: frozenset[TableUse]
     parse: Callable[[str], Any] = str
     expected: str = ""
 
 
-def _names(said: str) -> tuple[str, ...]:
-    found = json.loads(said) if said.startswith("[") else [name.strip() for name in said.split(",")]
-    if not all(isinstance(name, str) and name for name in found):
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = json.loads(text) if text.startswith("[") else [name.strip() for name in text.split(",")]
+    if not all(isinstance(name, str) and name for name in names):
         raise ValueError
-    return tuple(found)
+    return tuple(names)
 
 
-def _texts(said: str) -> dict[str, str]:
-    found: dict[str, Any] = json.loads(said)
-    if not all(isinstance(value, str) for value in found.values()):
+def _parse_texts(text: str) -> dict[str, str]:
+    texts: dict[str, Any] = json.loads(text)
+    if not all(isinstance(value, str) for value in texts.values()):
         raise ValueError
-    return found
+    return texts
 
 
-def _vectors(said: str) -> dict[str, int]:
-    if said.startswith("{"):
-        return {name: int(dimension) for name, dimension in json.loads(said).items()}
-    pairs = (each.rpartition(":") for each in said.split(","))
+def _parse_vectors(text: str) -> dict[str, int]:
+    if text.startswith("{"):
+        return {name: int(dimension) for name, dimension in json.loads(text).items()}
+    pairs = (each.rpartition(":") for each in text.split(","))
     return {name.strip(): int(dimension) for name, _, dimension in pairs}
 
 
-def _number(said: str, least: int = 1) -> int:
-    if (number := int(said)) < least:
+def _parse_number(text: str, least: int = 1) -> int:
+    if (number := int(text)) < least:
         raise ValueError
     return number
 
 
-def _flag(said: str) -> bool:
-    return {"true": True, "false": False}[said.lower()]
+def _parse_flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
 
 
-def _start(said: str) -> int | str:
-    return said.lower() if said.lower() in (EARLIEST, LATEST) else _number(said)
+def _parse_start(text: str) -> int | str:
+    return text.lower() if text.lower() in (EARLIEST, LATEST) else _parse_number(text)
 
 
-_READ, _FOLLOW = frozenset({Use.READ}), frozenset({Use.READ_STREAM})
-_WRITE, _SINK = frozenset({Use.WRITE}), frozenset({Use.WRITE_STREAM})
+_READ, _FOLLOW = frozenset({TableUse.READ}), frozenset({TableUse.READ_STREAM})
+_WRITE, _SINK = frozenset({TableUse.WRITE}), frozenset({TableUse.WRITE_STREAM})
 _READS, _WRITES = _READ | _FOLLOW, _WRITE | _SINK
 _POSITIVE, _BOOLEAN = "a number above 0", "true or false"
 
-OPTIONS: Mapping[str, Option] = MappingProxyType(
+OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
     {
-        "path": Option(_READS | _WRITES),
-        "impl": Option(_READS | _WRITES),
-        "table": Option(_READS | _WRITES),
-        "properties": Option(_READS | _WRITES, _texts, "a JSON object of texts"),
-        "columns": Option(_READS, _names, "names with commas between them, or a JSON list of names"),
-        "filter": Option(_READS),
-        "withRowId": Option(_READS, _flag, _BOOLEAN),
-        "tasks": Option(_READS, _number, _POSITIVE),
-        "version": Option(_READ, _number, "the number of a version"),
-        "tag": Option(_READ),
-        "asOf": Option(_READ, datetime.fromisoformat, "a time such as 2026-01-31T12:00:00+00:00"),
-        "limit": Option(_READ, lambda said: _number(said, 0), "a number of rows"),
-        "startingVersion": Option(_FOLLOW, _start, "earliest, latest or the number of a version"),
-        "maxVersionsPerTrigger": Option(_FOLLOW, _number, _POSITIVE),
-        "maxRowsPerTrigger": Option(_FOLLOW, _number, _POSITIVE),
-        "failOnDataLoss": Option(_FOLLOW, _flag, _BOOLEAN),
-        "withVersion": Option(_FOLLOW, _flag, _BOOLEAN),
-        "vectorColumns": Option(_WRITES, _vectors, "names and dimensions such as emb:128, or a JSON object of them"),
-        "maxRowsPerFile": Option(_WRITES, _number, _POSITIVE),
-        "maxBytesPerFile": Option(_WRITES, _number, _POSITIVE),
-        "dataStorageVersion": Option(_WRITES),
-        "run": Option(_WRITE),
-        "queryId": Option(_SINK),
-        "checkpointLocation": Option(_SINK),
+        "path": SourceOption(_READS | _WRITES),
+        "impl": SourceOption(_READS | _WRITES),
+        "table": SourceOption(_READS | _WRITES),
+        "properties": SourceOption(_READS | _WRITES, _parse_texts, "a JSON object of texts"),
+        "columns": SourceOption(_READS, _parse_names, "names with commas between them, or a JSON list of names"),
+        "filter": SourceOption(_READS),
+        "withRowId": SourceOption(_READS, _parse_flag, _BOOLEAN),
+        "tasks": SourceOption(_READS, _parse_number, _POSITIVE),
+        "version": SourceOption(_READ, _parse_number, "the number of a version"),
+        "tag": SourceOption(_READ),
+        "asOf": SourceOption(_READ, datetime.fromisoformat, "a time such as 2026-01-31T12:00:00+00:00"),
+        "limit": SourceOption(_READ, lambda said: _parse_number(said, 0), "a number of rows"),
+        "startingVersion": SourceOption(_FOLLOW, _parse_start, "earliest, latest or the number of a version"),
+        "maxVersionsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
+        "maxRowsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
+        "failOnDataLoss": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
+        "withVersion": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
+        "vectorColumns": SourceOption(
+            _WRITES, _parse_vectors, "names and dimensions such as emb:128, or a JSON object of them"
+        ),
+        "maxRowsPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
+        "maxBytesPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
+        "dataStorageVersion": SourceOption(_WRITES),
+        "run": SourceOption(_WRITE),
+        "queryId": SourceOption(_SINK),
+        "checkpointLocation": SourceOption(_SINK),
     }
 )
 """All there are. Whatever else is given is a property of the client, or `storage.<key>` beside a path."""
 
-_OURS = {name.lower(): name for name in OPTIONS}
+_NAMES_BY_LOWERCASE = {name.lower(): name for name in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class FollowOptions:
     """From where a stream reads a table, and how much at once."""
 
     start: int | str | None = None
@@ -144,14 +146,14 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class StreamQuery:
     """How a streaming query is known: by its id, or by the place of its checkpoint."""
 
     id: str | None = None
     checkpoint: str | None = None
 
 
-class Options:
+class SourceOptions:
     """The options that somebody gave. Upper and lower case are one: Spark does not keep them apart.
 
     Args:
@@ -163,20 +165,24 @@ class Options:
         UnsupportedOperationError: they are those of a table of Spark's own catalog.
     """
 
-    def __init__(self, given: Mapping[str, str], *uses: Use) -> None:
-        if {name.lower() for name in given} >= SPARKS_OWN:
+    def __init__(self, given: Mapping[str, str], *uses: TableUse) -> None:
+        if {name.lower() for name in given} >= SPARK_CATALOG_OPTIONS:
             raise UnsupportedOperationError(NO_TABLE)
-        self._given = {name.lower().removeprefix(SECRET_PREFIX): value for name, value in given.items()}
-        self._rest = {name: value for name, value in self._given.items() if name not in _OURS}
-        for name in self._given.keys() - self._rest.keys():
-            if not OPTIONS[_OURS[name]].uses & set(uses):
-                raise InvalidInputError(f"{_OURS[name]} is no option of {' or '.join(use.value for use in uses)}")
-        for name in self._rest:
-            if alike := get_close_matches(name, _OURS, 1, LIKE_OURS):
-                meant = f"did you mean {_OURS[alike[0]]}? A property of that name is {PROPERTY_PREFIX}{name}"
-                raise InvalidInputError(f"{name!r} is no option; {meant}")
+        self._options = {name.lower().removeprefix(SECRET_PREFIX): value for name, value in given.items()}
+        self._other_options = {name: value for name, value in self._options.items() if name not in _NAMES_BY_LOWERCASE}
+        for name in self._options.keys() - self._other_options.keys():
+            if not OPTIONS[_NAMES_BY_LOWERCASE[name]].uses & set(uses):
+                raise InvalidInputError(
+                    f"{_NAMES_BY_LOWERCASE[name]} is no option of {' or '.join(use.value for use in uses)}"
+                )
+        for name in self._other_options:
+            if alike := get_close_matches(name, _NAMES_BY_LOWERCASE, 1, MIN_SIMILARITY):
+                hint = (
+                    f"did you mean {_NAMES_BY_LOWERCASE[alike[0]]}? A property of that name is {PROPERTY_PREFIX}{name}"
+                )
+                raise InvalidInputError(f"{name!r} is no option; {hint}")
 
-    def address(self) -> Address:
+    def address(self) -> TableAddress:
         """Where the table is.
 
         Raises:
@@ -184,44 +190,46 @@ class Options:
         """
         path, impl, table = self._get("path"), self._get("impl"), self._get("table")
         if path and not impl and not table:
-            return self._located(path)
+            return self._address_at(path)
         if path or not impl or not table:
-            given = [name for name in ("path", "impl", "table") if self._get(name)]
-            said = f"not by {' and '.join(given)}" if given else f"and none of them is given. {NO_TABLE}"
-            raise InvalidInputError(f"a Lance table is named by the option path, or by impl and table; {said}")
-        named = {name.removeprefix(PROPERTY_PREFIX): value for name, value in self._rest.items()}
-        return Catalog.of(impl, {**named, **(self._get("properties") or {})}).table(table)
+            named_options = [name for name in ("path", "impl", "table") if self._get(name)]
+            problem = (
+                f"not by {' and '.join(named_options)}" if named_options else f"and none of them is given. {NO_TABLE}"
+            )
+            raise InvalidInputError(f"a Lance table is named by the option path, or by impl and table; {problem}")
+        properties = {name.removeprefix(PROPERTY_PREFIX): value for name, value in self._other_options.items()}
+        return Connection.from_properties(impl, {**properties, **(self._get("properties") or {})}).table_address(table)
 
-    def _located(self, path: str) -> Address:
-        foreign = [name for name in self._rest if not name.startswith(STORAGE_PREFIX)]
+    def _address_at(self, path: str) -> TableAddress:
+        foreign = [name for name in self._other_options if not name.startswith(STORAGE_PREFIX)]
         if self._get("properties") is not None:
             foreign.append("properties")
         if foreign:
             raise InvalidInputError(
                 f"{foreign[0]!r} is no option beside a path; those of its store are {STORAGE_PREFIX}<key>"
             )
-        return Address(path=path, storage_options=tuple(sorted(storage_options(self._rest).items())))
+        return TableAddress(path=path, storage_options=tuple(sorted(storage_options(self._other_options).items())))
 
     def scan(self) -> Scan:
         """What to read."""
         return Scan(self._get("columns"), self._get("filter"), self._get("limit"), self._get("withRowId") or False)
 
-    def moment(self) -> Moment:
+    def version_selector(self) -> VersionSelector:
         """Which version to read."""
-        return Moment(self._get("version"), self._get("tag"), self._get("asOf"))
+        return VersionSelector(self._get("version"), self._get("tag"), self._get("asOf"))
 
     def tasks(self) -> int:
         """How many tasks are to read, if there are rows enough for them."""
         return self._get("tasks") or TASKS
 
-    def write(self) -> Write:
+    def write_options(self) -> WriteOptions:
         """How to write."""
-        layout = Layout(self._get("maxRowsPerFile"), self._get("maxBytesPerFile"), self._get("dataStorageVersion"))
-        return Write(self._get("vectorColumns") or {}, layout, self._get("run"))
+        layout = FileLayout(self._get("maxRowsPerFile"), self._get("maxBytesPerFile"), self._get("dataStorageVersion"))
+        return WriteOptions(self._get("vectorColumns") or {}, layout, self._get("run"))
 
-    def follow(self) -> Follow:
+    def follow_options(self) -> FollowOptions:
         """How a table is followed."""
-        return Follow(
+        return FollowOptions(
             self._get("startingVersion"),
             self._get("maxVersionsPerTrigger"),
             self._get("maxRowsPerTrigger"),
@@ -229,17 +237,17 @@ class Options:
             self._get("withVersion") is True,
         )
 
-    def query(self) -> Query:
+    def stream_query(self) -> StreamQuery:
         """Whose batches are written."""
-        return Query(self._get("queryId"), self._get("checkpointLocation"))
+        return StreamQuery(self._get("queryId"), self._get("checkpointLocation"))
 
     def _get(self, name: str) -> Any:
-        said = self._given.get(name.lower())
-        if said is None:
+        text = self._options.get(name.lower())
+        if text is None:
             return None
         option = OPTIONS[name]
         try:
-            return option.parse(said.strip())
+            return option.parse(text.strip())
         except (ValueError, TypeError, AttributeError, LookupError):
-            shown = "" if name == "properties" else f", {said!r},"
-            raise InvalidInputError(f"the option {name}{shown} is not what it has to be: {option.expected}") from None
+            quoted = "" if name == "properties" else f", {text!r},"
+            raise InvalidInputError(f"the option {name}{quoted} is not what it has to be: {option.expected}") from None

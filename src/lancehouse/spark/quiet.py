@@ -26,7 +26,7 @@ LINES = 3
 
 
 @contextmanager
-def quiet(
+def quiet_session(
     cores: int | None = None, options: Mapping[str, str] | None = None, *, shows_log: bool = False
 ) -> Iterator[SparkSession]:
     """The session that is active, else a new one as `local` makes it, which is stopped at the end.
@@ -44,12 +44,12 @@ def quiet(
     before = SparkSession.getActiveSession()
     with TemporaryFile() as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
         try:
-            with _held() as interrupts, nullcontext() if shows_log else _into(log, terminal):
+            with _defer_interrupts() as interrupts, nullcontext() if shows_log else _redirect_to(log, terminal):
                 spark = local(cores, options)
         except JavaNotFoundError as error:
             raise InvalidInputError(str(error)) from error
         except PySparkException as error:
-            raise InvalidInputError(f"Spark does not start: {_last_words(log) or error}") from error
+            raise InvalidInputError(f"Spark does not start: {_read_last_lines(log) or error}") from error
         except Py4JJavaError as error:
             raise InvalidInputError(f"Spark does not start: {error.java_exception.getMessage()}") from error
         try:
@@ -62,30 +62,30 @@ def quiet(
 
 
 @contextmanager
-def _held() -> Iterator[list[int]]:
+def _defer_interrupts() -> Iterator[list[int]]:
     """Have Ctrl-C wait until the block has ended; the block's list tells whether it came.
 
     PySpark, interrupted while Java starts, takes away the folder in which Java wants to say where it listens. Java then
     neither works nor ends.
     """
-    came: list[int] = []
+    signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield signals
         return
 
     def hold(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
+        signals.append(number)
 
     before = signal.signal(signal.SIGINT, hold)
     try:
-        yield came
+        yield signals
     finally:
         if signal.getsignal(signal.SIGINT) is hold:  # else Spark is up, and has a way of its own
             signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
-def _into(log: IO[bytes], terminal: TextIO) -> Iterator[None]:
+def _redirect_to(log: IO[bytes], terminal: TextIO) -> Iterator[None]:
     """Have processes that are started inside write to a file what they would write to stderr; this one goes on there.
 
     Args:
@@ -101,7 +101,7 @@ def _into(log: IO[bytes], terminal: TextIO) -> Iterator[None]:
         os.dup2(terminal.fileno(), STDERR)
 
 
-def _last_words(log: IO[bytes]) -> str:
+def _read_last_lines(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
     return "; ".join(line.strip(" .") for line in lines[-LINES:])

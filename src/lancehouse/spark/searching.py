@@ -9,19 +9,19 @@ from math import isfinite
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.lake.scans import Moment, Part, groups
-from lancehouse.lake.search import Effort, Hit, Search, is_indexed, nearest, vector_column
-from lancehouse.schema.outgoing import to_rows
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
-from lancehouse.spark.reading import Pinned
-from lancehouse.spark.session import parallelism, struct
-from lancehouse.spark.tasks import Batches, results, spread
+from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
+from lancehouse.lake.search import Hit, SearchEffort, VectorSearch, best_hits, has_vector_index, resolve_vector_column
+from lancehouse.schema.outgoing import to_spark_rows
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.reading import PinnedVersion
+from lancehouse.spark.session import parallelism, to_struct
+from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
 
 
 def search(
     spark: SparkSession,
-    address: Address,
+    address: TableAddress,
     vector: Iterable[float],
     k: int,
     *,
@@ -29,38 +29,38 @@ def search(
     filter: str | None,
     columns: Sequence[str] | None,
     metric: str | None,
-    effort: Effort,
-    moment: Moment,
+    effort: SearchEffort,
+    selector: VersionSelector,
 ) -> DataFrame:
     """The rows nearest to a vector, with `_distance`, the nearest first.
 
     An index is asked by one task, which is what it is for. Without one all vectors are compared, in as many tasks as
     the cluster runs at once.
     """
-    pinned = Pinned.at(address, moment)
+    pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()
-    wanted = Search(
-        _numbers(vector),
+    query = VectorSearch(
+        _parse_vector(vector),
         k,
-        vector_column(table, dataset.schema, column),
+        resolve_vector_column(table, dataset.schema, column),
         filter,
         None if columns is None else tuple(columns),
         metric,
         effort,
     )
-    wanted.check(table, dataset)
-    hits = None if is_indexed(dataset, wanted.column) else _compared(spark, pinned, wanted)
-    rows = to_rows(wanted.rows(table, dataset, []).schema)
+    query.check(table, dataset)
+    hits = None if has_vector_index(dataset, query.column) else _search_by_comparison(spark, pinned, query)
+    rows = to_spark_rows(query.read_hits(table, dataset, []).schema)
 
     def work(_: int) -> Batches:
         table, dataset = pinned.open()
-        found = wanted.by_index(table, dataset) if hits is None else wanted.rows(table, dataset, hits)
-        return map(rows.batch, found.combine_chunks().to_batches())  # one batch, so that Spark keeps the order
+        found = query.search_index(table, dataset) if hits is None else query.read_hits(table, dataset, hits)
+        return map(rows.convert_batch, found.combine_chunks().to_batches())  # one batch, so that Spark keeps the order
 
-    return spread(spark, [0], work, struct(rows.struct))
+    return run_in_tasks(spark, [0], work, to_struct(rows.struct))
 
 
-def _numbers(vector: Iterable[float]) -> tuple[float, ...]:
+def _parse_vector(vector: Iterable[float]) -> tuple[float, ...]:
     try:
         numbers = tuple(float(number) for number in vector)
     except (TypeError, ValueError):
@@ -70,12 +70,12 @@ def _numbers(vector: Iterable[float]) -> tuple[float, ...]:
     return numbers
 
 
-def _compared(spark: SparkSession, pinned: Pinned, wanted: Search) -> list[Hit]:
-    def work(parts: list[Part]) -> list[str]:
-        return [json.dumps(wanted.among(*pinned.open(), parts))]
+def _search_by_comparison(spark: SparkSession, pinned: PinnedVersion, query: VectorSearch) -> list[Hit]:
+    def work(parts: list[FragmentRange]) -> list[str]:
+        return [json.dumps(query.search_parts(*pinned.open(), parts))]
 
     _, dataset = pinned.open()
-    parts = groups(dataset, parallelism(spark), split=wanted.filter is None)
-    with translated():
-        found = results(spark, parts, work)
-    return nearest([(distance, row) for text in found for distance, row in json.loads(text)], wanted.k)
+    parts = split_fragments(dataset, parallelism(spark), split=query.filter is None)
+    with translate_task_errors():
+        result_texts = collect_results(spark, parts, work)
+    return best_hits([(distance, row) for text in result_texts for distance, row in json.loads(text)], query.k)

@@ -19,13 +19,13 @@ from pyspark.sql.types import StructType
 from lancehouse.spark.java import find_java
 
 OLDEST = (4, 2)
-LOOK = 1 << 16
+PROBE_ROWS = 1 << 16
 """Rows of a range that tells how many tasks a cluster runs at once."""
 
 _tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
-def prepare() -> None:
+def prepare_environment() -> None:
     """Have PySpark find a Java, and have its workers run this Python, unless somebody has chosen already."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
@@ -39,7 +39,7 @@ def local(cores: int | None = None, options: Mapping[str, str] | None = None) ->
         cores: how many to use, by default all.
         options: settings of Spark.
     """
-    prepare()
+    prepare_environment()
     os.environ["JAVA_HOME"] = str(find_java())
     builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("lancehouse")
     defaults = {
@@ -57,29 +57,31 @@ def local(cores: int | None = None, options: Mapping[str, str] | None = None) ->
         return builder.getOrCreate()
 
 
-def check(spark: SparkSession) -> None:
+def check_session(spark: SparkSession) -> None:
     """See that a session can do the work.
 
     Raises:
         InvalidInputError: it is none, or too old a Spark.
     """
-    found = getattr(spark, "version", None)
-    numbers = re.match(r"(\d+)\.(\d+)", str(found))
+    spark_version = getattr(spark, "version", None)
+    numbers = re.match(r"(\d+)\.(\d+)", str(spark_version))
     if numbers is None:
         raise InvalidInputError(f"a SparkSession is needed, not {type(spark).__name__}")
     if (int(numbers[1]), int(numbers[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise InvalidInputError(f"Spark {found} is too old: {oldest} or newer is needed (PySpark here is {version})")
+        raise InvalidInputError(
+            f"Spark {spark_version} is too old: {oldest} or newer is needed (PySpark here is {version})"
+        )
 
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks run at once; asked by a small query, as Spark Connect has no other way."""
     if spark not in _tasks:
-        numbers = spark.range(LOOK).select(functions.spark_partition_id().alias("number"))
+        numbers = spark.range(PROBE_ROWS).select(functions.spark_partition_id().alias("number"))
         _tasks[spark] = numbers.agg(functions.max("number")).first()[0] + 1
     return _tasks[spark]
 
 
-def struct(json: Mapping[str, Any]) -> StructType:
+def to_struct(json: Mapping[str, Any]) -> StructType:
     """A schema from its JSON."""
     return StructType.fromJson(dict(json))

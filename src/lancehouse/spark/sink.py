@@ -13,13 +13,13 @@ import pyarrow as pa
 from lance_namespace.errors import TableNotFoundError
 
 from lancehouse.lake import commits
-from lancehouse.lake.fragments import Piece, place
-from lancehouse.lake.manifests import made_by
-from lancehouse.lake.progress import Progress
-from lancehouse.schema.incoming import from_rows
-from lancehouse.spark.address import Address
+from lancehouse.lake.fragments import Piece, locate_table
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.progress import JobProgress
+from lancehouse.schema.incoming import from_spark_rows
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.jobs import Job
-from lancehouse.spark.writing import Write, declare, overtaken, schema_for, take_back
+from lancehouse.spark.writing import WriteOptions, create_conflict, declare_table, new_table_schema, undo_declaration
 
 ATTEMPTED = "commit"
 """A record of a job: it has come to its commit."""
@@ -36,36 +36,36 @@ class Sink:
     """Of the table, before or after."""
     base: int
     """The version that was the latest when the job began; 0: there was none."""
-    known: str
+    base_uuid: str
     """Which commit made it."""
     replaces: bool
     """Whether the rows take the place of all others."""
     declared: bool
     """Whether the catalog knows the table because of this job."""
-    how: Write
+    how: WriteOptions
 
     @classmethod
-    def begin(cls, address: Address, struct: Mapping[str, Any], how: Write, *, replaces: bool) -> Self:
+    def begin(cls, address: TableAddress, struct: Mapping[str, Any], how: WriteOptions, *, replaces: bool) -> Self:
         """See that the rows fit the table. A missing table is declared.
 
         Raises:
             TableSchemaValidationError: they do not fit.
         """
-        table = address.ref()
+        table = address.to_ref()
         try:
             dataset = table.open()
         except TableNotFoundError:
-            schema = schema_for(struct, how)
-            return cls(Job(address, is_watched=False), struct, schema, 0, "", replaces, declare(table), how)
-        schema = schema_for(struct, how, dataset.schema) if replaces else dataset.schema
-        from_rows(struct, schema)
+            schema = new_table_schema(struct, how)
+            return cls(Job(address, is_watched=False), struct, schema, 0, "", replaces, declare_table(table), how)
+        schema = new_table_schema(struct, how, dataset.schema) if replaces else dataset.schema
+        from_spark_rows(struct, schema)
         job, base = Job(address, is_watched=False), dataset.version
-        return cls(job, struct, schema, base, made_by(dataset), replaces, False, how)
+        return cls(job, struct, schema, base, read_transaction_uuid(dataset), replaces, False, how)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
         """Write the rows of a task."""
         mode = "append" if self.base and not self.replaces else "overwrite"
-        return self.job.write_rows(batches, from_rows(self.struct, self.schema), mode, self.how.layout)
+        return self.job.write_rows(batches, from_spark_rows(self.struct, self.schema), mode, self.how.layout)
 
     def commit(self, pieces: Iterable[Piece], properties: Mapping[str, str]) -> int:
         """Make one version of what the tasks wrote.
@@ -73,41 +73,41 @@ class Sink:
         Raises:
             ConcurrentModificationError: somebody changed the table or made it, and their rows would be gone.
         """
-        table, used = self.job.address.ref(), list(pieces)
-        at = place(table)
-        self._notes().put(ATTEMPTED, [])
+        table, used = self.job.address.to_ref(), list(pieces)
+        at = locate_table(table)
+        self._progress().record(ATTEMPTED, [])
         try:
-            with self.job.cleaned(used):
+            with self.job.clean_up_after(used):
                 if not self.base:
                     make = commits.create if self.replaces else commits.create_or_append
                     return make(table, at, self.schema, used, properties)
-                commits.require_same(table, self.base, self.known)
+                commits.require_same_table(table, self.base, self.base_uuid)
                 if self.replaces:
                     return commits.overwrite(table, at, self.schema, used, self.base, properties)
                 return commits.append(table, at, used, self.base, properties)
-        except commits.RunMadeError as error:
+        except commits.RunAlreadyCommittedError as error:
             return error.version
-        except commits.OvertakenError as error:
-            raise overtaken(table) from error
+        except commits.CreateConflictError as error:
+            raise create_conflict(table) from error
 
     def abort(self) -> None:
         """Remove what the tasks wrote. Spark calls it also after a commit that failed.
 
         If nobody knows whether that commit was made, all stays as it is.
         """
-        notes = self._notes()
-        if ATTEMPTED in notes.done():
+        notes = self._progress()
+        if ATTEMPTED in notes.read_records():
             notes.clear()
             return
         self.discard()
         if self.declared:
-            take_back(self.job.address.ref())
+            undo_declaration(self.job.address.to_ref())
 
     def discard(self) -> None:
         """Remove what the tasks wrote, as none of it is needed."""
-        with self.job.cleaned([]):
+        with self.job.clean_up_after([]):
             pass
 
-    def _notes(self) -> Progress:
-        at = place(self.job.address.ref())
-        return Progress(at.location, at.storage_options, self.job.id)
+    def _progress(self) -> JobProgress:
+        at = locate_table(self.job.address.to_ref())
+        return JobProgress(at.location, at.storage_options, self.job.id)

@@ -18,15 +18,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lancehouse.lake.fragments import Piece
-from lancehouse.lake.scans import Moment, Part, Scan, groups
-from lancehouse.schema.outgoing import to_rows
-from lancehouse.spark.options import Options, Use
-from lancehouse.spark.reading import Pinned, Share, following_batches, shares
-from lancehouse.spark.session import struct
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.schema.outgoing import to_spark_rows
+from lancehouse.spark.options import SourceOptions, TableUse
+from lancehouse.spark.reading import PinnedVersion, TaskShare, read_following_batches, to_shares
+from lancehouse.spark.session import to_struct
 from lancehouse.spark.sink import Sink
-from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter, with_version
+from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter, add_version_column
 from lancehouse.spark.tasks import Batches
-from lancehouse.spark.writing import made_before
+from lancehouse.spark.writing import find_version_of_same_run
 
 
 class LanceSource(DataSource):  # type: ignore[misc]
@@ -38,7 +38,7 @@ class LanceSource(DataSource):  # type: ignore[misc]
     one use of a DataFrame to all.
     """
 
-    _pinned: Pinned | None = None
+    _pinned: PinnedVersion | None = None
     _schema: pa.Schema | None = None
 
     @classmethod
@@ -48,37 +48,41 @@ class LanceSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Choose the columns, and the version if one is named; this object goes to all that follow."""
-        options = Options(self.options, Use.READ, Use.READ_STREAM)
-        self._pinned = Pinned.at(options.address(), options.moment())
+        options = SourceOptions(self.options, TableUse.READ, TableUse.READ_STREAM)
+        self._pinned = PinnedVersion.resolve(options.address(), options.version_selector())
         self._schema = options.scan().schema(*self._pinned.open())
-        if options.follow().with_version:
-            self._schema = with_version(self._pinned.address, self._schema)
-        return struct(to_rows(self._schema).struct)
+        if options.follow_options().with_version:
+            self._schema = add_version_column(self._pinned.address, self._schema)
+        return to_struct(to_spark_rows(self._schema).struct)
 
     def reader(self, schema: StructType) -> LanceReader:  # noqa: ARG002
         """Reads the version that was named, or follows the table. Spark keeps this for all queries of a view."""
-        options = Options(self.options, Use.READ)
-        follows = options.moment() == Moment()
-        return LanceReader(*self._chosen(), options.scan(), options.tasks(), follows)
+        options = SourceOptions(self.options, TableUse.READ)
+        follows = options.version_selector() == VersionSelector()
+        return LanceReader(*self._require_schema(), options.scan(), options.tasks(), follows)
 
     def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: ARG002, N802
         """Reads what the table holds, then what comes to it."""
-        return LanceStreamReader(*self._chosen(), Options(self.options, Use.READ_STREAM))
+        return LanceStreamReader(*self._require_schema(), SourceOptions(self.options, TableUse.READ_STREAM))
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         """Writes to the table as it is now."""
-        options = Options(self.options, Use.WRITE)
-        address, how = options.address(), options.write()
-        is_done = made_before(address.ref(), how) is not None
+        options = SourceOptions(self.options, TableUse.WRITE)
+        address, how = options.address(), options.write_options()
+        is_done = find_version_of_same_run(address.to_ref(), how) is not None
         return LanceWriter(None if is_done else Sink.begin(address, schema.jsonValue(), how, replaces=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanceStreamWriter:  # noqa: N802
         """Writes each batch once."""
-        return LanceStreamWriter(Options(self.options, Use.WRITE_STREAM), schema.jsonValue(), replaces=overwrite)
+        return LanceStreamWriter(
+            SourceOptions(self.options, TableUse.WRITE_STREAM), schema.jsonValue(), replaces=overwrite
+        )
 
-    def _chosen(self) -> tuple[Pinned, pa.Schema]:
+    def _require_schema(self) -> tuple[PinnedVersion, pa.Schema]:
         if self._pinned is None or self._schema is None:
-            Options(self.options, *Use).address()  # raises where there is none: in a table of Spark's own catalog
+            SourceOptions(
+                self.options, *TableUse
+            ).address()  # raises where there is none: in a table of Spark's own catalog
             raise UnsupportedOperationError(
                 "a Lance table has a schema of its own: choose columns by the option columns, not by schema()"
             )
@@ -89,7 +93,7 @@ class LanceSource(DataSource):  # type: ignore[misc]
 class LanceReader(DataSourceReader):  # type: ignore[misc]
     """Reads one version of a table, or in each query the latest."""
 
-    pinned: Pinned
+    pinned: PinnedVersion
     schema: pa.Schema
     scan: Scan
     tasks: int
@@ -98,25 +102,27 @@ class LanceReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         """The parts of the table, for as many tasks; one task where a limit counts the rows of all."""
         # The version that was the latest when a view was made may be cleaned up before its first query.
-        _, dataset = (Pinned.at(self.pinned.address, Moment()) if self.follows else self.pinned).open()
+        _, dataset = (
+            PinnedVersion.resolve(self.pinned.address, VersionSelector()) if self.follows else self.pinned
+        ).open()
         tasks = self.tasks if self.scan.limit is None else 1
-        parts = groups(dataset, tasks, split=self.scan.filter is None)
-        return [InputPartition(part) for part in (shares(parts) if self.follows else parts)]
+        parts = split_fragments(dataset, tasks, split=self.scan.filter is None)
+        return [InputPartition(part) for part in (to_shares(parts) if self.follows else parts)]
 
     def read(self, partition: InputPartition) -> Batches:
         """The rows of a part; Spark asks for a part that is None where there are none."""
-        rows = to_rows(self.schema)
+        rows = to_spark_rows(self.schema)
         for batch in self._batches(partition.value):
-            yield from rows.batches(batch)
+            yield from rows.convert_batches(batch)
 
-    def _batches(self, part: Share | Sequence[Part] | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(part, Share):
-            return following_batches(self.pinned, part, self.scan, self.schema)
+    def _batches(self, part: TaskShare | Sequence[FragmentRange] | None) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, TaskShare):
+            return read_following_batches(self.pinned, part, self.scan, self.schema)
         return self.scan.batches(*self.pinned.open(), part or ())
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class WrittenPieces(WriterCommitMessage):  # type: ignore[misc]
     """What a task has written."""
 
     pieces: Sequence[Piece]
@@ -128,9 +134,9 @@ class LanceWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     sink: Sink | None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPieces:
         """Write the rows of a task."""
-        return Written(self.sink.write(iterator) if self.sink is not None else ())
+        return WrittenPieces(self.sink.write(iterator) if self.sink is not None else ())
 
     def commit(self, messages: list[Any]) -> None:
         """Make the version."""

@@ -12,7 +12,7 @@ CATALOG = "org.lance.spark.LanceNamespaceSparkCatalog"
 EXTENSIONS = "org.lance.spark.extensions.LanceSparkSessionExtensions"
 REDACTED = "(?i)secret|password|token|credential|authorization|api.?key|access.?key|account.?key|sas.?key"
 """What Spark is not to show, by the name of a setting: its own rule, which knows no header fields, and more."""
-TAKEN = frozenset({"spark_catalog", "system", "session"})
+RESERVED_CATALOGS = frozenset({"spark_catalog", "system", "session"})
 """Names of catalogs that mean something else to Spark."""
 DELIMITERS = (".", "/", "|", "\x1f")
 
@@ -45,7 +45,7 @@ def sql_config(
     Raises:
         InvalidInputError: one of them cannot be; a secret is not repeated.
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*", catalog, re.ASCII) or catalog.lower() in TAKEN:
+    if not re.fullmatch(r"[A-Za-z_]\w*", catalog, re.ASCII) or catalog.lower() in RESERVED_CATALOGS:
         raise InvalidInputError(
             f"catalog {catalog!r} is no name for one: letters, digits and _, and none of Spark's own"
         )
@@ -55,10 +55,10 @@ def sql_config(
     own = {
         "": CATALOG,
         ".impl": "rest",
-        ".uri": f"{_server(endpoint)}/lance/{_segment(backend)}",
+        ".uri": f"{_check_endpoint(endpoint)}/lance/{_quote_backend(backend)}",
         ".single_level_ns": "false",
-        **_parent([parent] if isinstance(parent, str) else list(parent)),
-        **{f".header.{_field(name, value)}": value for name, value in fields.items()},
+        **_parent_settings([parent] if isinstance(parent, str) else list(parent)),
+        **{f".header.{_check_header(name, value)}": value for name, value in fields.items()},
         **{f".storage.{key}": value for key, value in (storage or {}).items()},
     }
     return {
@@ -68,7 +68,7 @@ def sql_config(
     }
 
 
-def _server(endpoint: str) -> str:
+def _check_endpoint(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInputError("endpoint must be the address of a server, such as http://127.0.0.1:8181")
@@ -77,13 +77,13 @@ def _server(endpoint: str) -> str:
     return endpoint.rstrip("/")
 
 
-def _segment(backend: str) -> str:
+def _quote_backend(backend: str) -> str:
     if not backend or backend in (".", "..") or "/" in backend:
         raise InvalidInputError(f"backend {backend!r} is no name of a warehouse or another backend of the gateway")
     return quote(backend, safe="")
 
 
-def _parent(levels: Sequence[str]) -> dict[str, str]:
+def _parent_settings(levels: Sequence[str]) -> dict[str, str]:
     """Lance-spark splits it at a delimiter that it can be told."""
     if not levels:
         return {}
@@ -95,7 +95,7 @@ def _parent(levels: Sequence[str]) -> dict[str, str]:
     return {".parent": delimiter.join(levels), ".parent_delimiter": delimiter}
 
 
-def _field(name: str, value: str) -> str:
+def _check_header(name: str, value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9-]+", name, re.ASCII) or not re.fullmatch(r"[\x20-\x7e]+", value):
         raise InvalidInputError(f"header field {name!r}: neither its name nor its value may have odd characters")
     return name.lower()

@@ -29,16 +29,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from lancehouse.lake.commits import find
+from lancehouse.lake.commits import find_version
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.errors import redacted
+from lancehouse.lake.errors import redact
 from lancehouse.lake.fragments import Piece
-from lancehouse.lake.increments import Fragment, Increment, between, latest, oldest, whole
-from lancehouse.lake.manifests import made_by
-from lancehouse.lake.scans import SMALL, Part
-from lancehouse.schema.outgoing import to_rows
-from lancehouse.spark.options import LATEST, Options, Query
-from lancehouse.spark.reading import OPENED, STREAM, VERSION, Pinned, fitting_batches
+from lancehouse.lake.increments import (
+    AddedFragment,
+    Increment,
+    latest_version,
+    oldest_version,
+    read_increments,
+    whole_version,
+)
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange
+from lancehouse.schema.outgoing import to_spark_rows
+from lancehouse.spark.options import LATEST, SourceOptions, StreamQuery
+from lancehouse.spark.reading import MAX_OPENED, STREAM, VERSION, PinnedVersion, read_fitting_batches
 from lancehouse.spark.sink import Sink
 from lancehouse.spark.tasks import Batches
 
@@ -48,7 +55,7 @@ CHECKPOINT = "lancehouse.checkpoint"
 """Keys of a transaction's properties: the streaming query, the batch of it that made a version, and the id that Spark
 keeps in the checkpoint, where the query was given another."""
 
-RUNNING = "sql.streaming.queryId"
+CHECKPOINT_PROPERTY = "sql.streaming.queryId"
 """What Spark calls the id of the checkpoint, in the tasks of a query."""
 
 UNLIMITED = (1 << 63) - 1
@@ -75,16 +82,16 @@ class Offset:
     """The uuid of the commit that made the version, by which it is known again; None: it does not tell."""
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def from_json(cls, json_offset: Json) -> Self:
         """From what Spark keeps."""
-        return cls(**said)
+        return cls(**json_offset)
 
-    def json(self) -> Json:
+    def to_json(self) -> Json:
         """For Spark to keep."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
-    def begins(self) -> bool:
+    def is_start(self) -> bool:
         """Whether nothing is read yet."""
         return self.version == 0
 
@@ -94,14 +101,14 @@ class Offset:
         if self.after is not None:
             return Offset(self.after)
         assert self.snapshot is not None
-        return _all_of(self.snapshot)
+        return _snapshot_start(self.snapshot)
 
-    def ending(self, begin: Offset) -> Offset:
+    def with_begin(self, begin: Offset) -> Offset:
         """The end of a first batch that began here, as it is kept."""
         return replace(self, snapshot=begin.snapshot, after=None if begin.snapshot else begin.version)
 
 
-def _all_of(version: int) -> Offset:
+def _snapshot_start(version: int) -> Offset:
     return Offset(version, 0, version)
 
 
@@ -117,34 +124,34 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         options: what, from where, and how much at once.
     """
 
-    def __init__(self, pinned: Pinned, schema: pa.Schema, options: Options) -> None:
+    def __init__(self, pinned: PinnedVersion, schema: pa.Schema, options: SourceOptions) -> None:
         self._pinned, self._schema, self._scan = pinned, schema, options.scan()
-        self._tasks, self._follow = options.tasks(), options.follow()
+        self._tasks, self._follow = options.tasks(), options.follow_options()
         self._columns = schema.remove(len(schema) - 1) if self._follow.with_version else schema
         self._target: int | None = None
-        self._known: dict[int, Increment] = {}
+        self._increments: dict[int, Increment] = {}
         self._planned: Json | None = None
 
     # What there is
 
     def initialOffset(self) -> Json:  # noqa: N802
         """Nothing is read yet."""
-        return Offset(0).json()
+        return Offset(0).to_json()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """How far the next batch goes; it has at least a fragment, if there is one."""
-        begin, dataset = Offset.of(start), self._table().open()
-        self._require_same(begin, dataset)
+        begin, dataset = Offset.from_json(start), self._table_ref().open()
+        self._require_same_table(begin, dataset)
         now = self._target or int(dataset.version)
-        origin = self._origin(now) if begin.begins else begin
+        origin = self._find_origin(now) if begin.is_start else begin
         is_free = isinstance(limit, ReadAllAvailable)
         max_rows = UNLIMITED if is_free else limit.max_rows
         max_versions = UNLIMITED if is_free else self._follow.max_versions or UNLIMITED
-        end = self._reached(origin, now, max_rows, max_versions)
+        end = self._find_end(origin, now, max_rows, max_versions)
         if end != begin:
-            known = begin.made if end.version == begin.version else None
-            end = replace(end, made=known or self._maker(dataset, end.version))
-        self._planned = (end.ending(origin) if begin.begins else end).json()
+            transaction_uuid = begin.made if end.version == begin.version else None
+            end = replace(end, made=transaction_uuid or self._find_transaction_uuid(dataset, end.version))
+        self._planned = (end.with_begin(origin) if begin.is_start else end).to_json()
         return self._planned
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -155,24 +162,26 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def reportLatestOffset(self) -> Json:  # noqa: N802
         """Where the table is."""
-        return Offset(self._latest()).json()
+        return Offset(self._latest_version()).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Leave alone what comes later."""
-        self._target = self._latest()
+        self._target = self._latest_version()
 
-    def _origin(self, now: int) -> Offset:
+    def _find_origin(self, now: int) -> Offset:
         """Where a new query begins."""
         start = self._follow.start
         if isinstance(start, int):
             if start > now + 1:
-                raise TableVersionNotFoundError(f"startingVersion is {start}: {self._table()} is at version {now}")
+                raise TableVersionNotFoundError(f"startingVersion is {start}: {self._table_ref()} is at version {now}")
             return Offset(start - 1)
-        return {None: _all_of(now), LATEST: Offset(now)}.get(start) or _all_of(oldest(self._table()))
+        return {None: _snapshot_start(now), LATEST: Offset(now)}.get(start) or _snapshot_start(
+            oldest_version(self._table_ref())
+        )
 
-    def _reached(self, origin: Offset, upto: int, max_rows: int, max_versions: int) -> Offset:
+    def _find_end(self, origin: Offset, upto: int, max_rows: int, max_versions: int) -> Offset:
         end, rows, rows_before, grown = origin, 0, 0, 0
-        for position, fragment in self._walk(origin, upto):
+        for position, fragment in self._walk_fragments(origin, upto):
             if fragment is None:
                 grown += rows > rows_before
                 rows_before = rows
@@ -185,87 +194,87 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 break
         return end
 
-    def _walk(self, origin: Offset, upto: int) -> Iterator[tuple[Offset, Fragment | None]]:
+    def _walk_fragments(self, origin: Offset, upto: int) -> Iterator[tuple[Offset, AddedFragment | None]]:
         """Each fragment from a place on and how far the stream is after it; None where a version ends."""
-        with _advised():
+        with _advise_restart():
             if upto < origin.version:
                 raise InvalidTableStateError(
                     f"{self._pinned.address} is at version {upto}, and {origin.version} was read: it was made anew"
                 )
             if origin.fragments is not None and origin.snapshot == origin.version:
-                yield from _positions(self._snapshot(origin.version), origin)
+                yield from _positions(self._read_snapshot(origin.version), origin)
             elif origin.fragments is not None:
-                for increment in self._added(origin.version - 1, origin.version):
+                for increment in self._read_increments(origin.version - 1, origin.version):
                     yield from _positions(increment, origin)
-            for increment in self._added(origin.version, upto):
+            for increment in self._read_increments(origin.version, upto):
                 yield from _positions(increment, Offset(increment.version, 0))
 
-    def _snapshot(self, version: int) -> Increment:
+    def _read_snapshot(self, version: int) -> Increment:
         """All rows of a version; none if it is gone and the stream goes on without them."""
         try:
-            return whole(self._table(), version)
+            return whole_version(self._table_ref(), version)
         except TableVersionNotFoundError:
             if self._follow.is_lossless:
                 raise
             return Increment(version)
 
-    def _added(self, after: int, upto: int) -> Iterator[Increment]:
+    def _read_increments(self, after: int, upto: int) -> Iterator[Increment]:
         """What each version added. Spark asks for it twice, so it is kept until a batch is done."""
-        while after < upto and (known := self._known.get(after + 1)) is not None:
+        while after < upto and (known := self._increments.get(after + 1)) is not None:
             after += 1
             yield known
-        for increment in between(self._table(), after, upto, lossless=self._follow.is_lossless):
-            self._known[increment.version] = increment
+        for increment in read_increments(self._table_ref(), after, upto, lossless=self._follow.is_lossless):
+            self._increments[increment.version] = increment
             yield increment
 
-    def _require_same(self, read: Offset, dataset: Any) -> None:
+    def _require_same_table(self, read: Offset, dataset: Any) -> None:
         """Refuse a table that was made anew, as far as it can be told: by the version that was read."""
-        if read.made is not None and self._maker(dataset, read.version) not in (read.made, None):
+        if read.made is not None and self._find_transaction_uuid(dataset, read.version) not in (read.made, None):
             raise InvalidTableStateError(
                 f"{self._pinned.address} has another version {read.version} than the one that was read: "
                 "it was made anew; start again with a new checkpoint"
             )
 
-    def _maker(self, dataset: Any, version: int) -> str | None:
+    def _find_transaction_uuid(self, dataset: Any, version: int) -> str | None:
         """The uuid of the commit that made a version; None if it was cleaned up, or does not tell."""
         try:
-            at = dataset if version == dataset.version else replace(self._table(), version=version).open()
+            at = dataset if version == dataset.version else replace(self._table_ref(), version=version).open()
         except TableVersionNotFoundError:
             return None
-        return made_by(at) or None
+        return read_transaction_uuid(at) or None
 
-    def _latest(self) -> int:
-        return latest(self._table())
+    def _latest_version(self) -> int:
+        return latest_version(self._table_ref())
 
-    def _table(self) -> TableRef:
-        return self._pinned.address.ref()
+    def _table_ref(self) -> TableRef:
+        return self._pinned.address.to_ref()
 
     # A batch
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """The parts of a batch, for as many tasks."""
-        begin, stop = Offset.of(start), Offset.of(end)
+        begin, stop = Offset.from_json(start), Offset.from_json(end)
         if begin == stop:
             return []
         if end != self._planned:
-            self._require_same(stop, self._table().open())
-        found: list[tuple[int, Fragment]] = []
-        for position, fragment in self._walk(stop.origin if begin.begins else begin, stop.version):
+            self._require_same_table(stop, self._table_ref().open())
+        fragments: list[tuple[int, AddedFragment]] = []
+        for position, fragment in self._walk_fragments(stop.origin if begin.is_start else begin, stop.version):
             if fragment is not None:
-                found.append((position.version, fragment))
+                fragments.append((position.version, fragment))
             if (position.version, position.fragments) == (stop.version, stop.fragments):
                 break
-        return [InputPartition(parts) for parts in _shared(found, self._tasks)]
+        return [InputPartition(parts) for parts in _split_for_tasks(fragments, self._tasks)]
 
     def read(self, partition: InputPartition) -> Batches:
         """The rows of some parts, with the columns that the stream began with."""
-        rows = to_rows(self._schema)
-        for version, parts in _by_version(partition.value):
-            table, dataset = _opened(replace(self._pinned, version=version))
-            for batch in fitting_batches(self._scan, self._columns, table, dataset, parts, STREAM):
-                yield from rows.batches(self._marked(batch, version))
+        rows = to_spark_rows(self._schema)
+        for version, parts in _group_by_version(partition.value):
+            table, dataset = _open_cached(replace(self._pinned, version=version))
+            for batch in read_fitting_batches(self._scan, self._columns, table, dataset, parts, STREAM):
+                yield from rows.convert_batches(self._add_version(batch, version))
 
-    def _marked(self, batch: pa.RecordBatch, version: int) -> pa.RecordBatch:
+    def _add_version(self, batch: pa.RecordBatch, version: int) -> pa.RecordBatch:
         """A batch with the version that added its rows, if that is wanted."""
         if not self._follow.with_version:
             return batch
@@ -274,11 +283,11 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def commit(self, end: Json) -> None:
         """Forget what is read."""
-        done = Offset.of(end).version
-        self._known = {version: known for version, known in self._known.items() if version >= done}
+        done = Offset.from_json(end).version
+        self._increments = {version: known for version, known in self._increments.items() if version >= done}
 
 
-def with_version(table: object, schema: pa.Schema) -> pa.Schema:
+def add_version_column(table: object, schema: pa.Schema) -> pa.Schema:
     """The columns of a stream whose rows say which version added them.
 
     Raises:
@@ -289,42 +298,42 @@ def with_version(table: object, schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(VERSION, pa.int64(), nullable=False))
 
 
-@lru_cache(OPENED)
-def _opened(at: Pinned) -> tuple[TableRef, Any]:
+@lru_cache(MAX_OPENED)
+def _open_cached(at: PinnedVersion) -> tuple[TableRef, Any]:
     """Another version than the one that was pinned, opened once for all tasks of the stream in this process."""
-    table = at.address.ref(version=at.version, branch=at.branch)
+    table = at.address.to_ref(version=at.version, branch=at.branch)
     return table, table.open()
 
 
-def _positions(increment: Increment, at: Offset) -> Iterator[tuple[Offset, Fragment | None]]:
+def _positions(increment: Increment, at: Offset) -> Iterator[tuple[Offset, AddedFragment | None]]:
     first = at.fragments or 0
     for place, fragment in enumerate(increment.fragments[first:], first + 1):
         yield Offset(increment.version, place, at.snapshot), fragment
     yield Offset(increment.version), None
 
 
-def _shared(found: Sequence[tuple[int, Fragment]], tasks: int) -> Iterator[list[tuple[int, int]]]:
+def _split_for_tasks(fragments: Sequence[tuple[int, AddedFragment]], tasks: int) -> Iterator[list[tuple[int, int]]]:
     """Fragments for each task, of about as many rows: versions and ids."""
-    share = max(-(-sum(fragment.rows for _, fragment in found) // tasks), SMALL)
-    made: list[tuple[int, int]] = []
+    share = max(-(-sum(fragment.rows for _, fragment in fragments) // tasks), MIN_TASK_ROWS)
+    task_fragments: list[tuple[int, int]] = []
     rows = 0
-    for version, fragment in found:
-        made.append((version, fragment.id))
+    for version, fragment in fragments:
+        task_fragments.append((version, fragment.id))
         rows += fragment.rows
         if rows >= share:
-            yield made
-            made, rows = [], 0
-    if made:
-        yield made
+            yield task_fragments
+            task_fragments, rows = [], 0
+    if task_fragments:
+        yield task_fragments
 
 
-def _by_version(fragments: Iterable[tuple[int, int]]) -> Iterator[tuple[int, list[Part]]]:
+def _group_by_version(fragments: Iterable[tuple[int, int]]) -> Iterator[tuple[int, list[FragmentRange]]]:
     for version, group in groupby(fragments, key=itemgetter(0)):
-        yield version, [Part(fragment) for _, fragment in group]
+        yield version, [FragmentRange(fragment) for _, fragment in group]
 
 
 @contextmanager
-def _advised() -> Iterator[None]:
+def _advise_restart() -> Iterator[None]:
     """Say how to go on where a stream cannot."""
     try:
         yield
@@ -337,7 +346,7 @@ def _advised() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class WrittenBatch(WriterCommitMessage):  # type: ignore[misc]
     """What a task has written, and for which job: the process that commits knows no other way."""
 
     sink: Sink
@@ -358,50 +367,50 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         InvalidInputError: the id of the query is not known.
     """
 
-    def __init__(self, options: Options, struct: Mapping[str, Any], *, replaces: bool) -> None:
-        query = options.query()
+    def __init__(self, options: SourceOptions, struct: Mapping[str, Any], *, replaces: bool) -> None:
+        query = options.stream_query()
         self._query, self._is_given, self._checkpoint = _query_id(query), bool(query.id), query.checkpoint
-        self._sink = Sink.begin(options.address(), struct, options.write(), replaces=replaces)
+        self._sink = Sink.begin(options.address(), struct, options.write_options(), replaces=replaces)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenBatch:
         """Write the rows of a task."""
         task = TaskContext.get()
-        return Written(self._sink, self._sink.write(iterator), task and task.getLocalProperty(RUNNING))
+        return WrittenBatch(self._sink, self._sink.write(iterator), task and task.getLocalProperty(CHECKPOINT_PROPERTY))
 
-    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WrittenBatch | None], batchId: int) -> None:  # noqa: N803
         """Make a version of the batch, unless there is one. A batch without rows makes none."""
         written = [message for message in messages if message is not None]
         if not written:
             return
         sink, pieces = written[0].sink, [piece for message in written for piece in message.pieces]
         properties = {QUERY: self._query, BATCH: str(batchId)}
-        if self._is_given and (checkpoint := written[0].checkpoint or _kept_id(self._checkpoint)):
+        if self._is_given and (checkpoint := written[0].checkpoint or _find_checkpoint_id(self._checkpoint)):
             properties[CHECKPOINT] = checkpoint
-        if (pieces or sink.replaces) and not self._is_done(sink.job.address.ref(), batchId, properties):
+        if (pieces or sink.replaces) and not self._is_done(sink.job.address.to_ref(), batchId, properties):
             sink.commit(pieces, properties)
         else:
             sink.discard()
 
     def _is_done(self, table: TableRef, batch: int, properties: Mapping[str, str]) -> bool:
-        made = _last_made(table, self._query)
-        last = int(made.get(BATCH, -1))
-        known = {each[CHECKPOINT] for each in (made, properties) if CHECKPOINT in each}
-        if self._is_given and (last > batch or len(known) > 1):
+        last_properties = _last_batch_properties(table, self._query)
+        last = int(last_properties.get(BATCH, -1))
+        checkpoints = {each[CHECKPOINT] for each in (last_properties, properties) if CHECKPOINT in each}
+        if self._is_given and (last > batch or len(checkpoints) > 1):
             # Spark counts from 0 with a new checkpoint. To take its batches for the old ones would lose their rows.
             raise InvalidInputError(
                 f"{table} has batch {last} of the query {self._query!r}, and this is batch {batch}"
-                f"{' of another checkpoint' if len(known) > 1 else ''}: a new checkpoint needs another queryId"
+                f"{' of another checkpoint' if len(checkpoints) > 1 else ''}: a new checkpoint needs another queryId"
             )
         return last >= batch
 
-    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def abort(self, messages: list[WrittenBatch | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Remove what was written, also by tasks of which Spark has no message."""
         written = [message for message in messages if message is not None]
         if written:
             written[0].sink.abort()
 
 
-def _last_made(table: TableRef, query: str) -> Mapping[str, str]:
+def _last_batch_properties(table: TableRef, query: str) -> Mapping[str, str]:
     """The properties of the last version that a query made, if one is there. Only versions after it are looked at."""
     found: Mapping[str, str] = {}
 
@@ -412,11 +421,11 @@ def _last_made(table: TableRef, query: str) -> Mapping[str, str]:
             found = properties
         return bool(found)
 
-    find(table, is_ours)
+    find_version(table, is_ours)
     return found
 
 
-def _query_id(query: Query) -> str:
+def _query_id(query: StreamQuery) -> str:
     """The id of the streaming query: Spark keeps it in a file of the checkpoint, the same for every run.
 
     Raises:
@@ -429,22 +438,22 @@ def _query_id(query: Query) -> str:
             "writeStream needs the option checkpointLocation, or queryId: batches are known by the id of their query"
         )
     try:
-        return str(json.loads(_metadata(query.checkpoint))["id"])
+        return str(json.loads(_read_metadata(query.checkpoint))["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        place, reason = redacted(query.checkpoint, {}), redacted(str(error), {})
+        place, reason = redact(query.checkpoint, {}), redact(str(error), {})
         raise InvalidInputError(
             f"the id of the query cannot be read from {place}/metadata; give it as the option queryId: {reason}"
         ) from None
 
 
-def _kept_id(checkpoint: str | None) -> str | None:
+def _find_checkpoint_id(checkpoint: str | None) -> str | None:
     """The id in the file of a checkpoint, as far as it can be read."""
     with suppress(InvalidInputError):
-        return _query_id(Query(checkpoint=checkpoint))
+        return _query_id(StreamQuery(checkpoint=checkpoint))
     return None
 
 
-def _metadata(checkpoint: str) -> bytes:
+def _read_metadata(checkpoint: str) -> bytes:
     if (folder := local_folder(checkpoint)) is not None:
         return (folder / "metadata").read_bytes()
     # Hadoop has several names for one store, of which Arrow knows one.

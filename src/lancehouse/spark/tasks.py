@@ -15,7 +15,9 @@ Batches = Iterator[pa.RecordBatch]
 RESULT = pa.schema([("result", pa.string())])
 
 
-def spread(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Batches], schema: StructType) -> DataFrame:
+def run_in_tasks(
+    spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Batches], schema: StructType
+) -> DataFrame:
     """The batches that `work` makes of all pieces, each in a task of its own.
 
     Args:
@@ -33,22 +35,22 @@ def spread(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Batches
     return spark.range(0, len(pieces), 1, max(len(pieces), 1)).mapInArrow(run, schema)
 
 
-def results(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+def collect_results(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
     """The texts that `work` makes of all pieces, each in a task of its own."""
     if not pieces:
         return []
-    return collect(spread(spark, pieces, lambda piece: texts(work(piece)), RESULT_STRUCT))
+    return collect_texts(run_in_tasks(spark, pieces, lambda piece: to_result_batches(work(piece)), RESULT_STRUCT))
 
 
-def texts(values: Iterable[str]) -> Batches:
+def to_result_batches(values: Iterable[str]) -> Batches:
     """Texts as a task hands them to Spark."""
     yield pa.record_batch([pa.array(list(values), pa.string())], schema=RESULT)
 
 
-def collect(frame: DataFrame) -> list[str]:
+def collect_texts(frame: DataFrame) -> list[str]:
     """The texts that tasks have made."""
-    found: list[Any] = frame.toArrow().column(0).to_pylist()
-    return found
+    values: list[Any] = frame.toArrow().column(0).to_pylist()
+    return values
 
 
 RESULT_STRUCT = StructType().add("result", "string")

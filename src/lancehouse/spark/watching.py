@@ -20,45 +20,45 @@ FINISHED = ("SUCCEEDED", "FAILED")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TaskProgress:
     """Tasks of all jobs so far; there may be more of them than are known yet."""
 
     done: int
     total: int
 
 
-Said = Callable[[Done], None]
+ProgressCallback = Callable[[TaskProgress], None]
 
 
 @contextmanager
-def watch(spark: SparkSession, said: Said | None) -> Iterator[None]:
+def watch_tasks(spark: SparkSession, report_progress: ProgressCallback | None) -> Iterator[None]:
     """Tell of the tasks of all jobs that this thread starts inside; of none, where a session does not let itself watch.
 
     Args:
         spark: the session.
-        said: called with every change, possibly in another thread; it must not raise. None: nobody watches.
+        report_progress: called with every change, possibly in another thread; it must not raise. None: nobody watches.
     """
-    if said is None:
+    if report_progress is None:
         yield
         return
-    heard = _Heard(said)
-    if not _register(spark, heard):
-        with _polled(spark, heard):
+    listener = _ProgressListener(report_progress)
+    if not _register_listener(spark, listener):
+        with _poll_in_thread(spark, listener):
             yield
         return
     try:
         yield
     finally:
-        spark.removeProgressHandler(heard)
+        spark.removeProgressHandler(listener)
 
 
-class _Heard:
+class _ProgressListener:
     """The tasks of each job or operation, and what was said of them; as a progress handler, that of Spark Connect."""
 
-    def __init__(self, said: Said) -> None:
-        self._said = said
-        self._tasks: dict[object, Done] = {}
-        self._last = Done(0, 0)
+    def __init__(self, report_progress: ProgressCallback) -> None:
+        self._report_progress = report_progress
+        self._tasks: dict[object, TaskProgress] = {}
+        self._last = TaskProgress(0, 0)
         self._thread = threading.get_ident()
 
     def __call__(
@@ -73,38 +73,38 @@ class _Heard:
             return
         counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
         finished, total = sum(each for each, _ in counts), sum(each for _, each in counts)
-        self.note({operation_id: Done(total if done else finished, total)})
+        self.update({operation_id: TaskProgress(total if done else finished, total)})
 
-    def note(self, tasks: dict[object, Done]) -> None:
+    def update(self, tasks: dict[object, TaskProgress]) -> None:
         """Take note of some jobs, and say what is new."""
         self._tasks.update(tasks)
-        known = self._tasks.values()
-        now = Done(sum(each.done for each in known), sum(each.total for each in known))
+        counts = self._tasks.values()
+        now = TaskProgress(sum(each.done for each in counts), sum(each.total for each in counts))
         if now != self._last:
             self._last = now
-            self._said(now)
+            self._report_progress(now)
 
-    def finish(self) -> None:
+    def finish_all(self) -> None:
         """All jobs that are known have ended well, though the last news of them may be on its way."""
-        self.note({job: Done(each.total, each.total) for job, each in self._tasks.items()})
+        self.update({job: TaskProgress(each.total, each.total) for job, each in self._tasks.items()})
 
 
-def _register(spark: SparkSession, heard: _Heard) -> bool:
+def _register_listener(spark: SparkSession, listener: _ProgressListener) -> bool:
     """Have Spark Connect tell; False if it is another session."""
     try:
-        spark.registerProgressHandler(heard)
+        spark.registerProgressHandler(listener)
     except (PySparkException, AttributeError):
         return False
     return True
 
 
 @contextmanager
-def _polled(spark: SparkSession, heard: _Heard) -> Iterator[None]:
+def _poll_in_thread(spark: SparkSession, listener: _ProgressListener) -> Iterator[None]:
     """Ask a session of this process, in a thread, for the jobs that carry a tag."""
     tag = f"lancehouse-{uuid4().hex}"
     try:
         context = spark.sparkContext
-        jobs = _Jobs(context, tag)
+        jobs = _TaggedJobs(context, tag)
         context.addJobTag(tag)
     except (PySparkException, Py4JError, AttributeError):
         yield
@@ -112,7 +112,7 @@ def _polled(spark: SparkSession, heard: _Heard) -> Iterator[None]:
     ended = threading.Event()
 
     def poll() -> None:
-        while not ended.wait(INTERVAL_S) and jobs.tell(heard):
+        while not ended.wait(INTERVAL_S) and jobs.report(listener):
             pass
 
     thread = threading.Thread(target=poll, name=tag, daemon=True)
@@ -121,33 +121,37 @@ def _polled(spark: SparkSession, heard: _Heard) -> Iterator[None]:
         yield
         ended.set()
         thread.join()
-        if jobs.tell(heard):
-            heard.finish()
+        if jobs.report(listener):
+            listener.finish_all()
     finally:
         ended.set()
         thread.join()
-        _forget(context, tag)
+        _remove_tag(context, tag)
 
 
-class _Jobs:
+class _TaggedJobs:
     """The jobs with a tag. Those that have ended are not asked for again: Spark forgets them in time."""
 
     def __init__(self, context: Any, tag: str) -> None:
         self._tag = tag
-        self._tagged = context._jsc.sc().statusTracker()  # Python's own does not know tags
+        self._tag_tracker = context._jsc.sc().statusTracker()  # Python's own does not know tags
         self._tracker = context.statusTracker()
         self._ended: set[int] = set()
 
-    def tell(self, heard: _Heard) -> bool:
+    def report(self, listener: _ProgressListener) -> bool:
         """Say how far they are; False if there is nobody to ask any more."""
         try:
-            found = {job: self._tasks(job) for job in self._tagged.getJobIdsForTag(self._tag) if job not in self._ended}
+            progress_by_job = {
+                job: self._job_progress(job)
+                for job in self._tag_tracker.getJobIdsForTag(self._tag)
+                if job not in self._ended
+            }
         except (Py4JError, OSError):
             return False
-        heard.note({job: tasks for job, tasks in found.items() if tasks is not None})
+        listener.update({job: tasks for job, tasks in progress_by_job.items() if tasks is not None})
         return True
 
-    def _tasks(self, job: int) -> Done | None:
+    def _job_progress(self, job: int) -> TaskProgress | None:
         info = self._tracker.getJobInfo(job)
         if info is None:
             return None
@@ -155,11 +159,11 @@ class _Jobs:
         done = sum(stage.numCompletedTasks for stage in stages)
         if info.status in FINISHED:
             self._ended.add(job)
-            return Done(done, done)  # stages that were skipped have tasks that never run
-        return Done(done, sum(stage.numTasks for stage in stages))
+            return TaskProgress(done, done)  # stages that were skipped have tasks that never run
+        return TaskProgress(done, sum(stage.numTasks for stage in stages))
 
 
-def _forget(context: Any, tag: str) -> None:
+def _remove_tag(context: Any, tag: str) -> None:
     try:
         context.removeJobTag(tag)
     except (PySparkException, Py4JError, AttributeError, OSError):

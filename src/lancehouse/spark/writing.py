@@ -18,27 +18,27 @@ from lance_namespace.errors import (
 from pyspark.sql import DataFrame
 
 from lancehouse.lake import commits
-from lancehouse.lake.commits import RUN, version_of_run
+from lancehouse.lake.commits import RUN, find_version_of_run
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Layout, Piece, place
-from lancehouse.lake.manifests import made_by
-from lancehouse.lake.removal import drop, is_bare
-from lancehouse.lake.scans import like
+from lancehouse.lake.fragments import FileLayout, Piece, locate_table
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.removal import is_empty_location, remove_dataset
+from lancehouse.lake.scans import empty_dataset
 from lancehouse.schema.spark import table_schema
-from lancehouse.schema.walk import relaxed, require_types
-from lancehouse.spark.address import Address
+from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.jobs import Job, write_frame
 
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteOptions:
     """How a DataFrame is written."""
 
     vector_columns: Mapping[str, int] = field(default_factory=dict)
     """Which arrays are vectors, and of how many numbers; what the table has already need not be told."""
-    layout: Layout = field(default_factory=Layout)
+    layout: FileLayout = field(default_factory=FileLayout)
     run: str | None = None
     """A run that has made its version already makes no other."""
     is_new: bool = False
@@ -52,102 +52,104 @@ class Write:
         return {RUN: self.run} if self.run is not None else {}
 
 
-def create(frame: DataFrame, address: Address, how: Write) -> int:
+def create(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
     """Make a table of a DataFrame; the version.
 
     Raises:
         TableAlreadyExistsError: there is one.
     """
-    table = address.ref()
-    if (done := made_before(table, how)) is not None:
-        return done
+    table = address.to_ref()
+    if (existing_version := find_version_of_same_run(table, how)) is not None:
+        return existing_version
     if table.exists():
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
-    return _first(frame, address, how)
+    return _create_first_version(frame, address, how)
 
 
-def append(frame: DataFrame, address: Address, how: Write) -> int:
+def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
     """Add the rows of a DataFrame; the version that this made.
 
     Raises:
         TableNotFoundError: there is no such table.
         TableSchemaValidationError: the columns do not fit those of the table.
     """
-    table = address.ref()
-    if (done := made_before(table, how)) is not None:
-        return done
+    table = address.to_ref()
+    if (existing_version := find_version_of_same_run(table, how)) is not None:
+        return existing_version
     if not table.exists():
-        place(table)  # raises unless it is at least declared
+        locate_table(table)  # raises unless it is at least declared
         try:
-            return _first(frame, address, how, commits.create_or_append)
-        except commits.RunMadeError as error:
+            return _create_first_version(frame, address, how, commits.create_or_append)
+        except commits.RunAlreadyCommittedError as error:
             return error.version
     dataset = table.open()
-    base, schema, known = dataset.version, dataset.schema, made_by(dataset)
+    base, schema, base_uuid = dataset.version, dataset.schema, read_transaction_uuid(dataset)
     job, used = Job(address), list[Piece]()
     try:
-        with job.cleaned(used):
+        with job.clean_up_after(used):
             used += write_frame(frame, job, schema, "append", how.layout)
-            commits.require_same(table, base, known)
-            return commits.append(table, place(table), used, base, how.properties)
-    except commits.RunMadeError as error:
+            commits.require_same_table(table, base, base_uuid)
+            return commits.append(table, locate_table(table), used, base, how.properties)
+    except commits.RunAlreadyCommittedError as error:
         return error.version
 
 
-def overwrite(frame: DataFrame, address: Address, how: Write) -> int:
+def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
     """Put the rows of a DataFrame in the place of all others; the version that this made. A missing table is created.
 
     Raises:
         ConcurrentModificationError: somebody changed the table meanwhile.
     """
-    table = address.ref()
-    if (done := made_before(table, how)) is not None:
-        return done
+    table = address.to_ref()
+    if (existing_version := find_version_of_same_run(table, how)) is not None:
+        return existing_version
     if not table.exists():
         try:
-            return _first(frame, address, how)
-        except commits.OvertakenError as error:
-            raise overtaken(table) from error
+            return _create_first_version(frame, address, how)
+        except commits.CreateConflictError as error:
+            raise create_conflict(table) from error
     dataset = table.open()
-    base, known = dataset.version, made_by(dataset)
-    schema = schema_for(frame.schema.jsonValue(), how, dataset.schema)
+    base, base_uuid = dataset.version, read_transaction_uuid(dataset)
+    schema = new_table_schema(frame.schema.jsonValue(), how, dataset.schema)
     job, used = Job(address), list[Piece]()
-    with job.cleaned(used):
+    with job.clean_up_after(used):
         used += write_frame(frame, job, schema, "overwrite", how.layout)
-        commits.require_same(table, base, known)
-        return commits.overwrite(table, place(table), schema, used, base, how.properties)
+        commits.require_same_table(table, base, base_uuid)
+        return commits.overwrite(table, locate_table(table), schema, used, base, how.properties)
 
 
-def made_before(table: TableRef, how: Write) -> int | None:
+def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
     """The version that the same run has made already, if it has."""
-    return None if how.run is None or how.is_new else version_of_run(table, how.run)
+    return None if how.run is None or how.is_new else find_version_of_run(table, how.run)
 
 
-def overtaken(table: TableRef) -> ConcurrentModificationError:
+def create_conflict(table: TableRef) -> ConcurrentModificationError:
     """What an overwrite says when another writer made the table just now."""
     return ConcurrentModificationError(f"{table}: another writer created it just now; run it again")
 
 
-def _first(frame: DataFrame, address: Address, how: Write, commit: Callable[..., int] = commits.create) -> int:
+def _create_first_version(
+    frame: DataFrame, address: TableAddress, how: WriteOptions, commit: Callable[..., int] = commits.create
+) -> int:
     """Make the first version; the entry in the catalog that this made is taken back if it fails."""
-    table, schema = address.ref(), schema_for(frame.schema.jsonValue(), how)
-    like(schema, how.layout.data_storage_version)
-    declared = declare(table)
+    table, schema = address.to_ref(), new_table_schema(frame.schema.jsonValue(), how)
+    empty_dataset(schema, how.layout.data_storage_version)
+    declared = declare_table(table)
     job, used = Job(address), list[Piece]()
     try:
-        with job.cleaned(used):
+        with job.clean_up_after(used):
             used += write_frame(frame, job, schema, "overwrite", how.layout)
-            return commit(table, place(table), schema, used, how.properties)
+            return commit(table, locate_table(table), schema, used, how.properties)
     except BaseException as error:
         if declared and (not used or (isinstance(error, LanceNamespaceError) and commits.is_refusal(error))):
             try:
-                take_back(table)
+                undo_declaration(table)
             except LanceNamespaceError as left:
                 error.add_note(f"and the entry that this had made could not be taken back: {left}")
         raise
 
 
-def declare(table: TableRef) -> bool:
+def declare_table(table: TableRef) -> bool:
     """Have the catalog know the table; whether it did not before."""
     if table.namespace is None:
         return False
@@ -160,19 +162,19 @@ def declare(table: TableRef) -> bool:
     return False
 
 
-def take_back(table: TableRef) -> None:
+def undo_declaration(table: TableRef) -> None:
     """Have the catalog forget a table that was declared for a job that failed, and has removed its files.
 
     One that has a version by now stays, and so does one that somebody else is about to make a version of.
     """
     if table.namespace is not None and not table.exists():
-        at = place(table)
-        if is_bare(at.location, at.storage_options):
+        at = locate_table(table)
+        if is_empty_location(at.location, at.storage_options):
             table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
-            drop(at.location, at.storage_options)
+            remove_dataset(at.location, at.storage_options)
 
 
-def schema_for(struct: Mapping[str, Any], how: Write, before: pa.Schema | None = None) -> pa.Schema:
+def new_table_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Schema | None = None) -> pa.Schema:
     """The columns of a new table, or of one that is written over: what was a vector stays one.
 
     As Parquet, Delta and Iceberg have it, they may be null, whatever Spark knows of these rows: it is about these rows
@@ -186,19 +188,21 @@ def schema_for(struct: Mapping[str, Any], how: Write, before: pa.Schema | None =
     Raises:
         TableSchemaValidationError: a column has no type, or one that Lance does not store.
     """
-    known = {} if before is None else dict(_vectors(struct, before))
-    schema = table_schema(struct, {**known, **how.vector_columns})
-    require_types(schema)
-    return relaxed(schema) if how.nullable else schema
+    vector_sizes = {} if before is None else dict(_previous_vectors(struct, before))
+    schema = table_schema(struct, {**vector_sizes, **how.vector_columns})
+    check_types(schema)
+    return relax_nullability(schema) if how.nullable else schema
 
 
-def _vectors(struct: Mapping[str, Any], before: Iterable[pa.Field[Any]], above: str = "") -> Iterator[tuple[str, int]]:
+def _previous_vectors(
+    struct: Mapping[str, Any], before: Iterable[pa.Field[Any]], above: str = ""
+) -> Iterator[tuple[str, int]]:
     """The columns that were vectors and still can be, with their lengths."""
-    given = {column["name"]: column["type"] for column in struct["fields"]}
+    types = {column["name"]: column["type"] for column in struct["fields"]}
     for column in before:
         dtype = column.type
-        match given.get(column.name), dtype:
+        match types.get(column.name), dtype:
             case {"type": "array", "elementType": str(element)}, pa.FixedSizeListType() if element in _NUMBERS:
                 yield f"{above}{column.name}", dtype.list_size
             case {"type": "struct", "fields": inner}, pa.StructType():
-                yield from _vectors({"fields": inner}, dtype, f"{above}{column.name}.")
+                yield from _previous_vectors({"fields": inner}, dtype, f"{above}{column.name}.")

@@ -39,15 +39,15 @@ def backup(database: Database, target: Path) -> None:
         raise InvalidInputError(f"{target} cannot be made: {error.strerror}") from error
     try:
         if database.file is not None:
-            _copy(database.file, part)
+            _copy_sqlite(database.file, part)
         else:
-            _dump(database.url, part)
+            _dump_postgres(database.url, part)
         _publish(part, target)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _copy(file: Path, part: Path) -> None:
+def _copy_sqlite(file: Path, part: Path) -> None:
     if not file.exists():
         raise InvalidInputError(f"there is no database {file}")
     try:
@@ -57,22 +57,22 @@ def _copy(file: Path, part: Path) -> None:
         ):
             source.backup(copy)  # all pages in one step: writers need not wait, and it need not begin again
             copy.execute("PRAGMA journal_mode=DELETE")
-            (found,) = copy.execute("PRAGMA quick_check").fetchone()
+            (check_result,) = copy.execute("PRAGMA quick_check").fetchone()
     except sqlite3.Error as error:
         raise ServiceUnavailableError(f"{file} cannot be copied: {error}") from error
-    if found != "ok":
-        raise InternalError(f"{file} is damaged: {found}")
+    if check_result != "ok":
+        raise InternalError(f"{file} is damaged: {check_result}")
 
 
-def _dump(url: str, part: Path) -> None:
+def _dump_postgres(url: str, part: Path) -> None:
     """Have `pg_dump` do it. Its URL holds a password, so it is not for the command line, which others can see."""
     program = shutil.which("pg_dump")
     if program is None:
         raise InvalidInputError("a backup of Postgres needs `pg_dump` on PATH: install Postgres' client programs")
-    from lancehouse.store.postgres import without_secrets
+    from lancehouse.store.postgres import split_secrets
 
-    where, variables = without_secrets(url)
-    done = subprocess.run(  # noqa: S603
+    where, variables = split_secrets(url)
+    result = subprocess.run(  # noqa: S603
         [program, "--format=custom", "--no-password", f"--file={part}", f"--dbname={where}"],
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
@@ -80,8 +80,8 @@ def _dump(url: str, part: Path) -> None:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        raise ServiceUnavailableError(f"pg_dump failed: {failures.first_line(done.stderr)}")
+    if result.returncode != 0:
+        raise ServiceUnavailableError(f"pg_dump failed: {failures.first_line(result.stderr)}")
 
 
 def _publish(part: Path, target: Path) -> None:

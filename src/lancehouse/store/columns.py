@@ -24,7 +24,7 @@ EVERYTHING = 1 << 62
 """A limit that is none, in both databases."""
 
 
-def path(levels: tuple[str, ...]) -> str:
+def join_levels(levels: tuple[str, ...]) -> str:
     """A namespace as one string, as Iceberg's URLs join it."""
     joined = SEPARATOR.join(levels)
     if levels and joined.count(SEPARATOR) != len(levels) - 1:
@@ -32,12 +32,12 @@ def path(levels: tuple[str, ...]) -> str:
     return joined
 
 
-def levels(path: str) -> tuple[str, ...]:
+def split_levels(path: str) -> tuple[str, ...]:
     """The namespace of a path."""
     return tuple(path.split(SEPARATOR)) if path else ()
 
 
-def key(path: str) -> str:
+def index_key(path: str) -> str:
     """A path of any length as something short enough for an index, never the same for two paths."""
     if len(path) <= SHORT:
         return path
@@ -45,7 +45,7 @@ def key(path: str) -> str:
     return f"{path[:16]}{SEPARATOR}{SEPARATOR}{digest}"
 
 
-def indexed(what: str, value: str) -> str:
+def check_indexed(what: str, value: str) -> str:
     """A value that both databases can store and find again.
 
     Raises:
@@ -58,7 +58,7 @@ def indexed(what: str, value: str) -> str:
     return value
 
 
-def dumped(value: Mapping[str, Any]) -> str:
+def to_json(value: Mapping[str, Any]) -> str:
     """A mapping as JSON.
 
     Raises:
@@ -70,16 +70,16 @@ def dumped(value: Mapping[str, Any]) -> str:
         raise InvalidInputError(f"no JSON: {error}") from error
 
 
-def parsed(text: str) -> dict[str, Any]:
+def from_json(text: str) -> dict[str, Any]:
     """The mapping of a JSON column."""
     return cast("dict[str, Any]", orjson.loads(text))
 
 
-def values(*names: str) -> dict[str, BindParameter[Any]]:
+def bind_values(*names: str) -> dict[str, BindParameter[Any]]:
     """Values of a statement, each named like its column."""
     return {name: bindparam(name) for name in names}
 
 
-def insertion(table: Table, *names: str) -> Insert:
+def insert_into(table: Table, *names: str) -> Insert:
     """An insert of these columns. The dialect of the class does not matter: SQLite reads ON CONFLICT the same way."""
-    return insert(table).inline().values(values(*names))
+    return insert(table).inline().values(bind_values(*names))

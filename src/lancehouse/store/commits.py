@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import bindparam, delete, func, select
 
-from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, parsed
+from lancehouse.store.columns import EVERYTHING, NONE, check_indexed, from_json, insert_into, to_json
 from lancehouse.store.model import commits as c
 from lancehouse.store.model import refs as r
 from lancehouse.store.model import snapshots as s
@@ -20,7 +20,7 @@ BEFORE_ALL = -1
 """Ids count from 0."""
 
 INSERT_SNAPSHOT = Statement(
-    insertion(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
+    insert_into(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
 )
 SNAPSHOTS = Statement(
     select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary)
@@ -31,7 +31,7 @@ COUNT_SNAPSHOTS = Statement(select(func.count()).select_from(s).where(s.c.entry_
 DELETE_SNAPSHOT = Statement(
     delete(s).where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot"))
 )
-_put = insertion(r, "entry_id", "name", "kind", "snapshot_id")
+_put = insert_into(r, "entry_id", "name", "kind", "snapshot_id")
 PUT_REF = Statement(
     _put.on_conflict_do_update(
         index_elements=[r.c.entry_id, r.c.name],
@@ -42,7 +42,7 @@ DELETE_REF = Statement(delete(r).where(r.c.entry_id == bindparam("entry"), r.c.n
 REFS = Statement(
     select(r.c.name, r.c.kind, r.c.snapshot_id).where(r.c.entry_id == bindparam("entry")).order_by(r.c.name)
 )
-INSERT_COMMIT = Statement(insertion(c, "entry_id", *COMMIT))
+INSERT_COMMIT = Statement(insert_into(c, "entry_id", *COMMIT))
 COMMITS = Statement(
     select(*(c.c[name] for name in COMMIT))
     .where(c.c.entry_id == bindparam("entry"))
@@ -75,7 +75,7 @@ def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None
                 "sequence": row.sequence,
                 "timestamp_ms": row.timestamp_ms,
                 "manifest_list": row.manifest_list,
-                "summary": dumped(row.summary),
+                "summary": to_json(row.summary),
             }
             for row in rows
         ],
@@ -85,12 +85,12 @@ def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None
 def list_snapshots(tx: Tx, entry_id: int, after: int | None = None) -> list[SnapshotRow]:
     """All versions, or those whose id is greater than one, by sequence."""
     values = {"entry": entry_id, "after": BEFORE_ALL if after is None else after}
-    return [_snapshot(*row) for row in tx.all(SNAPSHOTS, values)]
+    return [_snapshot_row(*row) for row in tx.fetch_all(SNAPSHOTS, values)]
 
 
 def count_snapshots(tx: Tx, entry_id: int) -> int:
     """How many versions there are."""
-    ((count,),) = tx.all(COUNT_SNAPSHOTS, {"entry": entry_id})
+    ((count,),) = tx.fetch_all(COUNT_SNAPSHOTS, {"entry": entry_id})
     return int(count)
 
 
@@ -101,7 +101,7 @@ def delete_snapshots(tx: Tx, entry_id: int, ids: Collection[int]) -> None:
 
 def put_ref(tx: Tx, entry_id: int, ref: RefRow) -> None:
     """Set a tag or branch, or move it."""
-    name = indexed("a ref's name", ref.name)
+    name = check_indexed("a ref's name", ref.name)
     tx.run(PUT_REF, {"entry_id": entry_id, "name": name, "kind": ref.kind, "snapshot_id": ref.snapshot_id})
 
 
@@ -112,7 +112,7 @@ def delete_ref(tx: Tx, entry_id: int, name: str) -> None:
 
 def list_refs(tx: Tx, entry_id: int) -> list[RefRow]:
     """All tags and branches, by name."""
-    return [RefRow(*row) for row in tx.all(REFS, {"entry": entry_id})]
+    return [RefRow(*row) for row in tx.fetch_all(REFS, {"entry": entry_id})]
 
 
 def insert_commit(tx: Tx, entry_id: int, row: CommitRow) -> None:
@@ -123,15 +123,15 @@ def insert_commit(tx: Tx, entry_id: int, row: CommitRow) -> None:
 def list_commits(tx: Tx, entry_id: int, limit: int | None = None) -> list[CommitRow]:
     """The changes of a table, newest first."""
     size = EVERYTHING if limit is None else limit
-    return [CommitRow(*row) for row in tx.all(COMMITS, {"entry": entry_id, "size": size})]
+    return [CommitRow(*row) for row in tx.fetch_all(COMMITS, {"entry": entry_id, "size": size})]
 
 
 def list_commits_between(tx: Tx, entry_id: int, first: int, last: int) -> list[CommitRow]:
     """The changes of a table that name a snapshot with an id from `first` to `last`, newest first."""
-    return [CommitRow(*row) for row in tx.all(COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})]
+    return [CommitRow(*row) for row in tx.fetch_all(COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})]
 
 
-def _snapshot(
+def _snapshot_row(
     snapshot_id: int, parent_id: int | None, sequence: int, timestamp_ms: int, manifest_list: str, summary: str
 ) -> SnapshotRow:
-    return SnapshotRow(snapshot_id, parent_id, sequence, timestamp_ms, manifest_list, parsed(summary))
+    return SnapshotRow(snapshot_id, parent_id, sequence, timestamp_ms, manifest_list, from_json(summary))

@@ -42,14 +42,14 @@ class Database:
         """The URL without its secrets."""
         scheme, _, rest = url.partition(":")
         if scheme == "sqlite":
-            self.file = _file(rest)
+            self.file = _parse_sqlite_path(rest)
             self.name = f"sqlite:///{self.file}"
         elif scheme in SCHEMES:
             self.url = f"postgresql:{rest}"
-            self.name = _name(self.url)
+            self.name = _redact_url(self.url)
         else:
             raise InvalidInputError(f"no such kind of database: {EXPECTED}")
-        self.local = self.file is not None
+        self.is_local = self.file is not None
         """Whether reads are so cheap that an event loop can make them itself."""
         self._engines: dict[int, Sqlite | Postgres] = {}
 
@@ -64,16 +64,16 @@ class Database:
         """
         return self.engine().read(work)
 
-    def peek(self, work: Callable[[Tx], T]) -> T:
+    def read_one(self, work: Callable[[Tx], T]) -> T:
         """As `read`, for a `work` of one statement: that is a snapshot by itself, and costs no transaction."""
-        return self.engine().peek(work)
+        return self.engine().read_one(work)
 
-    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
-        """As `peek`, from memory for as long as nobody, of any process, has written anything since.
+    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+        """As `read_one`, from memory for as long as nobody, of any process, has written anything since.
 
         It is for a thread that asks for the same again and again; `key` says what `work` asks for.
         """
-        return self.engine().recall(key, work)
+        return self.engine().read_cached(key, work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Carry out `work` as one transaction, which is durable when this returns.
@@ -106,7 +106,7 @@ class Database:
         return Postgres(self.url)
 
 
-def _file(rest: str) -> Path:
+def _parse_sqlite_path(rest: str) -> Path:
     if not rest.startswith("///") or rest in ("///", "///:memory:") or rest.startswith("///file:"):
         raise InvalidInputError(
             "the database must be a file: sqlite:///FILE (relative) or sqlite:////FOLDER/FILE; one in memory would "
@@ -117,7 +117,7 @@ def _file(rest: str) -> Path:
     return Path(rest.removeprefix("///"))
 
 
-def _name(url: str) -> str:
+def _redact_url(url: str) -> str:
     """A URL of Postgres without its secrets, which may be in its options too."""
     if find_spec("psycopg") is None:
         raise InvalidInputError("Postgres needs its driver: pip install 'lancehouse[postgres]'")

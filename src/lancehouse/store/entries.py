@@ -10,8 +10,19 @@ from typing import Any
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError
 from sqlalchemy import bindparam, delete, func, literal_column, or_, select, update
 
-from lancehouse.store.columns import EVERYTHING, NONE, SEPARATOR, dumped, indexed, insertion, key, levels, parsed, path
-from lancehouse.store.failures import DanglingError, TakenError
+from lancehouse.store.columns import (
+    EVERYTHING,
+    NONE,
+    SEPARATOR,
+    check_indexed,
+    from_json,
+    index_key,
+    insert_into,
+    join_levels,
+    split_levels,
+    to_json,
+)
+from lancehouse.store.failures import ForeignKeyViolationError, UniqueViolationError
 from lancehouse.store.model import entries as e
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.model import warehouses as w
@@ -73,7 +84,7 @@ LIST_REST = Statement(
     .offset(NONE)
 )
 INSERT = Statement(
-    insertion(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
+    insert_into(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
 )
 RENAME = Statement(
     update(e)
@@ -112,8 +123,8 @@ ENCLOSING = Statement(
 
 def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) -> EntryRow | None:
     """The table or view, if it is there."""
-    row = tx.first(FIND, {"warehouse": warehouse_id, "here": key(path(levels)), "called": name})
-    return None if row is None else _entry(row)
+    row = tx.fetch_one(FIND, {"warehouse": warehouse_id, "here": index_key(join_levels(levels)), "called": name})
+    return None if row is None else _entry_row(row)
 
 
 def list_entries(
@@ -122,12 +133,12 @@ def list_entries(
     """Names of a namespace's entries of these kinds, ordered by code point."""
     if not kinds:
         return []
-    wanted = [*kinds, *[next(iter(kinds))] * len(KINDS)]
+    padded_kinds = [*kinds, *[next(iter(kinds))] * len(KINDS)]
     values = {"namespace": namespace_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
-    return [row[0] for row in tx.all(LIST, {**values, **dict(zip(KINDS, wanted, strict=False))})]
+    return [row[0] for row in tx.fetch_all(LIST, {**values, **dict(zip(KINDS, padded_kinds, strict=False))})]
 
 
-def list_everywhere(
+def list_entries_in_warehouse(
     tx: Tx,
     warehouse_id: int,
     kind: Kind,
@@ -146,23 +157,23 @@ def list_everywhere(
         below: only those in these namespaces and below them; if there are none, all.
     """
     size = EVERYTHING if limit is None else limit
-    found: list[tuple[tuple[str, ...], str]] = []
-    here = ""
+    entries: list[tuple[tuple[str, ...], str]] = []
+    namespace_key = ""
     if after is not None:
         # The rest of one namespace, and then the namespaces behind it: each is one range of an index.
-        here = key(path(after[0]))
-        values = {"warehouse": warehouse_id, "here": here, "kind_0": kind, "after": after[1], "size": size}
-        found = [(after[0], row[0]) for row in tx.all(LIST_REST, values)]
-    places = [path(levels) for levels in below]
-    values = {"warehouse": warehouse_id, "here": here, "kind_0": kind, "size": size - len(found)}
-    for number, place in enumerate(places):
-        start = f"{place}{SEPARATOR}"
-        values |= {f"place_{number}": place, f"start_{number}": start, f"length_{number}": len(start)}
-    return found + [(levels(row[0]), row[1]) for row in tx.all(_everywhere(len(places)), values)]
+        namespace_key = index_key(join_levels(after[0]))
+        values = {"warehouse": warehouse_id, "here": namespace_key, "kind_0": kind, "after": after[1], "size": size}
+        entries = [(after[0], row[0]) for row in tx.fetch_all(LIST_REST, values)]
+    paths = [join_levels(levels) for levels in below]
+    values = {"warehouse": warehouse_id, "here": namespace_key, "kind_0": kind, "size": size - len(entries)}
+    for number, root in enumerate(paths):
+        start = f"{root}{SEPARATOR}"
+        values |= {f"place_{number}": root, f"start_{number}": start, f"length_{number}": len(start)}
+    return entries + [(split_levels(row[0]), row[1]) for row in tx.fetch_all(_list_statement(len(paths)), values)]
 
 
 @cache
-def _everywhere(places: int) -> Statement:
+def _list_statement(places: int) -> Statement:
     """Entries of one kind behind a namespace, within a number of places."""
     clause = (
         select(n.c.path, e.c.name)
@@ -209,10 +220,10 @@ def insert_entry(
     """
     values: dict[str, Any] = {
         "namespace_id": namespace_id,
-        "name": indexed("a name", name),
+        "name": check_indexed("a name", name),
         "kind": kind,
         "uuid": uuid,
-        "location": indexed("a location", location),
+        "location": check_indexed("a location", location),
         "properties": dict(properties),
         "revision": 1,
         "created_ms": now_ms,
@@ -222,10 +233,12 @@ def insert_entry(
         "metadata_location": metadata_location,
     }
     try:
-        with tx.attempt():
-            row = tx.first(INSERT, {**_stored(values), "location_key": indexed("a location", location_key)})
-    except DanglingError:
-        raise _namespace_gone() from None
+        with tx.savepoint():
+            row = tx.fetch_one(
+                INSERT, {**_to_columns(values), "location_key": check_indexed("a location", location_key)}
+            )
+    except ForeignKeyViolationError:
+        raise _namespace_dropped() from None
     return None if row is None else EntryRow(id=row[0], **values)
 
 
@@ -244,10 +257,14 @@ def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **cha
         raise TypeError(f"an entry does not change like this: {sorted(changes)}")
     for name in ("location", "location_key"):
         if name in changes:
-            indexed("a location", changes[name])
-    values = {f"new_{name}": value for name, value in _stored(changes).items()}
+            check_indexed("a location", changes[name])
+    values = {f"new_{name}": value for name, value in _to_columns(changes).items()}
     return (
-        tx.run(_advance(frozenset(changes)), {**values, "entry": id, "expected": expected_revision, "now": now_ms}) == 1
+        tx.run(
+            _advance_statement(frozenset(changes)),
+            {**values, "entry": id, "expected": expected_revision, "now": now_ms},
+        )
+        == 1
     )
 
 
@@ -257,14 +274,14 @@ def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> 
     Raises:
         NamespaceNotFoundError, TableNotFoundError: it was dropped meanwhile.
     """
-    values = {"entry": id, "namespace": namespace_id, "called": indexed("a name", name), "now": now_ms}
+    values = {"entry": id, "namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
     try:
-        with tx.attempt():
+        with tx.savepoint():
             renamed = tx.run(RENAME, values)
-    except TakenError:
+    except UniqueViolationError:
         return False
-    except DanglingError:
-        raise _namespace_gone() from None
+    except ForeignKeyViolationError:
+        raise _namespace_dropped() from None
     if not renamed:
         raise TableNotFoundError(f"Table does not exist: it was dropped before it could be renamed to {name}")
     return True
@@ -275,27 +292,29 @@ def delete_entry(tx: Tx, id: int) -> bool:
     return tx.run(DELETE, {"entry": id}) == 1
 
 
-def overlapping(tx: Tx, location_key: str, exclude_id: int | None = None) -> tuple[tuple[str, ...], str] | None:
+def find_overlapping_table(
+    tx: Tx, location_key: str, exclude_id: int | None = None
+) -> tuple[tuple[str, ...], str] | None:
     """A table, of any warehouse, whose location is this one, above it or below it.
 
     In a write it stays true until the transaction ends: whoever else asks for an overlapping location waits.
     """
     above = _folders_above(location_key)
-    tx.lock(_number(location_key), map(_number, above))
+    tx.lock(_lock_number(location_key), map(_lock_number, above))
     values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
-    for folders in _looked_up(location_key, above):
-        row = tx.first(OVERLAPPING, {**values, **folders})
+    for folders in _folder_parameters(location_key, above):
+        row = tx.fetch_one(OVERLAPPING, {**values, **folders})
         if row is not None:
-            return levels(row[0]), row[1]
+            return split_levels(row[0]), row[1]
     return None
 
 
-def enclosing_table(tx: Tx, location_key: str) -> tuple[str, tuple[str, ...]] | None:
+def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str, tuple[str, ...]] | None:
     """Warehouse and namespace of the table that lies at this location or above it."""
-    for folders in _looked_up(location_key, [*_folders_above(location_key), location_key]):
-        row = tx.first(ENCLOSING, folders)
+    for folders in _folder_parameters(location_key, [*_folders_above(location_key), location_key]):
+        row = tx.fetch_one(ENCLOSING, folders)
         if row is not None:
-            return row[0], levels(row[1])
+            return row[0], split_levels(row[1])
     return None
 
 
@@ -304,7 +323,7 @@ def _folders_above(location_key: str) -> list[str]:
     return [location_key[:cut] for cut in cuts]
 
 
-def _looked_up(location_key: str, above: list[str]) -> Iterator[dict[str, str]]:
+def _folder_parameters(location_key: str, above: list[str]) -> Iterator[dict[str, str]]:
     """The folders above a location in groups, each as parameters of a statement; the location fills the last one."""
     for start in range(0, max(len(above), 1), ABOVE):
         group = [*above[start : start + ABOVE], *[location_key] * ABOVE][:ABOVE]
@@ -312,7 +331,7 @@ def _looked_up(location_key: str, above: list[str]) -> Iterator[dict[str, str]]:
 
 
 @cache
-def _advance(names: frozenset[str]) -> Statement:
+def _advance_statement(names: frozenset[str]) -> Statement:
     return Statement(
         update(e)
         .where(e.c.id == bindparam("entry"), e.c.revision == bindparam("expected"))
@@ -324,11 +343,11 @@ def _advance(names: frozenset[str]) -> Statement:
     )
 
 
-def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: dumped(value) if name in JSON and value is not None else value for name, value in values.items()}
+def _to_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_json(value) if name in JSON and value is not None else value for name, value in values.items()}
 
 
-def _entry(row: Row) -> EntryRow:
+def _entry_row(row: Row) -> EntryRow:
     entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, version, metadata = (
         row
     )
@@ -339,21 +358,21 @@ def _entry(row: Row) -> EntryRow:
         kind,
         uuid,
         location,
-        parsed(properties),
+        from_json(properties),
         revision,
         created,
         updated,
-        None if schema is None else parsed(schema),
+        None if schema is None else from_json(schema),
         version,
         metadata,
     )
 
 
-def _number(location_key: str) -> int:
+def _lock_number(location_key: str) -> int:
     """A lock's number."""
     digest = blake2b(location_key.encode(errors="surrogatepass"), digest_size=8, person=b"lancehouse").digest()
     return int.from_bytes(digest, signed=True)
 
 
-def _namespace_gone() -> NamespaceNotFoundError:
+def _namespace_dropped() -> NamespaceNotFoundError:
     return NamespaceNotFoundError("Namespace does not exist: it was dropped meanwhile")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from lancehouse.store.columns import NONE, indexed, insertion
+from lancehouse.store.columns import NONE, check_indexed, insert_into
 from lancehouse.store.model import exports as x
 from lancehouse.store.rows import ExportRow
 from lancehouse.store.statements import Statement, Tx
@@ -27,7 +27,7 @@ OLDEST = Statement(
     .limit(bindparam("size"))
     .offset(NONE)
 )
-INSERT = Statement(insertion(x, *COLUMNS).returning(x.c.id))
+INSERT = Statement(insert_into(x, *COLUMNS).returning(x.c.id))
 TOUCH = Statement(
     update(x)
     .where(x.c.id.in_([bindparam(f"id_{number}") for number in range(TOUCHED)]))
@@ -38,20 +38,20 @@ SIZE = Statement(select(func.sum(x.c.bytes)).where(x.c.warehouse == bindparam("p
 DELETE = Statement(delete(x).where(x.c.id == bindparam("export"), x.c.planned_ms < bindparam("before")))
 
 
-def find_exports(tx: Tx, table_uuid: str, version: str) -> list[ExportRow]:
+def list_version_exports(tx: Tx, table_uuid: str, version: str) -> list[ExportRow]:
     """The copies of a version."""
-    return [ExportRow(*row) for row in tx.all(FIND, {"uuid": table_uuid, "wanted": version})]
+    return [ExportRow(*row) for row in tx.fetch_all(FIND, {"uuid": table_uuid, "wanted": version})]
 
 
-def exports_of(tx: Tx, table_uuid: str) -> list[ExportRow]:
+def list_exports(tx: Tx, table_uuid: str) -> list[ExportRow]:
     """The copies of all versions of a table."""
-    return [ExportRow(*row) for row in tx.all(OF_TABLE, {"uuid": table_uuid})]
+    return [ExportRow(*row) for row in tx.fetch_all(OF_TABLE, {"uuid": table_uuid})]
 
 
-def oldest_exports(tx: Tx, warehouse: str, planned_before_ms: int, limit: int) -> list[ExportRow]:
+def list_oldest_exports(tx: Tx, warehouse: str, planned_before_ms: int, limit: int) -> list[ExportRow]:
     """Copies that no plan has named since then, those first that have been unused for longest."""
     values = {"place": warehouse, "before": planned_before_ms, "size": limit}
-    return [ExportRow(*row) for row in tx.all(OLDEST, values)]
+    return [ExportRow(*row) for row in tx.fetch_all(OLDEST, values)]
 
 
 def insert_export(
@@ -68,10 +68,10 @@ def insert_export(
     planned_ms: int,
 ) -> ExportRow:
     """Remember a copy."""
-    given = (
+    row_values = (
         warehouse,
-        indexed("a uuid", table_uuid),
-        indexed("a version", version),
+        check_indexed("a uuid", table_uuid),
+        check_indexed("a version", version),
         fragment,
         columns,
         path,
@@ -79,25 +79,25 @@ def insert_export(
         rows,
         planned_ms,
     )
-    (row,) = tx.all(INSERT, dict(zip(COLUMNS, given, strict=True)))
-    return ExportRow(row[0], *given)
+    (row,) = tx.fetch_all(INSERT, dict(zip(COLUMNS, row_values, strict=True)))
+    return ExportRow(row[0], *row_values)
 
 
 def touch_exports(tx: Tx, ids: Collection[int], now_ms: int) -> set[int]:
     """Say that a plan names these copies now. Those returned still exist, and are kept for a while."""
-    found: set[int] = set()
+    touched: set[int] = set()
     ordered = sorted(ids)
     for start in range(0, len(ordered), TOUCHED):
-        some = ordered[start : start + TOUCHED]
-        padded = some + some[-1:] * (TOUCHED - len(some))
-        rows = tx.all(TOUCH, {"now": now_ms, **{f"id_{number}": export for number, export in enumerate(padded)}})
-        found.update(row[0] for row in rows)
-    return found
+        batch = ordered[start : start + TOUCHED]
+        padded = batch + batch[-1:] * (TOUCHED - len(batch))
+        rows = tx.fetch_all(TOUCH, {"now": now_ms, **{f"id_{number}": export for number, export in enumerate(padded)}})
+        touched.update(row[0] for row in rows)
+    return touched
 
 
-def exports_size(tx: Tx, warehouse: str) -> int:
+def count_export_bytes(tx: Tx, warehouse: str) -> int:
     """Bytes of all copies of a warehouse."""
-    (row,) = tx.all(SIZE, {"place": warehouse})
+    (row,) = tx.fetch_all(SIZE, {"place": warehouse})
     return int(row[0] or 0)
 
 

@@ -7,38 +7,38 @@ from lance_namespace.errors import InternalError, InvalidInputError, InvalidTabl
 UPGRADE = "run `lancehouse db upgrade`"
 
 
-class TakenError(InternalError):
+class UniqueViolationError(InternalError):
     """A value that is there once only is there already."""
 
 
-class DanglingError(InternalError):
+class ForeignKeyViolationError(InternalError):
     """A row that another refers to would go, or one would refer to a row that is not there."""
 
 
-class ClashError(ServiceUnavailableError):
+class SerializationFailureError(ServiceUnavailableError):
     """Two transactions stood in each other's way, and the database gave this one up: nothing was done."""
 
 
-class LostError(ServiceUnavailableError):
+class ConnectionLostError(ServiceUnavailableError):
     """The connection broke."""
 
 
-def unreachable(reason: object) -> ServiceUnavailableError:
+def unreachable_error(reason: object) -> ServiceUnavailableError:
     """Nothing was done; it may be tried again."""
     return ServiceUnavailableError(f"the catalog's database is out of reach: {first_line(reason)}")
 
 
-def closed() -> ServiceUnavailableError:
+def closed_error() -> ServiceUnavailableError:
     """The database was closed, here."""
     return ServiceUnavailableError("the catalog's database is closed")
 
 
-def unstorable(reason: object) -> InvalidInputError:
+def unstorable_error(reason: object) -> InvalidInputError:
     """A value that no database column can hold."""
     return InvalidInputError(f"the catalog's database cannot hold a value of this request: {first_line(reason)}")
 
 
-def no_schema() -> InvalidTableStateError:
+def schema_missing_error() -> InvalidTableStateError:
     """The tables are not there."""
     return InvalidTableStateError(f"the catalog's database has no schema, or an older one: {UPGRADE}")
 

@@ -46,7 +46,7 @@ LOCK = "SELECT pg_advisory_xact_lock(7883954722)"
 """Whoever changes the schema holds it."""
 
 
-class State(Enum):
+class SchemaState(Enum):
     """What can be done with a database."""
 
     CURRENT = "current"
@@ -56,9 +56,9 @@ class State(Enum):
 
 
 ADVICE = {
-    State.EMPTY: failures.UPGRADE,
-    State.OLDER: f"make a backup (`lancehouse db backup`), then {failures.UPGRADE}",
-    State.NEWER: "use a newer lancehouse, or a backup of the database from before",
+    SchemaState.EMPTY: failures.UPGRADE,
+    SchemaState.OLDER: f"make a backup (`lancehouse db backup`), then {failures.UPGRADE}",
+    SchemaState.NEWER: "use a newer lancehouse, or a backup of the database from before",
 }
 
 
@@ -70,10 +70,10 @@ def create_if_empty(database: Database) -> bool:
     Raises:
         InvalidTableStateError: the database holds tables of somebody else.
     """
-    if found(database) is not None:
+    if read_schema_version(database) is not None:
         return False
-    with _transaction(database) as connection:
-        if _found(connection) is not None:
+    with _schema_transaction(database) as connection:
+        if _read_version(connection) is not None:
             return False
         version.create(connection, checkfirst=False)
         metadata.create_all(connection, checkfirst=False)
@@ -87,18 +87,18 @@ def check(database: Database) -> None:
     Raises:
         InvalidTableStateError: it is older, newer, or not there; the text says what to do.
     """
-    there = found(database)
-    if (advice := ADVICE.get(state_of(there))) is not None:
-        raise InvalidTableStateError(f"{database.name} has schema {there or 'none'}, not {HEAD}: {advice}")
+    number = read_schema_version(database)
+    if (advice := ADVICE.get(schema_state(number))) is not None:
+        raise InvalidTableStateError(f"{database.name} has schema {number or 'none'}, not {HEAD}: {advice}")
 
 
-def state_of(there: str | None) -> State:
+def schema_state(number: str | None) -> SchemaState:
     """What a schema's number says."""
-    if there is None:
-        return State.EMPTY
-    if there == HEAD:
-        return State.CURRENT
-    return State.OLDER if there.isdecimal() and there < HEAD else State.NEWER
+    if number is None:
+        return SchemaState.EMPTY
+    if number == HEAD:
+        return SchemaState.CURRENT
+    return SchemaState.OLDER if number.isdecimal() and number < HEAD else SchemaState.NEWER
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
@@ -107,17 +107,17 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     Raises:
         InvalidTableStateError: it is newer than this program.
     """
-    there = found(database)
-    state = state_of(there)
-    if state is State.EMPTY:
+    before = read_schema_version(database)
+    state = schema_state(before)
+    if state is SchemaState.EMPTY:
         create_if_empty(database)
-    elif state is State.OLDER:
-        migrate(database)
+    elif state is SchemaState.OLDER:
+        run_migrations(database)
     check(database)
-    return there, HEAD
+    return before, HEAD
 
 
-def migrate(database: Database, target: str = "head") -> None:
+def run_migrations(database: Database, target: str = "head") -> None:
     """Run the migrations that are missing."""
     from alembic import command
     from alembic.config import Config
@@ -125,20 +125,20 @@ def migrate(database: Database, target: str = "head") -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    with _transaction(database) as connection:
+    with _schema_transaction(database) as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, target)
 
 
-def found(database: Database) -> str | None:
+def read_schema_version(database: Database) -> str | None:
     """The number of the schema; None in an empty database."""
     if database.file is not None and not database.file.exists():
         return None
-    with _connected(database, "BEGIN") as connection:
-        return _found(connection)
+    with _connect(database, "BEGIN") as connection:
+        return _read_version(connection)
 
 
-def _found(connection: Connection) -> str | None:
+def _read_version(connection: Connection) -> str | None:
     tables = set(inspect(connection).get_table_names())
     if VERSION_TABLE in tables:
         return connection.execute(select(version.c.version_num)).scalar() or ""
@@ -150,22 +150,22 @@ def _found(connection: Connection) -> str | None:
 
 
 @contextmanager
-def _transaction(database: Database) -> Iterator[Connection]:
+def _schema_transaction(database: Database) -> Iterator[Connection]:
     """A transaction that changes the schema, alone."""
-    with _connected(database, "BEGIN IMMEDIATE") as connection:
-        if not database.local:
+    with _connect(database, "BEGIN IMMEDIATE") as connection:
+        if not database.is_local:
             connection.exec_driver_sql(LOCK)
         yield connection
 
 
 @contextmanager
-def _connected(database: Database, begin: str) -> Iterator[Connection]:
+def _connect(database: Database, begin: str) -> Iterator[Connection]:
     """A connection of SQLAlchemy in a transaction, which on SQLite begins with `begin`."""
     try:
         with _engine(database, begin).begin() as connection:
             yield connection
     except DBAPIError as error:
-        raise failures.unreachable(error.orig) from error
+        raise failures.unreachable_error(error.orig) from error
 
 
 def _engine(database: Database, begin: str) -> Engine:

@@ -32,11 +32,11 @@ TEXT = Text(collation="C").with_variant(Text(), "sqlite")
 """Ordered by code point in both databases."""
 
 
-def _id() -> Column[int]:
+def _id_column() -> Column[int]:
     return Column("id", NUMBER, Identity(), primary_key=True)
 
 
-def _of(table: str, *, cascade: bool = False, **options: Any) -> Column[int]:
+def _foreign_key(table: str, *, cascade: bool = False, **options: Any) -> Column[int]:
     """A row of another table, which cannot go before this one, or which takes this one along."""
     key = ForeignKey(f"{table}.id", ondelete="CASCADE" if cascade else "RESTRICT")
     return Column({"entries": "entry_id"}.get(table, f"{table[:-1]}_id"), NUMBER, key, nullable=False, **options)
@@ -48,7 +48,7 @@ NEVER_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}
 warehouses = Table(
     "warehouses",
     metadata,
-    _id(),
+    _id_column(),
     Column("name", TEXT, nullable=False, unique=True),
     Column("location", TEXT, nullable=False),
     **NEVER_AGAIN,
@@ -57,8 +57,8 @@ warehouses = Table(
 namespaces = Table(
     "namespaces",
     metadata,
-    _id(),
-    _of("warehouses"),
+    _id_column(),
+    _foreign_key("warehouses"),
     Column("parent_id", NUMBER, ForeignKey("namespaces.id", ondelete="RESTRICT"), index=True),
     Column("name", TEXT, nullable=False),
     Column("path", TEXT, nullable=False),
@@ -72,8 +72,8 @@ namespaces = Table(
 entries = Table(
     "entries",
     metadata,
-    _id(),
-    _of("namespaces"),
+    _id_column(),
+    _foreign_key("namespaces"),
     Column("name", TEXT, nullable=False),
     Column("kind", TEXT, nullable=False),
     Column("uuid", TEXT, nullable=False),
@@ -94,7 +94,7 @@ entries = Table(
 snapshots = Table(
     "snapshots",
     metadata,
-    _of("entries", cascade=True, primary_key=True),
+    _foreign_key("entries", cascade=True, primary_key=True),
     Column("snapshot_id", NUMBER, primary_key=True, autoincrement=False),
     Column("parent_id", NUMBER),
     Column("sequence", NUMBER, nullable=False),
@@ -106,7 +106,7 @@ snapshots = Table(
 refs = Table(
     "refs",
     metadata,
-    _of("entries", cascade=True, primary_key=True),
+    _foreign_key("entries", cascade=True, primary_key=True),
     Column("name", TEXT, primary_key=True),
     Column("kind", TEXT, nullable=False),
     Column("snapshot_id", NUMBER, nullable=False),
@@ -115,8 +115,8 @@ refs = Table(
 commits = Table(
     "commits",
     metadata,
-    _id(),
-    _of("entries", cascade=True, index=True),
+    _id_column(),
+    _foreign_key("entries", cascade=True, index=True),
     Column("at_ms", NUMBER, nullable=False),
     Column("principal", TEXT, nullable=False),
     Column("client", TEXT, nullable=False),
@@ -139,7 +139,7 @@ keys = Table(
 principals = Table(
     "principals",
     metadata,
-    _id(),
+    _id_column(),
     Column("name", TEXT, nullable=False, unique=True),
     Column("client_id", TEXT, unique=True),
     Column("secret_hash", TEXT),
@@ -150,7 +150,7 @@ principals = Table(
 tokens = Table(
     "tokens",
     metadata,
-    _of("principals", cascade=True, primary_key=True),
+    _foreign_key("principals", cascade=True, primary_key=True),
     Column("label", TEXT, primary_key=True),
     Column("token_hash", TEXT, nullable=False, unique=True),
     Column("created_ms", NUMBER, nullable=False),
@@ -159,7 +159,7 @@ tokens = Table(
 grants = Table(
     "grants",
     metadata,
-    _of("principals", cascade=True, primary_key=True),
+    _foreign_key("principals", cascade=True, primary_key=True),
     Column("role", TEXT, primary_key=True),
     Column("warehouse", TEXT, primary_key=True),
     Column("path_key", TEXT, primary_key=True),
@@ -176,7 +176,7 @@ signing_keys = Table(
 exports = Table(
     "exports",
     metadata,
-    _id(),
+    _id_column(),
     Column("warehouse", TEXT, nullable=False),
     Column("table_uuid", TEXT, nullable=False),
     Column("version", TEXT, nullable=False),

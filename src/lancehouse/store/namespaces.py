@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 from sqlalchemy import bindparam, delete, select, update
 
-from lancehouse.store.columns import EVERYTHING, NONE, dumped, indexed, insertion, key, parsed, path
-from lancehouse.store.failures import DanglingError
+from lancehouse.store.columns import (
+    EVERYTHING,
+    NONE,
+    check_indexed,
+    from_json,
+    index_key,
+    insert_into,
+    join_levels,
+    to_json,
+)
+from lancehouse.store.failures import ForeignKeyViolationError
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.rows import NamespaceRow
 from lancehouse.store.statements import Statement, Tx
@@ -23,7 +32,7 @@ BELOW = Statement(
     CHILDREN.where(n.c.parent_id == bindparam("parent")).order_by(n.c.name).limit(bindparam("size")).offset(NONE)
 )
 INSERT = Statement(
-    insertion(n, "warehouse_id", "parent_id", "name", "path", "path_key", "properties")
+    insert_into(n, "warehouse_id", "parent_id", "name", "path", "path_key", "properties")
     .on_conflict_do_nothing()
     .returning(n.c.id)
 )
@@ -33,8 +42,8 @@ DELETE = Statement(delete(n).where(n.c.id == bindparam("namespace")))
 
 def find_namespace(tx: Tx, warehouse_id: int, levels: tuple[str, ...], *, lock: bool = False) -> NamespaceRow | None:
     """The namespace, if it is there. With `lock` nobody else changes its properties until the transaction ends."""
-    row = tx.first(LOCK if lock else FIND, {"warehouse": warehouse_id, "here": key(path(levels))})
-    return None if row is None else NamespaceRow(row[0], warehouse_id, levels, parsed(row[1]))
+    row = tx.fetch_one(LOCK if lock else FIND, {"warehouse": warehouse_id, "here": index_key(join_levels(levels))})
+    return None if row is None else NamespaceRow(row[0], warehouse_id, levels, from_json(row[1]))
 
 
 def list_namespaces(
@@ -43,9 +52,9 @@ def list_namespaces(
     """Names of the namespaces directly below `parent`, ordered by code point. A parent that is not there has none."""
     values = {"warehouse": warehouse_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
     if not parent:
-        return [row[0] for row in tx.all(ROOTS, values)]
-    found = find_namespace(tx, warehouse_id, parent)
-    return [] if found is None else [row[0] for row in tx.all(BELOW, {**values, "parent": found.id})]
+        return [row[0] for row in tx.fetch_all(ROOTS, values)]
+    parent_row = find_namespace(tx, warehouse_id, parent)
+    return [] if parent_row is None else [row[0] for row in tx.fetch_all(BELOW, {**values, "parent": parent_row.id})]
 
 
 def insert_namespace(
@@ -61,38 +70,38 @@ def insert_namespace(
         raise InvalidInputError(f"a namespace and its levels have names: {list(levels)}")
     parent = find_namespace(tx, warehouse_id, levels[:-1]) if levels[1:] else None
     if levels[1:] and parent is None:
-        raise _missing(levels[:-1])
-    here = path(levels)
+        raise _namespace_not_found(levels[:-1])
+    here = join_levels(levels)
     values = {
         "warehouse_id": warehouse_id,
         "parent_id": parent and parent.id,
-        "name": indexed("a namespace's name", levels[-1]),
+        "name": check_indexed("a namespace's name", levels[-1]),
         "path": here,
-        "path_key": key(here),
-        "properties": dumped(properties),
+        "path_key": index_key(here),
+        "properties": to_json(properties),
     }
     try:
-        with tx.attempt():
-            row = tx.first(INSERT, values)
-    except DanglingError:  # the parent was dropped meanwhile
-        raise _missing(levels[:-1]) from None
+        with tx.savepoint():
+            row = tx.fetch_one(INSERT, values)
+    except ForeignKeyViolationError:  # the parent was dropped meanwhile
+        raise _namespace_not_found(levels[:-1]) from None
     return None if row is None else NamespaceRow(row[0], warehouse_id, levels, dict(properties))
 
 
 def update_namespace(tx: Tx, id: int, properties: Mapping[str, str]) -> bool:
     """Put these properties in the place of all others; False if the namespace is gone."""
-    return tx.run(UPDATE, {"namespace": id, "new": dumped(properties)}) == 1
+    return tx.run(UPDATE, {"namespace": id, "new": to_json(properties)}) == 1
 
 
 def delete_namespace(tx: Tx, id: int) -> bool:
     """Drop an empty namespace; False if something is in it, or came into it meanwhile."""
     try:
-        with tx.attempt():
+        with tx.savepoint():
             tx.run(DELETE, {"namespace": id})
-    except DanglingError:
+    except ForeignKeyViolationError:
         return False
     return True
 
 
-def _missing(levels: tuple[str, ...]) -> NamespaceNotFoundError:
+def _namespace_not_found(levels: tuple[str, ...]) -> NamespaceNotFoundError:
     return NamespaceNotFoundError(f"Namespace does not exist: {'.'.join(levels)}")

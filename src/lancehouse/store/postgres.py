@@ -41,13 +41,16 @@ DURABLE = (
 SETTINGS = ("SET standard_conforming_strings = on", "SET lock_timeout = '30s'", DURABLE)
 
 MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], Callable[[psycopg.Error], LanceNamespaceError]], ...] = (
-    ((errors.SerializationFailure, errors.DeadlockDetected), lambda e: failures.ClashError(failures.first_line(e))),
-    ((errors.UniqueViolation,), lambda e: failures.TakenError(failures.first_line(e))),
-    ((errors.IntegrityError,), lambda e: failures.DanglingError(failures.first_line(e))),
-    ((errors.UndefinedTable, errors.UndefinedColumn), lambda _: failures.no_schema()),
-    ((errors.ProgramLimitExceeded, errors.DataError), failures.unstorable),
-    ((errors.OperationalError, errors.InterfaceError), failures.unreachable),
-    ((errors.ReadOnlySqlTransaction, errors.InternalError), failures.unreachable),
+    (
+        (errors.SerializationFailure, errors.DeadlockDetected),
+        lambda e: failures.SerializationFailureError(failures.first_line(e)),
+    ),
+    ((errors.UniqueViolation,), lambda e: failures.UniqueViolationError(failures.first_line(e))),
+    ((errors.IntegrityError,), lambda e: failures.ForeignKeyViolationError(failures.first_line(e))),
+    ((errors.UndefinedTable, errors.UndefinedColumn), lambda _: failures.schema_missing_error()),
+    ((errors.ProgramLimitExceeded, errors.DataError), failures.unstorable_error),
+    ((errors.OperationalError, errors.InterfaceError), failures.unreachable_error),
+    ((errors.ReadOnlySqlTransaction, errors.InternalError), failures.unreachable_error),
 )
 """What the driver's errors mean; the first that fits."""
 
@@ -59,27 +62,27 @@ def check_url(url: str) -> None:
         InvalidInputError: why.
     """
     try:
-        known = conninfo_to_dict(url)
+        parameters = conninfo_to_dict(url)
     except (psycopg.Error, UnicodeError):
-        known = {}
-    if not known or not all(port.isdecimal() for port in str(known.get("port", 1)).split(",") if port):
+        parameters = {}
+    if not parameters or not all(port.isdecimal() for port in str(parameters.get("port", 1)).split(",") if port):
         raise InvalidInputError(
             "a URL of Postgres looks like postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE"
         )
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """A block whose driver errors become ours."""
     try:
         yield
     except psycopg.Error as error:
-        raise meaning(error) from error
+        raise to_lance_error(error) from error
     except (OverflowError, UnicodeEncodeError) as error:
-        raise failures.unstorable(error) from error
+        raise failures.unstorable_error(error) from error
 
 
-def meaning(error: psycopg.Error) -> LanceNamespaceError:
+def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
     """What the driver's error means."""
     for kinds, build in MEANINGS:
         if isinstance(error, kinds):
@@ -96,17 +99,17 @@ class PostgresTx(Tx):
         self._connection = connection
         self._readonly = readonly
 
-    def all(self, statement: Statement, values: Values) -> list[Row]:
+    def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
         return self._execute(statement.postgres, values).fetchall()
 
     def run(self, statement: Statement, values: Values) -> int:
         return self._execute(statement.postgres, values).rowcount
 
     def run_many(self, statement: Statement, values: Sequence[Values]) -> None:
-        with translated():
+        with translate_errors():
             self._connection.cursor().executemany(cast("Any", statement.postgres), values)
 
-    def attempt(self) -> AbstractContextManager[object]:
+    def savepoint(self) -> AbstractContextManager[object]:
         return self._connection.transaction()
 
     def lock(self, own: int, shared: Iterable[int]) -> None:
@@ -117,7 +120,7 @@ class PostgresTx(Tx):
             self._execute("SELECT pg_advisory_xact_lock(%(own)s)", keys)
 
     def _execute(self, sql: str, values: Values) -> psycopg.Cursor[Row]:
-        with translated():
+        with translate_errors():
             return self._connection.execute(cast("Any", sql), values)
 
 
@@ -126,9 +129,9 @@ class Postgres:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._given = conninfo_to_dict(url)
+        self._parameters = conninfo_to_dict(url)
         self._idle: deque[Connection] = deque()
-        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        self._capacity = threading.BoundedSemaphore(CONNECTIONS)
         self._local = threading.local()
         self._closed = False
 
@@ -139,22 +142,22 @@ class Postgres:
             return work(tx)
         try:
             return self._read(work)
-        except failures.LostError:
+        except failures.ConnectionLostError:
             return self._read(work)
 
-    def peek(self, work: Callable[[Tx], T]) -> T:
+    def read_one(self, work: Callable[[Tx], T]) -> T:
         """Let `work` make one statement, which is a transaction by itself."""
         tx: Tx | None = getattr(self._local, "reading", None)
         if tx is not None:
             return work(tx)
         try:
             return self._read(work, begin=False)
-        except failures.LostError:
+        except failures.ConnectionLostError:
             return self._read(work, begin=False)
 
-    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:  # noqa: ARG002
+    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:  # noqa: ARG002
         """Let `work` ask: to find out whether anything was written would cost as much."""
-        return self.peek(work)
+        return self.read_one(work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Carry out `work`; again if it clashed with another, or if its connection was lost before COMMIT was sent."""
@@ -163,9 +166,9 @@ class Postgres:
         for attempt in range(ATTEMPTS - 1):
             try:
                 return self._write(work)
-            except failures.ClashError:
+            except failures.SerializationFailureError:
                 sleep(FIRST_NAP_S * 2**attempt * random.random())  # noqa: S311
-            except failures.LostError:
+            except failures.ConnectionLostError:
                 if attempt:
                     raise
         return self._write(work)
@@ -174,22 +177,24 @@ class Postgres:
         """Wait for the transactions under way, and go."""
         self._closed = True
         for _ in range(CONNECTIONS):
-            self._places.acquire(timeout=PATIENCE_S)
+            self._capacity.acquire(timeout=PATIENCE_S)
         self._drop_idle()
         for _ in range(CONNECTIONS):
-            self._places.release()
+            self._capacity.release()
 
     def connect(self) -> Connection:
         """A connection that is durable; it is the caller's to close."""
-        with translated():
-            given: dict[str, Any] = {} if "connect_timeout" in self._given else {"connect_timeout": CONNECT_TIMEOUT_S}
-            connection: Connection = psycopg.connect(self._url, autocommit=True, **given)
+        with translate_errors():
+            options: dict[str, Any] = (
+                {} if "connect_timeout" in self._parameters else {"connect_timeout": CONNECT_TIMEOUT_S}
+            )
+            connection: Connection = psycopg.connect(self._url, autocommit=True, **options)
             for setting in SETTINGS:
                 connection.execute(cast("Any", setting))
         return connection
 
     def _read(self, work: Callable[[Tx], T], *, begin: bool = True) -> T:
-        with self._connection() as connection:
+        with self._pooled_connection() as connection:
             if begin:
                 self._begin(connection, READ)
             self._local.reading = PostgresTx(connection, readonly=True)
@@ -199,7 +204,7 @@ class Postgres:
                 self._local.reading = None
 
     def _write(self, work: Callable[[Tx], T]) -> T:
-        with self._connection() as connection:
+        with self._pooled_connection() as connection:
             self._begin(connection, WRITE)
             self._local.writing = True
             try:
@@ -209,45 +214,45 @@ class Postgres:
             self._commit(connection)
             return result
 
-    def _begin(self, connection: Connection, how: str) -> None:
-        with translated():
-            connection.execute(cast("Any", how))
+    def _begin(self, connection: Connection, statement: str) -> None:
+        with translate_errors():
+            connection.execute(cast("Any", statement))
 
     def _commit(self, connection: Connection) -> None:
         """Make it so. An answer of the server is final; with none, nobody knows."""
         try:
-            done = connection.execute("COMMIT").statusmessage
+            status = connection.execute("COMMIT").statusmessage
         except psycopg.Error as error:
             if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
                 raise CommitStateUnknownError(
                     f"the change may or may not have been made: {failures.first_line(error)}"
                 ) from error
-            raise meaning(error) from error
-        if done != "COMMIT":
+            raise to_lance_error(error) from error
+        if status != "COMMIT":
             raise InternalError("a statement had failed, so the database undid the change")
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _pooled_connection(self) -> Iterator[Connection]:
         """A connection of the pool; one that broke in the block is not put back, and then the error says so."""
-        if not self._places.acquire(timeout=PATIENCE_S):
-            raise failures.unreachable("all connections are in use")
+        if not self._capacity.acquire(timeout=PATIENCE_S):
+            raise failures.unreachable_error("all connections are in use")
         try:
-            connection = self._take()
+            connection = self._acquire()
             try:
                 yield connection
             except ServiceUnavailableError as error:
                 if connection.broken:
                     self._drop_idle()
-                    raise failures.LostError(str(error)) from error
+                    raise failures.ConnectionLostError(str(error)) from error
                 raise
             finally:
-                self._put_back(connection)
+                self._release(connection)
         finally:
-            self._places.release()
+            self._capacity.release()
 
-    def _take(self) -> Connection:
+    def _acquire(self) -> Connection:
         if self._closed:
-            raise failures.closed()
+            raise failures.closed_error()
         try:
             return self._idle.pop()
         except IndexError:
@@ -261,7 +266,7 @@ class Postgres:
             except IndexError:
                 return
 
-    def _put_back(self, connection: Connection) -> None:
+    def _release(self, connection: Connection) -> None:
         """Undo what is left open; keep what is sound."""
         try:
             if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -276,14 +281,14 @@ class Postgres:
             connection.close()
 
 
-def without_secrets(url: str) -> tuple[str, dict[str, str]]:
+def split_secrets(url: str) -> tuple[str, dict[str, str]]:
     """A URL for a command line, which others can see, and the variables that hold what is left out.
 
     Raises:
         InvalidInputError: there is a secret that Postgres' programs take in no other way.
     """
-    given: dict[str, Any] = conninfo_to_dict(url)
-    password = given.pop("password", None)
-    if hidden := sorted(given.keys() & SECRETS):
-        raise InvalidInputError(f"{hidden[0]} cannot be passed to Postgres' programs unseen: use pg_dump itself")
-    return make_conninfo(**given), {} if password is None else {"PGPASSWORD": str(password)}
+    parameters: dict[str, Any] = conninfo_to_dict(url)
+    password = parameters.pop("password", None)
+    if secrets := sorted(parameters.keys() & SECRETS):
+        raise InvalidInputError(f"{secrets[0]} cannot be passed to Postgres' programs unseen: use pg_dump itself")
+    return make_conninfo(**parameters), {} if password is None else {"PGPASSWORD": str(password)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lance_namespace.errors import InvalidInputError
 from sqlalchemy import bindparam, delete, literal_column, select, update
 
-from lancehouse.store.columns import indexed, insertion, key, levels, path
-from lancehouse.store.failures import TakenError
+from lancehouse.store.columns import check_indexed, index_key, insert_into, join_levels, split_levels
+from lancehouse.store.failures import UniqueViolationError
 from lancehouse.store.model import grants as g
 from lancehouse.store.model import principals as p
 from lancehouse.store.model import signing_keys as s
@@ -23,7 +23,7 @@ BY_NAME = Statement(PRINCIPALS.where(p.c.name == bindparam("called")))
 BY_CLIENT = Statement(PRINCIPALS.where(p.c.client_id == bindparam("client")))
 BY_TOKEN = Statement(PRINCIPALS.join(t, t.c.principal_id == p.c.id).where(t.c.token_hash == bindparam("hash")))
 INSERT = Statement(
-    insertion(p, "name", "client_id", "secret_hash", "created_ms").on_conflict_do_nothing().returning(p.c.id)
+    insert_into(p, "name", "client_id", "secret_hash", "created_ms").on_conflict_do_nothing().returning(p.c.id)
 )
 UPDATE_SECRET = Statement(
     update(p)
@@ -31,13 +31,13 @@ UPDATE_SECRET = Statement(
     .values(client_id=bindparam("new_client"), secret_hash=bindparam("new_hash"))
 )
 DELETE = Statement(delete(p).where(p.c.id == bindparam("principal")))
-INSERT_TOKEN = Statement(insertion(t, "principal_id", "label", "token_hash", "created_ms").on_conflict_do_nothing())
+INSERT_TOKEN = Statement(insert_into(t, "principal_id", "label", "token_hash", "created_ms").on_conflict_do_nothing())
 TOKENS = Statement(
     select(t.c.label, t.c.created_ms).where(t.c.principal_id == bindparam("principal")).order_by(t.c.label)
 )
 DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
 DELETE_TOKENS = Statement(delete(t).where(t.c.principal_id == bindparam("principal")))
-PUT_GRANT = Statement(insertion(g, "principal_id", "role", "warehouse", "path_key", "path").on_conflict_do_nothing())
+PUT_GRANT = Statement(insert_into(g, "principal_id", "role", "warehouse", "path_key", "path").on_conflict_do_nothing())
 DELETE_GRANT = Statement(
     delete(g).where(
         g.c.principal_id == bindparam("principal"),
@@ -52,27 +52,29 @@ GRANTS = Statement(
     .order_by(g.c.warehouse, g.c.path, g.c.role)
 )
 SIGNING_KEY = Statement(select(s.c.key))
-INSERT_SIGNING_KEY = Statement(insertion(s, "key").values(id=literal_column("1")).on_conflict_do_nothing())
+INSERT_SIGNING_KEY = Statement(insert_into(s, "key").values(id=literal_column("1")).on_conflict_do_nothing())
 
 
 def insert_principal(
     tx: Tx, name: str, client_id: str | None, secret_hash: str | None, now_ms: int
 ) -> PrincipalRow | None:
     """A new one; None if its name, or its client id, is taken."""
-    values = {"name": indexed("a name", name), "client_id": client_id, "secret_hash": secret_hash}
-    row = tx.first(INSERT, {**values, "created_ms": now_ms})
+    values = {"name": check_indexed("a name", name), "client_id": client_id, "secret_hash": secret_hash}
+    row = tx.fetch_one(INSERT, {**values, "created_ms": now_ms})
     return None if row is None else PrincipalRow(row[0], name, client_id, secret_hash, now_ms)
 
 
 def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = None) -> PrincipalRow | None:
     """The principal of a name, or else of a client id."""
-    row = tx.first(BY_NAME, {"called": name}) if name is not None else tx.first(BY_CLIENT, {"client": client_id})
+    row = (
+        tx.fetch_one(BY_NAME, {"called": name}) if name is not None else tx.fetch_one(BY_CLIENT, {"client": client_id})
+    )
     return None if row is None else PrincipalRow(*row)
 
 
 def list_principals(tx: Tx) -> list[PrincipalRow]:
     """All, by name."""
-    return [PrincipalRow(*row) for row in tx.all(ALL, {})]
+    return [PrincipalRow(*row) for row in tx.fetch_all(ALL, {})]
 
 
 def update_secret(tx: Tx, id: int, client_id: str | None, secret_hash: str | None) -> None:
@@ -82,9 +84,9 @@ def update_secret(tx: Tx, id: int, client_id: str | None, secret_hash: str | Non
         InvalidInputError: the client id is another's.
     """
     try:
-        with tx.attempt():
+        with tx.savepoint():
             tx.run(UPDATE_SECRET, {"principal": id, "new_client": client_id, "new_hash": secret_hash})
-    except TakenError:
+    except UniqueViolationError:
         raise InvalidInputError(f"client id {client_id} is another principal's") from None
 
 
@@ -95,19 +97,19 @@ def delete_principal(tx: Tx, id: int) -> bool:
 
 def insert_token(tx: Tx, principal_id: int, label: str, token_hash: str, now_ms: int) -> bool:
     """Add a token; False if the principal has one of that label."""
-    values = {"principal_id": principal_id, "label": indexed("a label", label), "token_hash": token_hash}
+    values = {"principal_id": principal_id, "label": check_indexed("a label", label), "token_hash": token_hash}
     return tx.run(INSERT_TOKEN, {**values, "created_ms": now_ms}) == 1
 
 
-def find_token(tx: Tx, token_hash: str) -> PrincipalRow | None:
+def find_token_owner(tx: Tx, token_hash: str) -> PrincipalRow | None:
     """Whose token it is."""
-    row = tx.first(BY_TOKEN, {"hash": token_hash})
+    row = tx.fetch_one(BY_TOKEN, {"hash": token_hash})
     return None if row is None else PrincipalRow(*row)
 
 
 def list_tokens(tx: Tx, principal_id: int) -> list[tuple[str, int]]:
     """The label of each token and when it was made."""
-    return [(row[0], row[1]) for row in tx.all(TOKENS, {"principal": principal_id})]
+    return [(row[0], row[1]) for row in tx.fetch_all(TOKENS, {"principal": principal_id})]
 
 
 def delete_token(tx: Tx, principal_id: int, label: str) -> bool:
@@ -122,25 +124,28 @@ def delete_tokens(tx: Tx, principal_id: int) -> None:
 
 def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:
     """Give a role; to give it twice is to give it once."""
-    here = path(grant.levels)
+    here = join_levels(grant.levels)
     values = {"principal_id": principal_id, "role": grant.role, "warehouse": grant.warehouse or EVERYWHERE}
-    tx.run(PUT_GRANT, {**values, "path": here, "path_key": key(here)})
+    tx.run(PUT_GRANT, {**values, "path": here, "path_key": index_key(here)})
 
 
 def delete_grant(tx: Tx, principal_id: int, grant: GrantRow) -> bool:
     """Take a role back; False if it was not given."""
     values = {"principal": principal_id, "given": grant.role, "place": grant.warehouse or EVERYWHERE}
-    return tx.run(DELETE_GRANT, {**values, "here": key(path(grant.levels))}) == 1
+    return tx.run(DELETE_GRANT, {**values, "here": index_key(join_levels(grant.levels))}) == 1
 
 
 def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
     """The roles of a principal."""
-    return [GrantRow(row[0], row[1] or None, levels(row[2])) for row in tx.all(GRANTS, {"principal": principal_id})]
+    return [
+        GrantRow(row[0], row[1] or None, split_levels(row[2]))
+        for row in tx.fetch_all(GRANTS, {"principal": principal_id})
+    ]
 
 
-def signing_key(tx: Tx) -> str | None:
+def find_signing_key(tx: Tx) -> str | None:
     """The key that signs our tokens, the same for all servers."""
-    row = tx.first(SIGNING_KEY, {})
+    row = tx.fetch_one(SIGNING_KEY, {})
     return None if row is None else str(row[0])
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lancehouse.store import failures
-from lancehouse.store.sqlite_tx import SqliteTx, translated
+from lancehouse.store.sqlite_tx import SqliteTx, to_lance_error
 from lancehouse.store.statements import Tx
-from lancehouse.store.writer import PATIENCE_S, Writer, patiently
+from lancehouse.store.writer import PATIENCE_S, Writer, retry_while_busy
 
 T = TypeVar("T")
 
@@ -45,13 +45,13 @@ class Sqlite:
         """Give a snapshot to `work`; within a read of the same thread, the same one."""
         return self._reader().read(work)
 
-    def peek(self, work: Callable[[Tx], T]) -> T:
+    def read_one(self, work: Callable[[Tx], T]) -> T:
         """Let `work` make one statement."""
-        return self._reader().peek(work)
+        return self._reader().read_one(work)
 
-    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
-        """As `peek`, unless the answer of this thread's last time still holds."""
-        return self._reader().recall(key, work)
+    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+        """As `read_one`, unless the answer of this thread's last time still holds."""
+        return self._reader().read_cached(key, work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Have `work` carried out."""
@@ -82,7 +82,7 @@ class Sqlite:
             connection.execute(f"PRAGMA journal_size_limit={JOURNAL_LIMIT}")
             connection.execute("PRAGMA foreign_keys=ON")
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise to_lance_error(error) from error
         return connection
 
     def _reader(self) -> _Reader:
@@ -99,14 +99,14 @@ class Sqlite:
         with self._guard:
             if self._closed:
                 reader.close()
-                raise failures.closed()
-            self._readers = [known for known in self._readers if known.owner.is_alive()] + [reader]
+                raise failures.closed_error()
+            self._readers = [other for other in self._readers if other.owner.is_alive()] + [reader]
         return reader
 
     def _new_writer(self) -> Writer:
         with self._guard:
             if self._closed:
-                raise failures.closed()
+                raise failures.closed_error()
             if self._writer is None:
                 self._writer = Writer(self.connect)
             return self._writer
@@ -117,11 +117,11 @@ class Sqlite:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            _create(self._file)
+            _create_file(self._file)
             with closing(sqlite3.connect(self._file, timeout=PATIENCE_S, isolation_level=None)) as connection:
-                patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"))
+                retry_while_busy(lambda: connection.execute("PRAGMA journal_mode=WAL"))
         except (OSError, sqlite3.Error) as error:
-            raise failures.unreachable(f"{self._file}: {error}") from error
+            raise failures.unreachable_error(f"{self._file}: {error}") from error
         self._ready = True
 
 
@@ -136,7 +136,7 @@ class _Reader:
         self._tx = SqliteTx(connection)
         self._lock = threading.Lock()
         self._busy = False
-        self._recalled: dict[Hashable, Any] = {}
+        self._answers: dict[Hashable, Any] = {}
         self._data_version = -1
 
     def __del__(self) -> None:
@@ -155,39 +155,39 @@ class _Reader:
                 if self._connection.in_transaction:
                     self._execute("COMMIT")
 
-    def peek(self, work: Callable[[Tx], T]) -> T:
+    def read_one(self, work: Callable[[Tx], T]) -> T:
         if self._busy:
             return work(self._tx)
         with self._lock:
             if self.closed:
-                raise failures.closed()
+                raise failures.closed_error()
             self._busy = True
             try:
                 return work(self._tx)
             finally:
                 self._busy = False
 
-    def recall(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
         """SQLite tells each connection whether another one has written; this one never does.
 
         What is written between that and `work` makes an answer newer than its version says, which does no harm.
         """
         if self._busy:
             return work(self._tx)
-        version = self.peek(self._version)
-        if version != self._data_version or len(self._recalled) >= MOST_RECALLED:
-            self._recalled.clear()
+        version = self.read_one(self._read_data_version)
+        if version != self._data_version or len(self._answers) >= MOST_RECALLED:
+            self._answers.clear()
             self._data_version = version
-        found: T | None = self._recalled.get(key)
-        if found is None and (found := self.peek(work)) is not None:
-            self._recalled[key] = found
-        return found
+        answer: T | None = self._answers.get(key)
+        if answer is None and (answer := self.read_one(work)) is not None:
+            self._answers[key] = answer
+        return answer
 
-    def _version(self, tx: Tx) -> int:  # noqa: ARG002
+    def _read_data_version(self, tx: Tx) -> int:  # noqa: ARG002
         try:
             return int(self._execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise to_lance_error(error) from error
 
     def close(self) -> None:
         """Wait for a read that is under way, and go."""
@@ -197,14 +197,14 @@ class _Reader:
 
     def _begin(self) -> None:
         if self.closed:
-            raise failures.closed()
+            raise failures.closed_error()
         try:
             self._execute("BEGIN")
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise to_lance_error(error) from error
 
 
-def _create(file: Path) -> None:
+def _create_file(file: Path) -> None:
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:

@@ -16,20 +16,20 @@ BAD_VALUES = (OverflowError, UnicodeEncodeError)
 """What the driver raises of values before the database sees them."""
 
 
-def translated(error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> LanceNamespaceError:
+def to_lance_error(error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> LanceNamespaceError:
     """What the driver's error means."""
     if isinstance(error, BAD_VALUES):
-        return failures.unstorable(error)
+        return failures.unstorable_error(error)
     if isinstance(error, sqlite3.IntegrityError):
-        unique = error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
-        return failures.TakenError(str(error)) if unique else failures.DanglingError(str(error))
+        is_unique = error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+        return failures.UniqueViolationError(str(error)) if is_unique else failures.ForeignKeyViolationError(str(error))
     if isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such "):
-        return failures.no_schema()
+        return failures.schema_missing_error()
     if isinstance(error, sqlite3.DataError):
-        return failures.unstorable(error)
+        return failures.unstorable_error(error)
     if isinstance(error, sqlite3.ProgrammingError):
         return InternalError(f"the catalog's database refused a statement: {failures.first_line(error)}")
-    return failures.unreachable(error)
+    return failures.unreachable_error(error)
 
 
 class SqliteTx(Tx):
@@ -41,25 +41,25 @@ class SqliteTx(Tx):
         self._execute: Callable[[str, Any], sqlite3.Cursor] = connection.execute
         self._execute_many: Callable[[str, Any], sqlite3.Cursor] = connection.executemany
 
-    def all(self, statement: Statement, values: Values) -> list[Row]:
+    def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
         try:
             return self._execute(statement.sqlite, values).fetchall()
         except (sqlite3.Error, *BAD_VALUES) as error:
-            raise translated(error) from error
+            raise to_lance_error(error) from error
 
     def run(self, statement: Statement, values: Values) -> int:
         try:
             return self._execute(statement.sqlite, values).rowcount
         except (sqlite3.Error, *BAD_VALUES) as error:
-            raise translated(error) from error
+            raise to_lance_error(error) from error
 
     def run_many(self, statement: Statement, values: Sequence[Values]) -> None:
         try:
             self._execute_many(statement.sqlite, values)
         except (sqlite3.Error, *BAD_VALUES) as error:
-            raise translated(error) from error
+            raise to_lance_error(error) from error
 
-    def attempt(self) -> AbstractContextManager[object]:
+    def savepoint(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def lock(self, own: int, shared: Iterable[int]) -> None:

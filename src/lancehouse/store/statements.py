@@ -29,14 +29,14 @@ class Statement:
     @cached_property
     def sqlite(self) -> str:
         """As SQLite reads it."""
-        return self._compiled(SQLITE)
+        return self._compile(SQLITE)
 
     @cached_property
     def postgres(self) -> str:
         """As Postgres reads it."""
-        return self._compiled(POSTGRES)
+        return self._compile(POSTGRES)
 
-    def _compiled(self, dialect: Dialect) -> str:
+    def _compile(self, dialect: Dialect) -> str:
         compiled = self._clause.compile(dialect=dialect)
         constants = [name for name, value in compiled.params.items() if value is not None]
         assert not constants, f"{compiled}: nobody passes {constants}"
@@ -49,7 +49,7 @@ class Tx(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def all(self, statement: Statement, values: Values) -> list[Row]:
+    def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
         """The rows of a result."""
 
     @abstractmethod
@@ -61,14 +61,14 @@ class Tx(ABC):
         """Change rows, many times."""
 
     @abstractmethod
-    def attempt(self) -> AbstractContextManager[object]:
+    def savepoint(self) -> AbstractContextManager[object]:
         """A block whose statement may break a constraint without harm to the transaction."""
 
     @abstractmethod
     def lock(self, own: int, shared: Iterable[int]) -> None:
         """Hold locks until the transaction ends: one for us alone, others together with all who share them."""
 
-    def first(self, statement: Statement, values: Values) -> Row | None:
+    def fetch_one(self, statement: Statement, values: Values) -> Row | None:
         """The only row of a result, if there is one."""
-        rows = self.all(statement, values)
+        rows = self.fetch_all(statement, values)
         return rows[0] if rows else None

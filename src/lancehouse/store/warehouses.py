@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from sqlalchemy import bindparam, exists, select, update
 
-from lancehouse.store.columns import indexed, insertion
+from lancehouse.store.columns import check_indexed, insert_into
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.model import warehouses as w
 from lancehouse.store.rows import WarehouseRow
 from lancehouse.store.statements import Statement, Tx
 
 ALL = Statement(select(w.c.id, w.c.name, w.c.location).order_by(w.c.id))
-INSERT = Statement(insertion(w, "name", "location").on_conflict_do_nothing().returning(w.c.id))
+INSERT = Statement(insert_into(w, "name", "location").on_conflict_do_nothing().returning(w.c.id))
 MOVE = Statement(update(w).where(w.c.id == bindparam("warehouse")).values(location=bindparam("place")))
 IS_USED = Statement(select(exists().where(n.c.warehouse_id == bindparam("warehouse"))))
 
 
-def warehouses(tx: Tx) -> list[WarehouseRow]:
+def list_warehouses(tx: Tx) -> list[WarehouseRow]:
     """All that this database has served, oldest first."""
-    return [WarehouseRow(*row) for row in tx.all(ALL, {})]
+    return [WarehouseRow(*row) for row in tx.fetch_all(ALL, {})]
 
 
 def insert_warehouse(tx: Tx, name: str, location: str) -> WarehouseRow | None:
     """A new one; None if the name is taken."""
-    row = tx.first(INSERT, {"name": indexed("a warehouse's name", name), "location": location})
+    row = tx.fetch_one(INSERT, {"name": check_indexed("a warehouse's name", name), "location": location})
     return None if row is None else WarehouseRow(row[0], name, location)
 
 
@@ -34,5 +34,5 @@ def move_warehouse(tx: Tx, id: int, location: str) -> None:
 
 def is_warehouse_empty(tx: Tx, id: int) -> bool:
     """Whether nothing was ever made in it, or all is gone."""
-    (row,) = tx.all(IS_USED, {"warehouse": id})
+    (row,) = tx.fetch_all(IS_USED, {"warehouse": id})
     return not row[0]

@@ -15,7 +15,7 @@ from lance_namespace.errors import InternalError, LanceNamespaceError
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.store import failures
-from lancehouse.store.sqlite_tx import SqliteTx, translated
+from lancehouse.store.sqlite_tx import SqliteTx, to_lance_error
 from lancehouse.store.statements import Tx
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Writer:
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._guard = threading.Lock()
-        self._waiting: deque[_Work] = deque()
+        self._queue: deque[_PendingWrite] = deque()
         self._busy = False
         self._closing = False
         self._leader = 0
@@ -51,50 +51,50 @@ class Writer:
             raise InternalError("a write within a write: pass the transaction on instead")
         with self._guard:
             if self._closing:
-                raise failures.closed()
-            mine, is_first = self._enter(work)
-        self._see_to(mine, is_first)
-        if mine.error is not None:
-            raise mine.error
-        result: T = mine.result
+                raise failures.closed_error()
+            pending, is_first = self._enqueue(work)
+        self._complete(pending, is_first)
+        if pending.error is not None:
+            raise pending.error
+        result: T = pending.result
         return result
 
     def close(self) -> None:
         """Finish what waits; what comes later is refused."""
         with self._guard:
             self._closing = True
-            last, is_first = self._enter(lambda _: None)
-        self._see_to(last, is_first)
-        self._drop()
+            last, is_first = self._enqueue(lambda _: None)
+        self._complete(last, is_first)
+        self._close_connection()
 
-    def _enter(self, work: Callable[[Tx], Any]) -> tuple[_Work, bool]:
-        mine = _Work(work)
-        self._waiting.append(mine)
+    def _enqueue(self, work: Callable[[Tx], Any]) -> tuple[_PendingWrite, bool]:
+        pending = _PendingWrite(work)
+        self._queue.append(pending)
         is_first, self._busy = not self._busy, True
-        return mine, is_first
+        return pending, is_first
 
-    def _see_to(self, mine: _Work, is_first: bool) -> None:
+    def _complete(self, pending: _PendingWrite, is_first: bool) -> None:
         if not is_first:
-            mine.wait()
-        if not mine.is_done:
-            self._lead()
+            pending.wait()
+        if not pending.is_done:
+            self._write_batch()
 
-    def _lead(self) -> None:
+    def _write_batch(self) -> None:
         with self._guard:
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
-        failed: Callable[[], LanceNamespaceError] | None = lambda: InternalError("the thread that writes has died")  # noqa: E731
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
+        make_error: Callable[[], LanceNamespaceError] | None = lambda: InternalError("the thread that writes has died")  # noqa: E731
         self._leader = threading.get_ident()
         try:
-            failed = self._carry_out(batch)
+            make_error = self._run_batch(batch)
         finally:  # whatever happens, nobody waits for ever
             self._leader = 0
             with self._guard:
-                self._busy = bool(self._waiting)
+                self._busy = bool(self._queue)
                 if self._busy:
-                    self._waiting[0].wake()
-            _finish(batch, failed)
+                    self._queue[0].wake()
+            _finish_batch(batch, make_error)
 
-    def _carry_out(self, batch: Sequence[_Work]) -> Callable[[], LanceNamespaceError] | None:
+    def _run_batch(self, batch: Sequence[_PendingWrite]) -> Callable[[], LanceNamespaceError] | None:
         """Carry out all, each with its own result or error; what is returned is the error of those without one."""
         try:
             connection = self._begin()
@@ -111,9 +111,9 @@ class Writer:
                     connection.execute("ROLLBACK TO work")
                 connection.execute("RELEASE work")
             except sqlite3.Error as error:  # a full or broken disk undoes the whole transaction
-                self._drop()
+                self._close_connection()
                 reason = failures.first_line(error)
-                return lambda: failures.unreachable(reason)
+                return lambda: failures.unreachable_error(reason)
         return self._commit(connection)
 
     def _begin(self) -> sqlite3.Connection:
@@ -122,31 +122,31 @@ class Writer:
             self._connection.execute("PRAGMA busy_timeout=0")
         connection = self._connection
         try:
-            patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
         except sqlite3.Error as error:
-            self._drop()
-            raise translated(error) from error
+            self._close_connection()
+            raise to_lance_error(error) from error
         return connection
 
     def _commit(self, connection: sqlite3.Connection) -> Callable[[], LanceNamespaceError] | None:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._drop()
+            self._close_connection()
             reason = failures.first_line(error)
             if error.sqlite_errorcode & 0xFF in NOT_MADE:
-                return lambda: failures.unreachable(reason)
+                return lambda: failures.unreachable_error(reason)
             return lambda: CommitStateUnknownError(f"the change may or may not have been made: {reason}")
         return None
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         """Leave a connection that failed; what it had begun is undone."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
-class _Work:
+class _PendingWrite:
     """A write that waits, and then what became of it. As a context it keeps the error of its block."""
 
     __slots__ = ("_woken", "error", "is_done", "result", "work")
@@ -176,7 +176,7 @@ class _Work:
         self._woken.acquire()
 
 
-def patiently(step: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+def retry_while_busy(step: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     """Repeat a step for as long as another process is in its way.
 
     SQLite's own waiting sleeps for up to 100 ms at a time, in which others come first.
@@ -193,9 +193,9 @@ def patiently(step: Callable[[], object], patience_s: float = PATIENCE_S) -> Non
             return
 
 
-def _finish(batch: Sequence[_Work], failed: Callable[[], LanceNamespaceError] | None) -> None:
+def _finish_batch(batch: Sequence[_PendingWrite], make_error: Callable[[], LanceNamespaceError] | None) -> None:
     for work in batch:
-        if failed is not None and work.error is None:
-            work.error = failed()
+        if make_error is not None and work.error is None:
+            work.error = make_error()
         work.is_done = True
         work.wake()

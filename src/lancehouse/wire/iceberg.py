@@ -106,11 +106,15 @@ class LatestMetadata(VersionedMetadata):
 
     @field_validator("snapshots", mode="before")
     @classmethod
-    def _named(cls, told: Any, info: ValidationInfo) -> Any:
-        if not isinstance(told, list):
-            return told
-        named = {ref.snapshot_id for ref in info.data.get("refs", {}).values()}
-        return [each for each in told if not isinstance(each, dict) or each.get("snapshot-id") in named]
+    def _keep_referenced(cls, snapshots: Any, info: ValidationInfo) -> Any:
+        if not isinstance(snapshots, list):
+            return snapshots
+        referenced_ids = {ref.snapshot_id for ref in info.data.get("refs", {}).values()}
+        return [
+            snapshot
+            for snapshot in snapshots
+            if not isinstance(snapshot, dict) or snapshot.get("snapshot-id") in referenced_ids
+        ]
 
 
 class LatestTable(VersionedTable):
@@ -119,7 +123,7 @@ class LatestTable(VersionedTable):
     metadata: LatestMetadata
 
 
-class TableChange(KebabModel):
+class CommitTable(KebabModel):
     """Request of UpdateTable; with an identifier, one of the changes of a transaction."""
 
     identifier: TableIdentifier | None = None
@@ -130,7 +134,7 @@ class TableChange(KebabModel):
 class CommitTransaction(KebabModel):
     """Request of CommitTransaction."""
 
-    table_changes: list[TableChange]
+    table_changes: list[CommitTable]
 
 
 class CreateTable(KebabModel):

@@ -27,7 +27,7 @@ class RequestModel(BaseModel):
 Properties = dict[str, str]
 
 
-class Column(RequestModel):
+class StructField(RequestModel):
     """A column; its type is read with the rest of the schema."""
 
     id: int | None = None
@@ -41,7 +41,7 @@ class Schema(RequestModel):
     """A struct of columns."""
 
     type: str | None = None
-    fields: list[Column]
+    fields: list[StructField]
     schema_id: int | None = None
     identifier_field_ids: list[int] | None = None
 
@@ -186,15 +186,15 @@ class FetchScanTasksRequest(RequestModel):
     plan_task: str
 
 
-def complaint(error: ValidationError) -> str:
+def format_validation_error(error: ValidationError) -> str:
     """What is wrong with a request, in one sentence that names the fields and not their values."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = "; ".join(f"{_place(fault['loc'])}: {fault['msg'].lower()}" for fault in faults[:3])
+    details = "; ".join(f"{_format_path(fault['loc'])}: {fault['msg'].lower()}" for fault in faults[:3])
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-    return f"Cannot parse {error.title}: {shown}{more}"
+    return f"Cannot parse {error.title}: {details}{more}"
 
 
-def _place(path: tuple[int | str, ...]) -> str:
+def _format_path(path: tuple[int | str, ...]) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step

@@ -17,7 +17,7 @@ class CreateSchema(Model):
     properties: dict[str, str] | None = None
 
 
-class Schema(Model):
+class UnitySchema(Model):
     """A schema of a catalog."""
 
     name: str
@@ -27,10 +27,10 @@ class Schema(Model):
 class SchemaPage(Paged, Model):
     """One page of schemas."""
 
-    schemas: list[Schema] | None = None
+    schemas: list[UnitySchema] | None = None
 
 
-class CreateTable(Model):
+class UnityCreateTable(Model):
     """Request that creates a table."""
 
     name: str
@@ -52,14 +52,14 @@ class ListedTable(Model):
     properties: dict[str, str] | None = None
 
 
-class Table(ListedTable):
+class UnityTable(ListedTable):
     """A table of a schema. Columns stay JSON: servers add keys to them."""
 
     columns: list[dict[str, Any]] | None = None
     table_id: str | None = None
 
 
-class TablePage(Paged, Model):
+class UnityTablePage(Paged, Model):
     """One page of tables."""
 
     tables: list[ListedTable] | None = None

@@ -21,7 +21,7 @@ CURRENT = {"action": "set-current-view-version", "view-version-id": -1}
 
 
 def view(*updates: Json) -> Json:
-    return views.apply(views.new_view(CREATE_VIEW, "/v"), [], list(updates))
+    return views.apply_updates(views.new_view(CREATE_VIEW, "/v"), [], list(updates))
 
 
 def version(sql: str = "select 1", dialect: str = "spark", /, **changes: Any) -> Json:
@@ -42,9 +42,9 @@ def test_new() -> None:
 def test_versions_are_added_once() -> None:
     md = view(version("select 2"), CURRENT)
     assert (md["current-version-id"], len(md["versions"]), len(md["version-log"])) == (2, 2, 2)
-    back = views.apply(md, [], [version("select 1", **{"version-id": 9}), CURRENT])
+    back = views.apply_updates(md, [], [version("select 1", **{"version-id": 9}), CURRENT])
     assert (back["current-version-id"], len(back["versions"]), len(back["version-log"])) == (1, 2, 3)
-    assert views.apply(back, [], [version("select 1"), CURRENT]) is back
+    assert views.apply_updates(back, [], [version("select 1"), CURRENT]) is back
 
 
 def test_schemas_are_added_once() -> None:
@@ -62,7 +62,7 @@ def test_schemas_are_added_once() -> None:
 def test_old_versions_are_forgotten() -> None:
     md = view({"action": "set-properties", "updates": {"version.history.num-entries": "2"}})
     for number in range(4):
-        md = views.apply(md, [], [version(f"select {number}0"), CURRENT])
+        md = views.apply_updates(md, [], [version(f"select {number}0"), CURRENT])
     assert [item["version-id"] for item in md["versions"]] == [4, 5]
     assert [item["version-id"] for item in md["version-log"]] == [4, 5]
 
@@ -71,7 +71,7 @@ def test_properties_and_location() -> None:
     md = view(*VIEW_UPDATES[2:5])
     assert md["location"] == "/v2"
     assert md["properties"] == {"version.history.num-entries": "3"}
-    assert views.next_location(md, "/v/metadata/00002-x.metadata.json").startswith("/v2/metadata/00003-")
+    assert views.next_metadata_location(md, "/v/metadata/00002-x.metadata.json").startswith("/v2/metadata/00003-")
 
 
 def test_dialects_are_not_lost() -> None:
@@ -85,17 +85,17 @@ def test_dialects_are_not_lost() -> None:
 def test_a_commit_changes_no_other_state() -> None:
     md = view()
     before = copy.deepcopy(md)
-    views.apply(md, [], VIEW_UPDATES)
+    views.apply_updates(md, [], VIEW_UPDATES)
     assert md == before
 
 
 def test_requirements() -> None:
     md = view()
-    views.apply(md, [{"type": "assert-view-uuid", "uuid": md["view-uuid"].upper()}], [])
+    views.apply_updates(md, [{"type": "assert-view-uuid", "uuid": md["view-uuid"].upper()}], [])
     with pytest.raises(ConcurrentModificationError, match="view UUID does not match: expected"):
-        views.apply(md, [{"type": "assert-view-uuid", "uuid": UUID}], [])
+        views.apply_updates(md, [{"type": "assert-view-uuid", "uuid": UUID}], [])
     with pytest.raises(InvalidInputError, match="requirement 'assert-create' is not supported"):
-        views.apply(md, [{"type": "assert-create"}], [])
+        views.apply_updates(md, [{"type": "assert-create"}], [])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_views_take_anything(request: Any, updates: Any, requirements: Any) -> N
         except LanceNamespaceError:
             md = view()
         with suppress(LanceNamespaceError):
-            md = views.apply(md, requirement, updates)
+            md = views.apply_updates(md, requirement, updates)
         assert views.parse(orjson.dumps(md)) == md
 
 
@@ -176,4 +176,4 @@ def test_files_hold_anything(data: st.DataObject) -> None:
     except TypeError:
         return  # numbers that no JSON file of ours can hold
     with suppress(LanceNamespaceError):
-        views.apply(views.parse(raw), [], VIEW_UPDATES)
+        views.apply_updates(views.parse(raw), [], VIEW_UPDATES)

@@ -46,6 +46,6 @@ class Client(RestCatalog):
 
     def _fetch_scan_tasks(self, identifier: Any, plan_task: str) -> ScanTasks:
         *levels, name = identifier
-        answer = self.served.scans.tasks(self.caller, self.warehouse, tuple(levels), name, plan_task)
+        answer = self.served.scans.fetch_tasks(self.caller, self.warehouse, tuple(levels), name, plan_task)
         self.answers.append(answer)
         return ScanTasks.model_validate_json(orjson.dumps(answer))

@@ -180,4 +180,4 @@ def read(metadata: TableMetadata, answer: dict[str, Any], where: BooleanExpressi
 def request(where: BooleanExpression | None = None, **more: Any) -> ScanRequest:
     """A request as pyiceberg writes it."""
     sent = PlanTableScanRequest(filter=where, **more)
-    return ScanRequest.of(sent.model_dump(by_alias=True, exclude_none=True, mode="json"))
+    return ScanRequest.from_json(sent.model_dump(by_alias=True, exclude_none=True, mode="json"))

@@ -15,10 +15,10 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 
-from lancehouse.catalog.scans.conditions import FALSE, TRUE, condition
-from lancehouse.catalog.scans.expressions import parse
+from lancehouse.catalog.scans.conditions import FALSE, TRUE, to_lance_sql
+from lancehouse.catalog.scans.expressions import parse_filter
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.parquet import Version
+from lancehouse.lake.parquet import VersionExporter
 from tests.lake.icebergs import scan
 
 NEGATIVE_NAN = struct.unpack("<d", b"\x00\x00\x00\x00\x00\x00\xf8\xff")[0]
@@ -40,11 +40,11 @@ COLUMNS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Version, pa.Table]:
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[VersionExporter, pa.Table]:
     """One row in each fragment, and all rows as pyiceberg sees them."""
     folder = tmp_path_factory.mktemp("conditions")
     rows = pa.table({"n": pa.array(range(len(INTEGERS))), **COLUMNS})
-    version = Version.open(TableRef(lance.write_dataset(rows, folder / "t", max_rows_per_file=1).uri))
+    version = VersionExporter.open(TableRef(lance.write_dataset(rows, folder / "t", max_rows_per_file=1).uri))
     paths: list[Path] = [folder / f"{fragment.id}.parquet" for fragment in version.fragments]
     for fragment, path in zip(version.fragments, paths, strict=True):
         with path.open("wb") as sink:
@@ -97,15 +97,17 @@ def expressions() -> st.SearchStrategy[Any]:
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(json=expressions())
-def test_no_row_is_left_out_that_a_reader_keeps(table: tuple[Version, pa.Table], json: Any) -> None:
+def test_no_row_is_left_out_that_a_reader_keeps(table: tuple[VersionExporter, pa.Table], json: Any) -> None:
     version, seen = table
     schema = Schema.model_validate(version.schema)
-    wanted = condition(parse(json, schema, case_sensitive=True).superset, schema, version.columns, case_sensitive=True)
+    wanted = to_lance_sql(
+        parse_filter(json, schema, case_sensitive=True).superset, schema, version.columns, case_sensitive=True
+    )
     expression = PlanTableScanRequest.model_validate({"filter": json}).filter
     assert expression is not None
     kept = seen.filter(expression_to_pyarrow(bind(schema, expression, True), schema))["n"].to_pylist()
     if wanted == FALSE:
         assert kept == []
     elif wanted != TRUE:
-        held = {fragment.id for fragment in version.fragments if version.holds(fragment.id, wanted)}
+        held = {fragment.id for fragment in version.fragments if version.has_matching_row(fragment.id, wanted)}
         assert set(kept) <= held, wanted

@@ -15,12 +15,12 @@ from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.scans import exports as module
-from lancehouse.catalog.scans.copies import Copies
-from lancehouse.catalog.scans.exports import KEPT_MS, Exports, Wanted
+from lancehouse.catalog.scans.copies import ExportFiles
+from lancehouse.catalog.scans.exports import KEPT_MS, ExportRequest, Exports
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.parquet import Version
+from lancehouse.lake.parquet import VersionExporter
 from lancehouse.store import repository
 from lancehouse.store.rows import ExportRow
 
@@ -29,10 +29,10 @@ ALL = frozenset({1, 2})
 
 
 @pytest.fixture
-def version(tmp_path: Path) -> Version:
+def version(tmp_path: Path) -> VersionExporter:
     """Three fragments of two columns."""
     rows = pa.table({"a": range(30), "b": [str(i) for i in range(30)]})
-    return Version.open(TableRef(lance.write_dataset(rows, tmp_path / "data", max_rows_per_file=10).uri))
+    return VersionExporter.open(TableRef(lance.write_dataset(rows, tmp_path / "data", max_rows_per_file=10).uri))
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def exports(catalog: Catalog) -> Exports:
     return Exports(catalog.database, cache_bytes=1 << 30)
 
 
-def wanted(version: Version, columns: frozenset[int] = ALL) -> list[Wanted]:
-    return [Wanted(fragment, columns, range(fragment.rows)) for fragment in version.fragments]
+def wanted(version: VersionExporter, columns: frozenset[int] = ALL) -> list[ExportRequest]:
+    return [ExportRequest(fragment, columns, range(fragment.rows)) for fragment in version.fragments]
 
 
 def rows_of(catalog: Catalog) -> list[ExportRow]:
-    return catalog.database.read(lambda tx: repository.exports_of(tx, TABLE))
+    return catalog.database.read(lambda tx: repository.list_exports(tx, TABLE))
 
 
 def local(row: ExportRow) -> Path:
@@ -58,9 +58,9 @@ def age(catalog: Catalog, rows: list[ExportRow], by_ms: int) -> None:
         catalog.database.write(lambda tx, row=row: repository.touch_exports(tx, [row.id], now_ms() - by_ms))  # type: ignore[misc]
 
 
-def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Exports, version: Version) -> None:
+def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter) -> None:
     assert exports.find(main, TABLE, wanted(version)) == wanted(version)
-    made = exports.make(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, wanted(version))
     assert [row.rows for row in made] == [10, 10, 10]
     assert [row.bytes for row in made] == [local(row).stat().st_size for row in made]
     assert all(str(local(row)).startswith(f"{main.location}/.lancehouse/{TABLE}/") for row in made)
@@ -72,25 +72,25 @@ def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Expo
     assert exports.find(main, "another table", wanted(version)) == wanted(version)
 
 
-def test_copies_of_some_rows_are_put_together(main: Warehouse, exports: Exports, version: Version) -> None:
+def test_copies_of_some_rows_are_put_together(main: Warehouse, exports: Exports, version: VersionExporter) -> None:
     whole = wanted(version)[0]
-    (middle,) = exports.make(main, TABLE, version, [whole.of(range(3, 6))])
+    (middle,) = exports.create(main, TABLE, version, [whole.with_rows(range(3, 6))])
     assert pq.read_table(local(middle))["a"].to_pylist() == [3, 4, 5]
-    expected = [whole.of(range(3)), middle, whole.of(range(6, 10))]
+    expected = [whole.with_rows(range(3)), middle, whole.with_rows(range(6, 10))]
     assert exports.find(main, TABLE, [whole]) == expected
-    assert exports.find(main, TABLE, [whole.of(range(4, 6))]) == [whole.of(range(4, 6))]
-    few = Wanted(whole.fragment, frozenset({1}), whole.rows)
-    (start,) = exports.make(main, TABLE, version, [few.of(range(3))])
+    assert exports.find(main, TABLE, [whole.with_rows(range(4, 6))]) == [whole.with_rows(range(4, 6))]
+    few = ExportRequest(whole.fragment, frozenset({1}), whole.rows)
+    (start,) = exports.create(main, TABLE, version, [few.with_rows(range(3))])
     assert exports.find(main, TABLE, [whole]) == expected
-    assert exports.find(main, TABLE, [few]) == [start, middle, few.of(range(6, 10))]
-    (all_rows,) = exports.make(main, TABLE, version, [whole])
+    assert exports.find(main, TABLE, [few]) == [start, middle, few.with_rows(range(6, 10))]
+    (all_rows,) = exports.create(main, TABLE, version, [whole])
     assert exports.find(main, TABLE, [whole]) == [all_rows]
 
 
 def test_a_copy_of_an_earlier_program_has_the_whole_fragment(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    (made,) = exports.make(main, TABLE, version, wanted(version)[:1])
+    (made,) = exports.create(main, TABLE, version, wanted(version)[:1])
     values = {**asdict(made), "version": version.fragments[0].digest, "bytes": made.bytes - 1}
     values.pop("id")
     early = catalog.database.write(lambda tx: repository.insert_export(tx, **values))
@@ -98,25 +98,25 @@ def test_a_copy_of_an_earlier_program_has_the_whole_fragment(
 
 
 def test_threads_that_want_the_same_share_one_copy(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Version.write
+    slow = VersionExporter.write
 
-    def write(self: Version, *args: Any) -> int:
+    def write(self: VersionExporter, *args: Any) -> int:
         time.sleep(0.3)
         return slow(self, *args)
 
-    monkeypatch.setattr(Version, "write", write)
+    monkeypatch.setattr(VersionExporter, "write", write)
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: exports.make(main, TABLE, version, wanted(version)[:1]), range(2)))
+        made = list(pool.map(lambda _: exports.create(main, TABLE, version, wanted(version)[:1]), range(2)))
     assert made[0] == made[1]
     assert len(rows_of(catalog)) == 1
 
 
 def test_the_cache_keeps_to_its_limit_but_keeps_what_was_planned_within_the_hour(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.make(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, wanted(version))
     small = Exports(catalog.database, cache_bytes=made[0].bytes + 1)
     small.trim(main)
     assert len(rows_of(catalog)) == 3
@@ -128,9 +128,9 @@ def test_the_cache_keeps_to_its_limit_but_keeps_what_was_planned_within_the_hour
 
 
 def test_the_one_unused_for_longest_goes_first(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.make(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, wanted(version))
     for place, row in enumerate(made):
         age(catalog, [row], KEPT_MS + 1000 * (place + 1))
     Exports(catalog.database, cache_bytes=sum(row.bytes for row in made) - 1).trim(main)
@@ -138,9 +138,9 @@ def test_the_one_unused_for_longest_goes_first(
 
 
 def test_a_copy_that_a_plan_names_anew_is_kept(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.make(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, wanted(version))
     age(catalog, made, KEPT_MS + 5000)
     exports.find(main, TABLE, wanted(version)[:1])
     Exports(catalog.database, cache_bytes=0).trim(main)
@@ -148,18 +148,18 @@ def test_a_copy_that_a_plan_names_anew_is_kept(
 
 
 def test_copies_that_somebody_removed_are_made_again(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.make(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, wanted(version))
     local(made[1]).unlink()
     assert exports.find(main, TABLE, wanted(version)) == [made[0], wanted(version)[1], made[2]]
     assert len(rows_of(catalog)) == 2
 
 
 def test_files_that_nobody_knows_are_swept(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    (made,) = exports.make(main, TABLE, version, wanted(version)[:1])
+    (made,) = exports.create(main, TABLE, version, wanted(version)[:1])
     folder = local(made).parent
     old, young, unfinished = folder / "9-old.parquet", folder / "9-young.parquet", folder / ".9-x.parquet.tmp"
     for file in (old, young, unfinished):
@@ -172,30 +172,32 @@ def test_files_that_nobody_knows_are_swept(
 
 
 def test_a_copy_that_fails_leaves_nothing(
-    catalog: Catalog, main: Warehouse, exports: Exports, version: Version
+    catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
     def fails(_: Any) -> int:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ServiceUnavailableError, match="cannot be written: No space left on device"):
-        Copies(main).write(TABLE, "0", fails)
+        ExportFiles(main).write(TABLE, "0", fails)
     assert [file for file in Path(main.location).rglob("*") if file.is_file()] == []
 
 
-def test_the_cache_may_be_elsewhere(tmp_path: Path, main: Warehouse, exports: Exports, version: Version) -> None:
+def test_the_cache_may_be_elsewhere(
+    tmp_path: Path, main: Warehouse, exports: Exports, version: VersionExporter
+) -> None:
     place = tmp_path / "elsewhere with a space" / "a#b"
     moved = Warehouse(main.id, main.name, main.location, cache=str(place))
-    (made,) = exports.make(moved, TABLE, version, wanted(version)[:1])
+    (made,) = exports.create(moved, TABLE, version, wanted(version)[:1])
     assert made.path.startswith(str(place))
     assert pq.read_table(made.path).num_rows == 10
 
 
 def test_tidying_follows_each_copy(
-    catalog: Catalog, main: Warehouse, version: Version, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, main: Warehouse, version: VersionExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEPT_MS", -1)
     exports = Exports(catalog.database, cache_bytes=0)
-    exports.make(main, TABLE, version, wanted(version))
+    exports.create(main, TABLE, version, wanted(version))
     exports.close()
     exports.trim(main)
     assert rows_of(catalog) == []

@@ -29,7 +29,7 @@ from lancehouse.catalog.callers import Caller
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import MetadataNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.scans import planning
-from lancehouse.catalog.scans.requests import ScanRequest, from_token, token
+from lancehouse.catalog.scans.requests import ScanRequest, decode_task, encode_task
 from lancehouse.catalog.warehouses import Warehouse
 from tests.catalog.scans.icebergs import (
     IO,
@@ -78,12 +78,12 @@ SPECS = {
 class Anywhere:
     """Lets a table name any file."""
 
-    def require(self, file: str, what: str) -> None:
+    def check_readable(self, file: str, what: str) -> None:
         pass
 
 
 plan = partial(planning.plan, files=Anywhere())
-tasks = partial(planning.tasks, files=Anywhere())
+tasks = partial(planning.fetch_tasks, files=Anywhere())
 
 
 def rows(first: int, last: int) -> pa.Table:
@@ -188,10 +188,10 @@ def test_time_travel_and_changed_schemas(tables: SqlCatalog) -> None:
     old = plan(table.metadata, IO, request(snapshot_id=first), has_nulls=False)
     assert sum(task["data-file"]["record-count"] for task in old["file-scan-tasks"]) == 12
     json = {"filter": {"type": "eq", "term": "id", "value": 0}, "snapshot-id": first, "select": ["id", "day"]}
-    named = plan(table.metadata, IO, ScanRequest.of({**json, "use-snapshot-schema": True}))
+    named = plan(table.metadata, IO, ScanRequest.from_json({**json, "use-snapshot-schema": True}))
     assert len(named["file-scan-tasks"]) == 1
     with pytest.raises(InvalidInputError, match="no column 'id'; it has number"):
-        plan(table.metadata, IO, ScanRequest.of(json))
+        plan(table.metadata, IO, ScanRequest.from_json(json))
 
 
 def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pyte
     where = GreaterThan("id", 1)
     answer = plan(table.metadata, IO, request(where))
     (later,) = answer["plan-tasks"]
-    rest = tasks(table.metadata, IO, from_token(later))
+    rest = tasks(table.metadata, IO, decode_task(later))
     paths = [task["data-file"]["file-path"] for part in (answer, rest) for task in part["file-scan-tasks"]]
     assert len(paths) == len(set(paths)) == 8
     with pytest.raises(PlanTaskNotFoundError):
@@ -449,8 +449,8 @@ def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest
     for term in terms[-2::-1]:
         right = {"type": "or", "left": term, "right": right}
     for where in (left, right):
-        answer = plan(table.metadata, IO, ScanRequest.of({"filter": where}), has_nulls=False)
-        rest = tasks(table.metadata, IO, from_token(*answer["plan-tasks"]))
+        answer = plan(table.metadata, IO, ScanRequest.from_json({"filter": where}), has_nulls=False)
+        rest = tasks(table.metadata, IO, decode_task(*answer["plan-tasks"]))
         assert len(answer["file-scan-tasks"]) == len(rest["file-scan-tasks"]) == 4
         parsed = ScanTasks.model_validate_json(orjson.dumps(answer)).file_scan_tasks[0].residual_filter
         assert parsed is not None
@@ -482,13 +482,13 @@ def lists(levels: int) -> Any:
 
 def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
     table = made(tables, SPECS["unpartitioned"])
-    fine = plan(table.metadata, IO, ScanRequest.of({"filter": nested(99), "unknown": lists(900)}))
+    fine = plan(table.metadata, IO, ScanRequest.from_json({"filter": nested(99), "unknown": lists(900)}))
     orjson.dumps(fine)
     for deep in (nested(100), nested(900), transforms(400), nested(0, unknown=lists(400))):
         with pytest.raises(InvalidInputError, match="the filter is nested more than 100 levels deep: simplify it"):
-            plan(table.metadata, IO, ScanRequest.of({"filter": deep}))
+            plan(table.metadata, IO, ScanRequest.from_json({"filter": deep}))
     with pytest.raises(PlanTaskNotFoundError):
-        from_token(token({"request": {}, "manifests": lists(200)}))
+        decode_task(encode_task({"request": {}, "manifests": lists(200)}))
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

@@ -21,12 +21,12 @@ from pyiceberg.io.pyarrow import expression_to_pyarrow
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import PlanNotFoundError, PlanTaskNotFoundError
-from lancehouse.catalog.opening import open_database, record
+from lancehouse.catalog.opening import open_database, record_warehouses
 from lancehouse.catalog.scans import lance as lance_scans
-from lancehouse.catalog.scans.copies import Copies
-from lancehouse.catalog.scans.requests import token
+from lancehouse.catalog.scans.copies import ExportFiles
+from lancehouse.catalog.scans.requests import encode_task
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.credentials import to_iceberg
+from lancehouse.credentials import to_iceberg_config
 from lancehouse.lake import parquet, windows
 from tests.catalog.scans.clients import Client
 from tests.catalog.scans.predicates import (
@@ -102,8 +102,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     database = open_database(f"sqlite:///{folder / 'catalog.db'}")
     given = Warehouse(0, "main", str(folder / "main"))
     Path(given.location).mkdir()
-    catalog = Catalog(database, record(database, [given], given))
-    client = Client(catalog, catalog.warehouse("main"))
+    catalog = Catalog(database, record_warehouses(database, [given], given))
+    client = Client(catalog, catalog.get_warehouse("main"))
     catalog.namespaces.create(client.caller, client.warehouse, LEVELS, {})
     add_table(client)
     yield client
@@ -399,25 +399,25 @@ def test_plans_and_tasks_that_nobody_gave_out(shared: Client) -> None:
         "",
         "x",
         "é",
-        token({}),
-        token({"snapshot": 99, "rows": [[0, 0, 5]], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "rows": [[17, 0, 5]], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "rows": [[0, 0, "5"]], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [999], "filter": None}),
-        token({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [], "filter": None}),
-        token({"snapshot": 1, "rows": [[0, 5, 5]], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "rows": [[0, 0, 11]], "columns": [1], "filter": None}),
-        token({"snapshot": 1, "rows": [[0, -1, 5]], "columns": [1], "filter": None}),
-        token({"request": {}, "manifests": ["/etc/passwd"]}),
+        encode_task({}),
+        encode_task({"snapshot": 99, "rows": [[0, 0, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[17, 0, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, "5"]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [999], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 5, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, 11]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, -1, 5]], "columns": [1], "filter": None}),
+        encode_task({"request": {}, "manifests": ["/etc/passwd"]}),
     ]
     for text in forged:
         with pytest.raises(PlanTaskNotFoundError):
-            scans.tasks(caller, main, LEVELS, "t", text)
+            scans.fetch_tasks(caller, main, LEVELS, "t", text)
     plan_id = scans.plan(caller, main, LEVELS, "t", {})["plan-id"]
-    scans.cancel(caller, main, LEVELS, "t", plan_id)
+    scans.cancel_plan(caller, main, LEVELS, "t", plan_id)
     for call in (
-        lambda: scans.fetch(caller, main, LEVELS, "t", plan_id),
-        lambda: scans.cancel(caller, main, LEVELS, "t", "x"),
+        lambda: scans.fetch_plan(caller, main, LEVELS, "t", plan_id),
+        lambda: scans.cancel_plan(caller, main, LEVELS, "t", "x"),
     ):
         with pytest.raises(PlanNotFoundError):
             call()
@@ -428,7 +428,7 @@ def test_who_may_plan(shared: Client) -> None:
     with pytest.raises(PermissionDeniedError):
         shared.served.scans.plan(stranger, shared.warehouse, LEVELS, "t", {})
     with pytest.raises(PermissionDeniedError):
-        shared.served.scans.tasks(stranger, shared.warehouse, LEVELS, "t", "x")
+        shared.served.scans.fetch_tasks(stranger, shared.warehouse, LEVELS, "t", "x")
     with pytest.raises(TableNotFoundError, match=r"Table does not exist: db\.nope"):
         shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "nope", {})
 
@@ -436,20 +436,20 @@ def test_who_may_plan(shared: Client) -> None:
 def test_copies_lie_in_the_object_store_of_the_warehouse(tmp_path: Path, caller: Caller, s3: Bucket) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'catalog.db'}")
     given = Warehouse(0, "remote", f"{s3.uri}/house", storage=s3.options)
-    catalog = Catalog(database, record(database, [given], given))
-    warehouse = catalog.warehouse("remote")
+    catalog = Catalog(database, record_warehouses(database, [given], given))
+    warehouse = catalog.get_warehouse("remote")
     catalog.namespaces.create(caller, warehouse, LEVELS, {})
     location = f"{s3.uri}/house/db/t"
     lance.write_dataset(numbers(0, 20), location, max_rows_per_file=10, storage_options=dict(s3.options))
     request = {"name": "t", "location": location, "schema": EMPTY, "properties": {"table_type": "lance"}}
     catalog.tables.create(caller, warehouse, LEVELS, request)
-    client = Client(catalog, warehouse, to_iceberg(s3.options))
+    client = Client(catalog, warehouse, to_iceberg_config(s3.options))
     scan = client.table("db", "t").scan(row_filter=GreaterThan("id", 12), selected_fields=("id",))
     assert scan.to_arrow()["id"].to_pylist() == [*range(13, 20)]
     (path,) = files(client.answers)
     assert path.startswith(f"{s3.uri}/house/.lancehouse/")
-    assert [path] == [found for _, found in Copies(warehouse).older_than(-60)]
-    Copies(warehouse).delete(path)
-    assert Copies(warehouse).older_than(-60) == []
+    assert [path] == [found for _, found in ExportFiles(warehouse).list_older_than(-60)]
+    ExportFiles(warehouse).delete(path)
+    assert ExportFiles(warehouse).list_older_than(-60) == []
     catalog.scans.exports.close()
     database.close()

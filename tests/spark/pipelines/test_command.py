@@ -68,7 +68,7 @@ def test_a_step_that_fails_tells_how_to_go_on(spark: Any, place: Place) -> None:
 )
 def test_what_ends_a_run_is_in_the_report(spark: Any, place: Place, error: BaseException, says: str) -> None:
     file = place.folder / "report.json"
-    with patch.object(ingesting, "bring", side_effect=error):
+    with patch.object(ingesting, "run_ingest", side_effect=error):
         assert run(place, "--report", str(file)).exit_code != 0
     report = json.loads(file.read_text())
     assert (report["state"], report["error"], report["steps"][0]["state"]) == ("failed", says, "failed")
@@ -76,7 +76,9 @@ def test_what_ends_a_run_is_in_the_report(spark: Any, place: Place, error: BaseE
 
 def test_a_spark_that_does_not_start_is_no_run_that_is_done(spark: Any, place: Place) -> None:
     file = place.folder / "report.json"
-    with patch("lancehouse.spark.pipelines.sessions.session", side_effect=InvalidInputError("Spark does not start")):
+    with patch(
+        "lancehouse.spark.pipelines.sessions.open_session", side_effect=InvalidInputError("Spark does not start")
+    ):
         failed = run(place, "--report", str(file))
     assert (failed.exit_code, failed.stderr[:27]) == (1, "Error: Spark does not start")
     assert json.loads(file.read_text())["state"] == "failed"

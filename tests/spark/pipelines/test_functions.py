@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.spark.pipelines.functions import find
+from lancehouse.spark.pipelines.functions import get_function
 
 MAIN = """
 from . import near
@@ -41,7 +41,7 @@ def test_a_process_that_does_not_have_the_module_loads_it_once_with_what_it_impo
         far="N = 2",
         other="raise ZeroDivisionError",
     )
-    function = find("pkg_one.main:f", tmp_path / "here")
+    function = get_function("pkg_one.main:f", tmp_path / "here")
     assert {each.name for each in function.sources} == {"pkg_one", "pkg_one.main", "pkg_one.near", "far"}
     (tmp_path / "pickled").write_bytes(pickle.dumps(function))
     code = (
@@ -57,15 +57,15 @@ def test_a_process_that_does_not_have_the_module_loads_it_once_with_what_it_impo
 def test_modules_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
     write(tmp_path / "a", own_steps="import own_helper\ndef f(): return own_helper.N", own_helper="N = 'a'")
     write(tmp_path / "b", own_steps="import own_helper\ndef f(): return own_helper.N", own_helper="N = 'b'")
-    first, second = find("own_steps:f", tmp_path / "a"), find("own_steps:f", tmp_path / "b")
+    first, second = get_function("own_steps:f", tmp_path / "a"), get_function("own_steps:f", tmp_path / "b")
     assert (first(), second(), first()) == ("a", "b", "a")
     assert first.digest != second.digest
     write(tmp_path / "a", own_helper="N = 'c'")
-    assert find("own_steps:f", tmp_path / "a")() == "c"
+    assert get_function("own_steps:f", tmp_path / "a")() == "c"
 
 
 def test_what_is_installed_is_found_too(tmp_path: Path) -> None:
-    function = find("os.path:basename", tmp_path)
+    function = get_function("os.path:basename", tmp_path)
     assert function.sources == ()
     assert function("a/b") == "b"
 
@@ -75,7 +75,7 @@ def test_a_module_that_is_called_like_one_that_is_there(tmp_path: Path) -> None:
     import textwrap  # noqa: F401
 
     with pytest.raises(InvalidInputError, match=r"there is another module textwrap, of .*; rename that of "):
-        find("textwrap:f", tmp_path)
+        get_function("textwrap:f", tmp_path)
 
 
 def test_what_a_function_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_what_a_function_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(elsewhere)
     write(tmp_path / "here", own_steps_a="import far_off_a\ndef f(): return far_off_a.N")
     for name, changed in (("own_steps_a:f", "far_off_a"), ("far_off_b:f", "far_off_c")):
-        before = find(name, tmp_path / "here")
-        assert find(name, tmp_path / "here").code == before.code
+        before = get_function(name, tmp_path / "here")
+        assert get_function(name, tmp_path / "here").code == before.code
         write(elsewhere, **{changed: "N = 22"})
-        assert find(name, tmp_path / "here").code != before.code
+        assert get_function(name, tmp_path / "here").code != before.code

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lancehouse.spark.pipelines.documents import VARIABLES
-from lancehouse.spark.pipelines.shape import Part, Shape
+from lancehouse.spark.pipelines.shape import PipelineSpec, SpecPart
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "pipelines.md"
 
@@ -37,8 +37,10 @@ def test_the_examples(spark: Any, tmp_path: Path) -> None:
     assert [index.name for index in table.describe_indices()] == ["id_idx"]
 
 
-@pytest.mark.parametrize("part", [Shape, *(each for each in Part.__subclasses__() if each is not Shape)])
-def test_each_key_is_explained(part: type[Part]) -> None:
+@pytest.mark.parametrize(
+    "part", [PipelineSpec, *(each for each in SpecPart.__subclasses__() if each is not PipelineSpec)]
+)
+def test_each_key_is_explained(part: type[SpecPart]) -> None:
     page = PAGE.read_text()
     keys = [field.alias or name for name, field in part.model_fields.items()]
     missing = [key for key in (VARIABLES, *keys) if not re.search(rf"`[^`\n]*\b{key}\b[^`\n]*`", page)]

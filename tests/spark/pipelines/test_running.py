@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from lancehouse.spark.pipelines import Report
+from lancehouse.spark.pipelines import RunReport
 from lancehouse.spark.pipelines.problems import PipelineError
 from lancehouse.spark.pipelines.reports import BEFORE, DONE, FAILED, SKIPPED
-from lancehouse.spark.watching import Done
+from lancehouse.spark.watching import TaskProgress
 from tests.spark.pipelines.conftest import Place
 
 ALL = list(range(20))
@@ -22,7 +22,7 @@ def ids(place: Place, name: str = "t", **at: Any) -> list[int]:
     return [row["id"] for row in place.rows(name, **at)]
 
 
-def states(report: Report) -> dict[str, str]:
+def states(report: RunReport) -> dict[str, str]:
     return {step.step: step.state for step in report.steps}
 
 
@@ -146,7 +146,7 @@ def test_whoever_dies_at_a_step_goes_on_from_there(spark: Any, place: Place, ste
     names = ["write", "index id_idx", "index by_lang", "compact", "expect", "publish"]
     for last in names:
 
-        def dies(step: str, _: Done | None, last: str = last) -> None:
+        def dies(step: str, _: TaskProgress | None, last: str = last) -> None:
             if step == last:
                 raise KeyboardInterrupt
 
@@ -227,7 +227,7 @@ def test_what_failed_is_put_back_and_the_run_may_come_again(spark: Any, place: P
 def test_nothing_of_others_is_put_back(spark: Any, place: Place) -> None:
     place.write({"id": [99], "text": ["a"], "lang": ["en"]})
 
-    def meanwhile(step: str, _: Done | None) -> None:
+    def meanwhile(step: str, _: TaskProgress | None) -> None:
         if step == "restore":
             place.write({"id": [98], "text": ["a"], "lang": ["en"]}, mode="append")
 
@@ -277,17 +277,17 @@ def test_a_dry_run_writes_nothing(spark: Any, place: Place) -> None:
 def test_a_table_whose_versions_our_server_manages(spark: Any, place: Place, served: Any) -> None:
     from lance_namespace import CreateNamespaceRequest
 
-    from lancehouse.spark.address import Catalog
+    from lancehouse.spark.address import Connection
 
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
-    catalog = Catalog.of("iceberg", properties)
+    catalog = Connection.from_properties("iceberg", properties)
     levels = [served.warehouse, "pipelines"]
     catalog.namespace().create_namespace(CreateNamespaceRequest(id=levels))
     parts = {**WHOLE, "catalog": {"impl": "iceberg", "properties": properties}}
     parts["sink"] = {"table": f"{served.warehouse}.pipelines.t", "max_rows_per_file": 5}
     report = place.pipeline(**parts).run(spark)
     assert (report.state, report.rows, report.version_after) == (DONE, 20, 5)
-    table = catalog.table([*levels, "t"]).ref()
+    table = catalog.table_address([*levels, "t"]).to_ref()
     assert table.open().tags.list()["good"]["version"] == 5
     failed = place.pipeline(**{**parts, "run": "tuesday", "expect": {"rows": 20, "on_failure": "restore"}}).run(spark)
     assert failed.steps[-1].says == "version 5 is back"

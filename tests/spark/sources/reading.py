@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from lancehouse.spark.sources import Source, open_source
+from lancehouse.spark.sources import IngestSource, open_source
 
 
-def read(source: Source, schema: pa.Schema | None = None, *, use_threads: bool = True) -> pa.Table:
+def read(source: IngestSource, schema: pa.Schema | None = None, *, use_threads: bool = True) -> pa.Table:
     """All rows, in the source's schema or another."""
     wanted = source.schema if schema is None else schema
     batches = []

@@ -67,7 +67,7 @@ def test_lance_keeps_them_as_blobs(folder: Path, tmp_path_factory: pytest.TempPa
 def test_columns_of_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the bytes no file is opened."""
     source = open_source(folder, columns=["folder", "size"])
-    monkeypatch.setattr(images, "_content", None)
+    monkeypatch.setattr(images, "_read_file", None)
     assert read(source).num_rows == len(NAMES)
 
 

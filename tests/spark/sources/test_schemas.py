@@ -12,7 +12,7 @@ import pytest
 from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.spark.sources import open_source
-from lancehouse.spark.sources.conforming import BLOB_TYPE, blob_field, conformed
+from lancehouse.spark.sources.conforming import BLOB_TYPE, blob_field, conform
 from tests.spark.sources.reading import read
 
 VECTOR = pa.list_(pa.float32(), 2)
@@ -112,7 +112,7 @@ def batch(array: Any) -> pa.RecordBatch:
 def test_what_is_right_already_is_not_copied() -> None:
     given = batch(pa.array(["a", "b"]))
     wanted = pa.schema([pa.field("a", pa.string(), metadata={"k": "v"})])
-    got = conformed(given, wanted, (), "f")
+    got = conform(given, wanted, (), "f")
     assert got.schema.equals(wanted, check_metadata=True)
     one, other = (each.column(0).buffers()[2] for each in (given, got))
     assert one is not None
@@ -135,7 +135,7 @@ def test_what_is_right_already_is_not_copied() -> None:
 )
 def test_no_field_of_a_struct_is_lost(have: pa.DataType, want: pa.DataType, lost: str) -> None:
     with pytest.raises(TableSchemaValidationError, match=f"f: column a does not fit .*it has {lost} besides"):
-        conformed(batch(untyped.nulls(1, have)), pa.schema([("a", want)]), (), "f")
+        conform(batch(untyped.nulls(1, have)), pa.schema([("a", want)]), (), "f")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_no_field_of_a_struct_is_lost(have: pa.DataType, want: pa.DataType, lost
 )
 def test_no_value_comes_to_mean_something_else(values: Any, want: pa.DataType, says: str) -> None:
     with pytest.raises(TableSchemaValidationError, match=f"f: column a does not fit .*: {says}"):
-        conformed(batch(values), pa.schema([("a", want)]), (), "f")
+        conform(batch(values), pa.schema([("a", want)]), (), "f")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_no_value_comes_to_mean_something_else(values: Any, want: pa.DataType, s
     ],
 )
 def test_what_means_the_same(values: Any, want: pa.DataType) -> None:
-    [made] = conformed(batch(values), pa.schema([("a", want)]), (), "f").columns
+    [made] = conform(batch(values), pa.schema([("a", want)]), (), "f").columns
     assert made.type == want
 
 
@@ -177,7 +177,7 @@ def test_binaries_for_a_blob_column(values: Any) -> None:
     """Of a new table, and of one that Lance shows."""
     shown: list[pa.Field[Any]] = [lance.blob_field("a"), blob_field("a")]
     for field in shown:
-        got: Any = conformed(batch(values), pa.schema([field]), (), "f").column(0)
+        got: Any = conform(batch(values), pa.schema([field]), (), "f").column(0)
         storage = got.storage if field.type != BLOB_TYPE else got
         assert [row and row["data"] for row in storage.to_pylist()] == [b"x", None, b""]
         assert storage.null_count == 1
@@ -186,7 +186,7 @@ def test_binaries_for_a_blob_column(values: Any) -> None:
 
 def test_extension_types(tmp_path: Path) -> None:
     ids = pa.array([b"0" * 16, None], pa.uuid())
-    assert conformed(batch(ids), pa.schema([("a", pa.binary(16))]), (), "f").column(0).to_pylist() == [b"0" * 16, None]
-    back = conformed(batch(pa.array([b"0" * 16], pa.binary(16))), pa.schema([("a", pa.uuid())]), (), "f")
+    assert conform(batch(ids), pa.schema([("a", pa.binary(16))]), (), "f").column(0).to_pylist() == [b"0" * 16, None]
+    back = conform(batch(pa.array([b"0" * 16], pa.binary(16))), pa.schema([("a", pa.uuid())]), (), "f")
     assert back.column(0).type == pa.uuid()
-    assert conformed(batch(pa.array([1])), pa.schema([("b", pa.uuid())]), (), "f").column(0).null_count == 1
+    assert conform(batch(pa.array([1])), pa.schema([("b", pa.uuid())]), (), "f").column(0).null_count == 1

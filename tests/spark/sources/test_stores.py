@@ -18,7 +18,7 @@ from lance_namespace.errors import (
 from pyarrow import fs
 
 from lancehouse.spark.sources import open_source
-from lancehouse.spark.sources.errors import reading
+from lancehouse.spark.sources.errors import translate_read_errors
 from lancehouse.spark.sources.stores import Store, locate
 from tests.lake.store import BUCKET
 from tests.lake.store import Store as RefusingStore
@@ -135,7 +135,10 @@ def test_a_store_that_refuses(refusing: RefusingStore) -> None:
     ],
 )
 def test_what_a_store_says(text: str, kind: type[LanceNamespaceError]) -> None:
-    with pytest.raises(kind, match=r"^s3://b/k cannot be read: ") as caught, reading("s3://b/k", {"secret": "s3cret"}):
+    with (
+        pytest.raises(kind, match=r"^s3://b/k cannot be read: ") as caught,
+        translate_read_errors("s3://b/k", {"secret": "s3cret"}),
+    ):
         raise OSError(f"{text} s3cret")
     assert "s3cret" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
@@ -166,16 +169,16 @@ def test_addresses(address: str, scheme: str, account: str, path: str) -> None:
     assert (store.scheme, store.account, found) == (scheme, account, path)
     assert "secret" not in repr(store)
     if scheme:
-        assert store.name(found) == address.rstrip("/")
+        assert store.to_address(found) == address.rstrip("/")
 
 
 def test_file_systems_of_other_clouds() -> None:
     """They connect when they are first used."""
     google = locate("gs://b/k", {"google_storage_token": "t", "expires_at_millis": "9999999999999"})[0]
-    assert isinstance(google.system(), fs.GcsFileSystem)
+    assert isinstance(google.file_system(), fs.GcsFileSystem)
     azure = locate("az://c/k", {"account_name": "acc", "account_key": "a2V5"})[0]
-    assert isinstance(azure.system(), fs.AzureFileSystem)
+    assert isinstance(azure.file_system(), fs.AzureFileSystem)
     named = locate("abfss://c@acc.dfs.core.windows.net/k", {"sas_token": "sv=1"})[0]
-    assert isinstance(named.system(), fs.AzureFileSystem)
+    assert isinstance(named.file_system(), fs.AzureFileSystem)
     with pytest.raises(InvalidInputError, match="give the option azure_storage_account_name"):
-        Store("az", "c").system()
+        Store("az", "c").file_system()

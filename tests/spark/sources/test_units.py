@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.spark.sources import files, open_source, units
-from lancehouse.spark.sources.units import OPENING_BYTES, gathered, joint_key, runs, target_bytes
+from lancehouse.spark.sources.units import OPENING_BYTES, group_by_size, joint_key, split_into_runs, target_bytes
 from tests.spark.sources.reading import read
 
 SIZES = st.lists(st.integers(0, 1000), max_size=40)
@@ -21,7 +21,7 @@ SIZES = st.lists(st.integers(0, 1000), max_size=40)
 
 @given(SIZES, st.integers(1, 500))
 def test_runs_cover_everything_once(sizes: list[int], target: int) -> None:
-    found = runs(sizes, target)
+    found = split_into_runs(sizes, target)
     assert [place for run in found for place in run] == list(range(len(sizes)))
     assert all(found) or not sizes
     largest = max(sizes, default=0)
@@ -40,12 +40,12 @@ def test_runs_cover_everything_once(sizes: list[int], target: int) -> None:
     ],
 )
 def test_runs_are_even(sizes: list[int], target: int, lengths: list[int]) -> None:
-    assert [len(run) for run in runs(sizes, target)] == lengths
+    assert [len(run) for run in split_into_runs(sizes, target)] == lengths
 
 
 @given(st.lists(st.integers(0, 20 * OPENING_BYTES), max_size=40), st.integers(1, 10 * OPENING_BYTES))
 def test_groups_hold_everything_in_order(sizes: list[int], target: int) -> None:
-    groups = gathered(sizes, lambda size: size, target)
+    groups = group_by_size(sizes, lambda size: size, target)
     assert [size for group in groups for size in group] == sizes
     assert all(len(group) == 1 or sum(group) + len(group) * OPENING_BYTES <= target for group in groups)
 
@@ -53,7 +53,7 @@ def test_groups_hold_everything_in_order(sizes: list[int], target: int) -> None:
 def test_a_large_file_stays_alone() -> None:
     """So what comes or goes before it does not change the groups after it."""
     small, large = 10, 80 << 20
-    assert gathered([small, small, large, small, small], int, 96 << 20) == [[small] * 2, [large], [small] * 2]
+    assert group_by_size([small, small, large, small, small], int, 96 << 20) == [[small] * 2, [large], [small] * 2]
 
 
 def test_enough_units_for_every_core() -> None:
@@ -113,7 +113,7 @@ def test_a_key_of_several_says_all_of_them() -> None:
 
 
 def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SURVEYED", 4)
+    monkeypatch.setattr(files, "MAX_SURVEYED", 4)
     for number in range(10):
         write(tmp_path / f"{number}.parquet", number, 1)
     source = open_source(tmp_path)

@@ -23,7 +23,7 @@ ROW_LINEAGE = 3
 METADATA_VERSIONS_MAX = "write.metadata.previous-versions-max"
 
 
-def empty(format_version: int) -> Json:
+def empty_metadata(format_version: int) -> Json:
     """The metadata from which a new table starts."""
     check_format_version(format_version, "Unsupported format version")
     return {
@@ -46,7 +46,7 @@ def empty(format_version: int) -> Json:
         "partition-statistics": [],
         "snapshot-log": [],
         "metadata-log": [],
-        **fields_of_version(format_version),
+        **version_fields(format_version),
     }
 
 
@@ -61,7 +61,7 @@ class Draft:
 
     def __init__(self, base: Json | None, format_version: int = DEFAULT_FORMAT_VERSION) -> None:
         self.base = base
-        self.md = dict(base) if base is not None else empty(format_version)
+        self.md = dict(base) if base is not None else empty_metadata(format_version)
         self.now = int(time() * 1000)
         self.last_schema: int | None = None
         self.last_spec: int | None = None
@@ -69,11 +69,11 @@ class Draft:
         self.snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in self.md["snapshots"]}
         self.added: set[int] = set()
         """Ids of snapshots that this commit adds."""
-        self.mains: list[int] = []
+        self.main_heads: list[int] = []
         """Ids of snapshots to which this commit sets the main branch, one after the other."""
         self.expired = False
         self._changed = base is None
-        self._laid_out = base is None
+        self._layout_changed = base is None
 
     def build(self, metadata_location: str | None) -> Json:
         """The new metadata; the base itself if nothing changed.
@@ -84,32 +84,32 @@ class Draft:
         if self.base is not None and not self._changed:
             return self.base
         md = self.md
-        if self._laid_out:
+        if self._layout_changed:
             self._check_layout()
         if self.base is not None and metadata_location is not None:
             entry = {"timestamp-ms": self.base["last-updated-ms"], "metadata-file": metadata_location}
-            kept = metadata_versions_max(md["properties"]) - 1
-            md["metadata-log"] = [*(md["metadata-log"][-kept:] if kept else []), entry]
+            keep_count = metadata_versions_max(md["properties"]) - 1
+            md["metadata-log"] = [*(md["metadata-log"][-keep_count:] if keep_count else []), entry]
         self._clean_snapshot_log()
-        logged = (*md["snapshot-log"][-1:], *md["metadata-log"][-1:])
-        md["last-updated-ms"] = max([self.now, *(entry["timestamp-ms"] for entry in logged)])
+        last_entries = (*md["snapshot-log"][-1:], *md["metadata-log"][-1:])
+        md["last-updated-ms"] = max([self.now, *(entry["timestamp-ms"] for entry in last_entries)])
         if md["format-version"] == 1:
-            md["schema"] = self.by_id("schemas", "schema-id", md["current-schema-id"])
-            md["partition-spec"] = self.by_id("partition-specs", "spec-id", md["default-spec-id"])["fields"]
+            md["schema"] = self.get_by_id("schemas", "schema-id", md["current-schema-id"])
+            md["partition-spec"] = self.get_by_id("partition-specs", "spec-id", md["default-spec-id"])["fields"]
         return md
 
     def change(self, changes: Json, *, layout: bool = False) -> None:
         """Change parts of the metadata; with `layout`, such that decide whether spec and order fit the schema."""
         self.md |= changes
         self._changed = True
-        self._laid_out |= layout
+        self._layout_changed |= layout
 
     def remove(self, key: str, id_key: str, removed: Collection[Any]) -> None:
         """Take items out of a list by their ids."""
-        known = self.md.get(key, [])
-        kept = [item for item in known if item[id_key] not in removed]
-        if len(kept) < len(known):
-            self.change({key: kept})
+        items = self.md.get(key, [])
+        remaining = [item for item in items if item[id_key] not in removed]
+        if len(remaining) < len(items):
+            self.change({key: remaining})
 
     def replace(self, key: str, file: Json) -> None:
         """Put a file in the place of the one for the same snapshot."""
@@ -123,18 +123,18 @@ class Draft:
                 raise IllegalArgumentError(f"Cannot set default {words} to unknown {words}: {chosen}")
             self.change({key: chosen}, layout=True)
 
-    def by_id(self, items: str, id_key: str, chosen: int) -> Json:
+    def get_by_id(self, items: str, id_key: str, chosen: int) -> Json:
         """One of a list by its id."""
-        found: Json | None = next((item for item in self.md[items] if item[id_key] == chosen), None)
-        if found is None:
+        result: Json | None = next((item for item in self.md[items] if item[id_key] == chosen), None)
+        if result is None:
             raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
-        return found
+        return result
 
-    def columns(self, what: str) -> dict[int, schemas.Column]:
+    def current_columns(self, what: str) -> dict[int, schemas.IcebergColumn]:
         """The columns of the current schema; `what` is to be added."""
         if not self.md["schemas"]:
             raise ValidationError(f"Attempting to add a {what} before a schema is added")
-        return schemas.columns(self.by_id("schemas", "schema-id", self.md["current-schema-id"]))
+        return schemas.columns_of(self.get_by_id("schemas", "schema-id", self.md["current-schema-id"]))
 
     def _check_layout(self) -> None:
         if self.md["location"] is None:
@@ -146,30 +146,30 @@ class Draft:
         ):
             if not self.md[key]:
                 raise IllegalArgumentError(f"{words} cannot be null or empty")
-        columns = self.columns("table")
-        layouts.check_spec(self.by_id("partition-specs", "spec-id", self.md["default-spec-id"]), columns)
-        layouts.check_order(self.by_id("sort-orders", "order-id", self.md["default-sort-order-id"]), columns)
+        columns = self.current_columns("table")
+        layouts.check_spec(self.get_by_id("partition-specs", "spec-id", self.md["default-spec-id"]), columns)
+        layouts.check_order(self.get_by_id("sort-orders", "order-id", self.md["default-sort-order-id"]), columns)
 
     def _clean_snapshot_log(self) -> None:
         current = self.md.get("current-snapshot-id")
-        passed = {chosen for chosen in self.mains if chosen in self.added and chosen != current}
-        if not passed and not self.expired:
+        intermediate = {chosen for chosen in self.main_heads if chosen in self.added and chosen != current}
+        if not intermediate and not self.expired:
             return
         log: list[Json] = []
         for entry in self.md["snapshot-log"]:
             if entry["snapshot-id"] not in self.snapshots:
                 if self.expired:
                     log.clear()  # a gap would make time travel before it answer wrongly
-            elif entry["snapshot-id"] not in passed:
+            elif entry["snapshot-id"] not in intermediate:
                 log.append(entry)
         if current is not None and (not log or log[-1]["snapshot-id"] != current):
             raise ValidationError("Cannot set invalid snapshot log: latest entry is not the current snapshot")
         self.md["snapshot-log"] = log
 
 
-def fields_of_version(format_version: int) -> Json:
-    later = {"last-sequence-number": 0} if format_version > 1 else {}
-    return {**later, "next-row-id": 0} if format_version >= ROW_LINEAGE else later
+def version_fields(format_version: int) -> Json:
+    fields = {"last-sequence-number": 0} if format_version > 1 else {}
+    return {**fields, "next-row-id": 0} if format_version >= ROW_LINEAGE else fields
 
 
 def metadata_versions_max(properties: Mapping[str, str]) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.iceberg import shapes
-from lancehouse.catalog.iceberg.schemas import Column
+from lancehouse.catalog.iceberg.schemas import IcebergColumn
 from lancehouse.catalog.iceberg.shapes import Json
 
-Columns = Mapping[int, Column]
+Columns = Mapping[int, IcebergColumn]
 
 FIRST_FIELD_ID = 1000
 """Of partition fields."""
@@ -35,10 +35,10 @@ _SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Which types a transform takes; identity takes nearly all, void all, and one we do not know is the clients' matter."""
 
 
-def checked_spec(value: object, where: str = "partition spec") -> Json:
+def parse_spec(value: object, where: str = "partition spec") -> Json:
     """A client's partition spec; a field without an id has None for it."""
-    given = shapes.mapping(value, where)
-    fields = [_spec_field(item, where) for item in shapes.items(given, "fields", where)]
+    json = shapes.require_object(value, where)
+    fields = [_parse_spec_field(item, where) for item in shapes.items(json, "fields", where)]
     missing = [field for field in fields if field["field-id"] is None]
     if missing and len(missing) < len(fields):
         raise IllegalArgumentError(
@@ -47,14 +47,14 @@ def checked_spec(value: object, where: str = "partition spec") -> Json:
     ids = [field["field-id"] for field in fields if field["field-id"] is not None]
     if len(set(ids)) < len(ids):
         raise IllegalArgumentError(f"{where}: two fields have the same field-id")
-    return {"spec-id": shapes.optional_integer(given, "spec-id", where) or 0, "fields": fields}
+    return {"spec-id": shapes.optional_integer(json, "spec-id", where) or 0, "fields": fields}
 
 
-def checked_order(value: object, where: str = "sort order") -> Json:
+def parse_order(value: object, where: str = "sort order") -> Json:
     """A client's sort order."""
-    given = shapes.mapping(value, where)
-    fields = [_sort_field(item, where) for item in shapes.items(given, "fields", where)]
-    order_id = shapes.optional_integer(given, "order-id", where)
+    json = shapes.require_object(value, where)
+    fields = [_parse_sort_field(item, where) for item in shapes.items(json, "fields", where)]
+    order_id = shapes.optional_integer(json, "order-id", where)
     if not fields and order_id not in (None, 0):
         raise IllegalArgumentError("Unsorted order ID must be 0")
     if fields and order_id == 0:
@@ -64,7 +64,7 @@ def checked_order(value: object, where: str = "sort order") -> Json:
 
 def is_same_spec(one: Json, other: Json) -> bool:
     """Whether two specs partition alike, under the same names."""
-    return _essence(one) == _essence(other)
+    return _comparable_fields(one) == _comparable_fields(other)
 
 
 def last_field_id(spec: Json) -> int:
@@ -77,21 +77,23 @@ def is_sequential(spec: Json) -> bool:
     return all(field["field-id"] == FIRST_FIELD_ID + index for index, field in enumerate(spec["fields"]))
 
 
-def with_ids(spec: Json, specs: list[Json], last: int) -> Json:
+def assign_field_ids(spec: Json, specs: list[Json], last: int) -> Json:
     """The spec with an id for each field: that of the same field in an earlier spec, or else the next one."""
-    known = {(field["source-id"], field["transform"]): field["field-id"] for old in specs for field in old["fields"]}
+    known_ids = {
+        (field["source-id"], field["transform"]): field["field-id"] for old in specs for field in old["fields"]
+    }
     fields = []
     for field in spec["fields"]:
-        given = field["field-id"]
-        if given is None:
-            given = known.get((field["source-id"], field["transform"]))
-        if given is None:
-            given = last = max(last, FIRST_FIELD_ID - 1) + 1
-        fields.append({**field, "field-id": given})
+        field_id = field["field-id"]
+        if field_id is None:
+            field_id = known_ids.get((field["source-id"], field["transform"]))
+        if field_id is None:
+            field_id = last = max(last, FIRST_FIELD_ID - 1) + 1
+        fields.append({**field, "field-id": field_id})
     return {**spec, "fields": fields}
 
 
-def moved(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
+def remap_sources(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
     """A spec or an order for a schema whose columns have new ids.
 
     Raises:
@@ -99,11 +101,11 @@ def moved(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
     """
     for field in layout["fields"]:
         if field["source-id"] not in ids:
-            raise ValidationError(f"Cannot find source column for {kind} field: {_named(field)}")
+            raise ValidationError(f"Cannot find source column for {kind} field: {_format_field(field)}")
     return {**layout, "fields": [{**field, "source-id": ids[field["source-id"]]} for field in layout["fields"]]}
 
 
-def check_names(spec: Json, columns: Columns) -> None:
+def check_partition_names(spec: Json, columns: Columns) -> None:
     """Refuse names of partition fields that are empty, given twice, or another column's."""
     names = {column.name: column.id for column in columns.values()}
     seen: set[str] = set()
@@ -124,7 +126,7 @@ def check_spec(spec: Json, columns: Columns) -> None:
     """Refuse a spec whose source columns are not there or cannot be partitioned so."""
     for field in spec["fields"]:
         if field["transform"] != "void":
-            column = _source(field, columns, "partition", "partition by")
+            column = _get_source(field, columns, "partition", "partition by")
             if any(kind != "struct" for kind, _ in column.parents):
                 raise ValidationError(f"Invalid partition field parent: {column.name} lies in a list or map")
 
@@ -132,21 +134,21 @@ def check_spec(spec: Json, columns: Columns) -> None:
 def check_order(order: Json, columns: Columns) -> None:
     """Refuse an order whose source columns are not there or cannot be sorted so."""
     for field in order["fields"]:
-        _source(field, columns, "sort", "sort by")
+        _get_source(field, columns, "sort", "sort by")
 
 
-def _source(field: Json, columns: Columns, kind: str, verb: str) -> Column:
+def _get_source(field: Json, columns: Columns, kind: str, verb: str) -> IcebergColumn:
     column = columns.get(field["source-id"])
     if column is None:
-        raise ValidationError(f"Cannot find source column for {kind} field: {_named(field)}")
-    if not column.primitive:
+        raise ValidationError(f"Cannot find source column for {kind} field: {_format_field(field)}")
+    if not column.is_primitive:
         raise ValidationError(f"Cannot {verb} non-primitive source field: {column.name}")
-    if not _takes(field["transform"], column.type):
+    if not _can_transform(field["transform"], column.type):
         raise ValidationError(f"Invalid source type {column.type} for transform: {field['transform']}")
     return column
 
 
-def _takes(transform: str, type_: str) -> bool:
+def _can_transform(transform: str, type_: str) -> bool:
     base = re.split(r"[\[(]", type_)[0]
     if transform == "identity":
         return base not in _NOT_IDENTITY
@@ -154,54 +156,54 @@ def _takes(transform: str, type_: str) -> bool:
     return sources is None or base in sources
 
 
-def _named(field: Json) -> str:
-    name = f"{field['field-id']}: {shapes.shown(field['name'])}: " if "name" in field else ""
+def _format_field(field: Json) -> str:
+    name = f"{field['field-id']}: {shapes.format_value(field['name'])}: " if "name" in field else ""
     return f"{name}{field['transform']}({field['source-id']})"
 
 
-def _essence(spec: Json) -> list[Any]:
+def _comparable_fields(spec: Json) -> list[Any]:
     return [(field["source-id"], field["transform"], field["name"]) for field in spec["fields"]]
 
 
-def _spec_field(value: object, where: str) -> Json:
-    given = shapes.mapping(value, f"each field of {where}")
+def _parse_spec_field(value: object, where: str) -> Json:
+    json = shapes.require_object(value, f"each field of {where}")
     where = f"field of {where}"
     return {
-        "source-id": shapes.integer(given, "source-id", where),
-        "field-id": shapes.optional_integer(given, "field-id", where),
-        "transform": _transform(given, where),
-        "name": shapes.text(given, "name", where),
+        "source-id": shapes.integer(json, "source-id", where),
+        "field-id": shapes.optional_integer(json, "field-id", where),
+        "transform": _parse_transform(json, where),
+        "name": shapes.text(json, "name", where),
     }
 
 
-def _sort_field(value: object, where: str) -> Json:
-    given = shapes.mapping(value, f"each field of {where}")
+def _parse_sort_field(value: object, where: str) -> Json:
+    json = shapes.require_object(value, f"each field of {where}")
     where = f"field of {where}"
     return {
-        "transform": _transform(given, where),
-        "source-id": shapes.integer(given, "source-id", where),
-        "direction": _one_of(given, "direction", ("asc", "desc"), where),
-        "null-order": _one_of(given, "null-order", ("nulls-first", "nulls-last"), where),
+        "transform": _parse_transform(json, where),
+        "source-id": shapes.integer(json, "source-id", where),
+        "direction": _parse_choice(json, "direction", ("asc", "desc"), where),
+        "null-order": _parse_choice(json, "null-order", ("nulls-first", "nulls-last"), where),
     }
 
 
-def _one_of(given: Json, key: str, allowed: tuple[str, ...], where: str) -> str:
-    value = shapes.text(given, key, where).lower()
+def _parse_choice(json: Json, key: str, allowed: tuple[str, ...], where: str) -> str:
+    value = shapes.text(json, key, where).lower()
     if value not in allowed:
-        raise IllegalArgumentError(f"{where}: '{key}' must be {' or '.join(allowed)}, got {shapes.shown(value)}")
+        raise IllegalArgumentError(f"{where}: '{key}' must be {' or '.join(allowed)}, got {shapes.format_value(value)}")
     return value
 
 
-def _transform(given: Json, where: str) -> str:
-    value = shapes.text(given, "transform", where)
+def _parse_transform(json: Json, where: str) -> str:
+    value = shapes.text(json, "transform", where)
     name = value.strip().lower()
-    if found := _WITH_NUMBER.fullmatch(name):
-        number = int(found[2])
+    if match := _WITH_NUMBER.fullmatch(name):
+        number = int(match[2])
         if not 0 < number < 1 << 31:
-            raise IllegalArgumentError(f"Invalid transform: {shapes.shown(value)} (the number must be > 0)")
-        return f"{found[1]}[{number}]"
+            raise IllegalArgumentError(f"Invalid transform: {shapes.format_value(value)} (the number must be > 0)")
+        return f"{match[1]}[{number}]"
     if name.startswith(("bucket", "truncate")) or not name:
         raise IllegalArgumentError(
-            f"{where}: cannot parse transform {shapes.shown(value)}; write bucket[16] or truncate[4]"
+            f"{where}: cannot parse transform {shapes.format_value(value)}; write bucket[16] or truncate[4]"
         )
     return name if name in _SOURCES or name in ("identity", "void") else value

@@ -30,18 +30,18 @@ UNREADABLE = (
 """What reading a manifest that is gone or broken may raise."""
 
 
-def roots(location: str, properties: Mapping[str, str]) -> tuple[str, ...]:
+def manifest_roots(location: str, properties: Mapping[str, str]) -> tuple[str, ...]:
     """The folders of a table's manifests, as keys."""
-    return tuple(key for place in (location, properties.get(METADATA_PATH)) if place and (key := _key(place)))
+    return tuple(key for place in (location, properties.get(METADATA_PATH)) if place and (key := _location_key(place)))
 
 
 def is_below(roots: Sequence[str], file: str) -> bool:
     """Whether a file lies below one of these keys, however its address is written."""
-    key = _key(file)
+    key = _location_key(file)
     return key is not None and any(key.startswith(root) and key != root for root in roots)
 
 
-def outside(snapshot_id: int | None, what: str) -> IllegalArgumentError:
+def outside_error(snapshot_id: int | None, what: str) -> IllegalArgumentError:
     """The error about a manifest, or a list of them, that lies elsewhere."""
     return IllegalArgumentError(
         f"snapshot {snapshot_id}: its {what} lies neither below the table's location nor below its {METADATA_PATH}, "
@@ -49,7 +49,7 @@ def outside(snapshot_id: int | None, what: str) -> IllegalArgumentError:
     )
 
 
-def _key(place: str) -> str | None:
+def _location_key(place: str) -> str | None:
     try:
         return locations.key(place, "iceberg")
     except (InvalidInputError, ValueError, OSError):

@@ -12,46 +12,46 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse.catalog.errors import IllegalArgumentError
 from lancehouse.catalog.files import MAX_BYTES
 from lancehouse.catalog.iceberg import layouts, parts, schemas, shapes
-from lancehouse.catalog.iceberg.draft import check_format_version, empty
+from lancehouse.catalog.iceberg.draft import check_format_version, empty_metadata
 from lancehouse.catalog.iceberg.shapes import Json
 from lancehouse.catalog.iceberg.updates import MAIN
 
 _PIECE = 1 << 20
 
 
-def read(raw: bytes) -> Json:
+def parse_metadata(raw: bytes) -> Json:
     """A metadata file, packed or not.
 
     Raises:
         InvalidInputError: it holds no metadata of an Iceberg table, or such that contradict themselves.
     """
     try:
-        given = shapes.mapping(orjson.loads(_unpacked(raw)), "table metadata")
+        json = shapes.require_object(orjson.loads(_decompress(raw)), "table metadata")
     except orjson.JSONDecodeError as error:
         raise InvalidInputError(f"the metadata file is not JSON: {error}") from error
-    version = shapes.integer(given, "format-version", "table metadata")
+    version = shapes.integer(json, "format-version", "table metadata")
     check_format_version(version, "Cannot read unsupported version")
-    md = {**empty(version), **{key: value for key, value in given.items() if value is not None}}
-    _check_scalars(given, md, version)
-    _read_layout(given, md, version)
+    md = {**empty_metadata(version), **{key: value for key, value in json.items() if value is not None}}
+    _check_scalars(json, md, version)
+    _read_layout(json, md, version)
     _read_history(md)
     return md
 
 
-def by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
+def get_by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
     """One of a list by its id."""
-    found: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
-    if found is None:
+    result: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
+    if result is None:
         raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
-    return found
+    return result
 
 
-def _unpacked(raw: bytes) -> bytes:
+def _decompress(raw: bytes) -> bytes:
     if not raw.startswith(b"\x1f\x8b"):
         return raw
     pieces, size = [], 0
     try:
-        for piece in _pieces(raw):
+        for piece in _decompress_chunks(raw):
             size += len(piece)
             if size > MAX_BYTES:
                 raise InvalidInputError(
@@ -63,53 +63,53 @@ def _unpacked(raw: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _pieces(raw: bytes) -> Iterator[bytes]:
+def _decompress_chunks(raw: bytes) -> Iterator[bytes]:
     """What was packed, bit by bit: a small file may unpack to any size."""
-    unpacking = zlib.decompressobj(wbits=31)
+    decompressor = zlib.decompressobj(wbits=31)
     for start in range(0, len(raw), _PIECE):
         packed = raw[start : start + _PIECE]
-        while packed and not unpacking.eof:
-            yield unpacking.decompress(packed, _PIECE)
-            packed = unpacking.unconsumed_tail
-    if not unpacking.eof:
+        while packed and not decompressor.eof:
+            yield decompressor.decompress(packed, _PIECE)
+            packed = decompressor.unconsumed_tail
+    if not decompressor.eof:
         raise InvalidInputError("the metadata file is cut off")
 
 
-def _check_scalars(given: Json, md: Json, version: int) -> None:
+def _check_scalars(json: Json, md: Json, version: int) -> None:
     where = "table metadata"
-    shapes.text(given, "location", where)
+    shapes.text(json, "location", where)
     if version > 1:
-        shapes.uuid(given, "table-uuid", where)
-        shapes.integer(given, "last-sequence-number", where, bits=64)
-    elif given.get("table-uuid") is None:
+        shapes.uuid(json, "table-uuid", where)
+        shapes.integer(json, "last-sequence-number", where, bits=64)
+    elif json.get("table-uuid") is None:
         md["table-uuid"] = str(uuid5(NAMESPACE_URL, md["location"]))
     if version > 2:
-        shapes.integer(given, "next-row-id", where, bits=64)
-    shapes.integer(given, "last-updated-ms", where, bits=64)
-    shapes.integer(given, "last-column-id", where)
-    shapes.strings(md, "properties", where)
+        shapes.integer(json, "next-row-id", where, bits=64)
+    shapes.integer(json, "last-updated-ms", where, bits=64)
+    shapes.integer(json, "last-column-id", where)
+    shapes.string_map(md, "properties", where)
     for key, bits in (("default-spec-id", 32), ("last-partition-id", 32), ("default-sort-order-id", 32)):
         shapes.integer(md, key, where, bits=bits)
 
 
-def _read_layout(given: Json, md: Json, version: int) -> None:
+def _read_layout(json: Json, md: Json, version: int) -> None:
     where = "table metadata"
-    if version == 1 and not given.get("schemas"):
-        schema = schemas.checked(given.get("schema"))
+    if version == 1 and not json.get("schemas"):
+        schema = schemas.parse_schema(json.get("schema"))
         md |= {"schemas": [schema], "current-schema-id": schema["schema-id"]}
-    if version == 1 and not given.get("partition-specs"):
+    if version == 1 and not json.get("partition-specs"):
         fields = [
-            {"field-id": layouts.FIRST_FIELD_ID + index, **shapes.mapping(item, "partition field")}
-            for index, item in enumerate(given.get("partition-spec") or [])
+            {"field-id": layouts.FIRST_FIELD_ID + index, **shapes.require_object(item, "partition field")}
+            for index, item in enumerate(json.get("partition-spec") or [])
         ]
         md |= {"partition-specs": [{"spec-id": 0, "fields": fields}], "default-spec-id": 0}
-    if version == 1 and not given.get("sort-orders"):
+    if version == 1 and not json.get("sort-orders"):
         md |= {"sort-orders": [layouts.UNSORTED], "default-sort-order-id": 0}
-    md["schemas"] = [schemas.checked(item) for item in shapes.items(md, "schemas", where)]
-    specs = [layouts.checked_spec(item) for item in shapes.items(md, "partition-specs", where)]
-    md["partition-specs"] = [layouts.with_ids(item, [], 0) for item in specs]
-    md["sort-orders"] = [layouts.checked_order(item) for item in shapes.items(md, "sort-orders", where)]
-    if version == 1 and given.get("last-partition-id") is None:
+    md["schemas"] = [schemas.parse_schema(item) for item in shapes.items(md, "schemas", where)]
+    specs = [layouts.parse_spec(item) for item in shapes.items(md, "partition-specs", where)]
+    md["partition-specs"] = [layouts.assign_field_ids(item, [], 0) for item in specs]
+    md["sort-orders"] = [layouts.parse_order(item) for item in shapes.items(md, "sort-orders", where)]
+    if version == 1 and json.get("last-partition-id") is None:
         md["last-partition-id"] = max((layouts.last_field_id(item) for item in specs), default=0)
     shapes.integer(md, "current-schema-id", where)
     for items, id_key, current in (
@@ -117,15 +117,15 @@ def _read_layout(given: Json, md: Json, version: int) -> None:
         ("partition-specs", "spec-id", "default-spec-id"),
         ("sort-orders", "order-id", "default-sort-order-id"),
     ):
-        by_id(md, items, id_key, md[current])
+        get_by_id(md, items, id_key, md[current])
 
 
 def _read_history(md: Json) -> None:
     where = "table metadata"
-    known = set()
+    snapshot_ids = set()
     for item in shapes.items(md, "snapshots", where):
-        snapshot = shapes.mapping(item, "snapshot")
-        known.add(shapes.integer(snapshot, "snapshot-id", "snapshot", bits=64))
+        snapshot = shapes.require_object(item, "snapshot")
+        snapshot_ids.add(shapes.integer(snapshot, "snapshot-id", "snapshot", bits=64))
         shapes.integer(snapshot, "timestamp-ms", "snapshot", bits=64)
         if "sequence-number" in snapshot:
             shapes.integer(snapshot, "sequence-number", "snapshot", bits=64)
@@ -134,16 +134,19 @@ def _read_history(md: Json) -> None:
     current = shapes.optional_integer(md, "current-snapshot-id", where, bits=64)
     if current == -1 or current is None:
         md.pop("current-snapshot-id", None)
-    elif current not in known:
+    elif current not in snapshot_ids:
         raise IllegalArgumentError("Invalid table metadata: Cannot find current version")
-    elif MAIN not in shapes.part(md, "refs", where):
+    elif MAIN not in shapes.inner_object(md, "refs", where):
         md["refs"] = {**md["refs"], MAIN: {"snapshot-id": current, "type": "branch"}}
-    refs = shapes.part(md, "refs", where)
+    refs = shapes.inner_object(md, "refs", where)
     md["refs"] = {
-        name: parts.reference(shapes.mapping(ref, "ref"), f"ref {shapes.shown(name)}") for name, ref in refs.items()
+        name: parts.parse_ref(shapes.require_object(ref, "ref"), f"ref {shapes.format_value(name)}")
+        for name, ref in refs.items()
     }
     for name, ref in md["refs"].items():
-        if ref["snapshot-id"] not in known or (name == MAIN and ref["snapshot-id"] != md.get("current-snapshot-id")):
+        if ref["snapshot-id"] not in snapshot_ids or (
+            name == MAIN and ref["snapshot-id"] != md.get("current-snapshot-id")
+        ):
             raise IllegalArgumentError(f"Invalid table metadata: ref {name} names snapshot {ref['snapshot-id']}")
     for key, id_key, bits in (
         ("snapshot-log", "snapshot-id", 64),
@@ -151,13 +154,15 @@ def _read_history(md: Json) -> None:
         ("partition-statistics", "snapshot-id", 64),
     ):
         for item in shapes.items(md, key, where):
-            shapes.integer(shapes.mapping(item, key), id_key, key, bits=bits)
+            shapes.integer(shapes.require_object(item, key), id_key, key, bits=bits)
     for key in ("snapshot-log", "metadata-log"):
         for item in shapes.items(md, key, where):
-            shapes.integer(shapes.mapping(item, key), "timestamp-ms", key, bits=64)
+            shapes.integer(shapes.require_object(item, key), "timestamp-ms", key, bits=64)
     for entry in md["metadata-log"]:
         shapes.text(entry, "metadata-file", "metadata-log")
     for item in (*md["statistics"], *md["partition-statistics"]):
         shapes.text(item, "statistics-path", "statistics")
     if "encryption-keys" in md:
-        md["encryption-keys"] = [parts.encryption_key(item) for item in shapes.items(md, "encryption-keys", where)]
+        md["encryption-keys"] = [
+            parts.parse_encryption_key(item) for item in shapes.items(md, "encryption-keys", where)
+        ]

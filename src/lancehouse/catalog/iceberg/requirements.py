@@ -15,42 +15,44 @@ from lancehouse.catalog.iceberg.shapes import Json
 CREATE = "assert-create"
 
 
-def check(md: Json | None, requirements: object) -> None:
+def check_requirements(md: Json | None, requirements: object) -> None:
     """Hold the requirements against the table's metadata; None where there is no table.
 
     Raises:
         ConcurrentModificationError: one does not hold.
         InvalidInputError: one is not known, or a new table is required and something of it too.
     """
-    for item in shapes.each(requirements, "requirements", lambda value: value):
-        hold, given = shapes.known(_HOLD, item, "type", "requirement")
+    for item in shapes.parse_list(requirements, "requirements", lambda value: value):
+        check_one, requirement = shapes.get_handler(_CHECKS, item, "type", "requirement")
         if md is not None:
-            hold(md, given)
-        elif given["type"] != CREATE:
-            raise IllegalArgumentError(f"Invalid create requirements: {given['type']}")
+            check_one(md, requirement)
+        elif requirement["type"] != CREATE:
+            raise IllegalArgumentError(f"Invalid create requirements: {requirement['type']}")
 
 
 def is_create(requirements: object) -> bool:
     """Whether a commit is to make the table."""
-    found = shapes.each(requirements, "requirements", lambda value: shapes.mapping(value, "each requirement"))
-    return any(item.get("type") == CREATE for item in found)
+    items = shapes.parse_list(
+        requirements, "requirements", lambda value: shapes.require_object(value, "each requirement")
+    )
+    return any(item.get("type") == CREATE for item in items)
 
 
-def _create(_md: Json, _given: Json) -> None:
+def _check_create(_md: Json, _given: Json) -> None:
     raise ConcurrentModificationError("Requirement failed: table already exists")
 
 
-def _uuid(md: Json, given: Json) -> None:
-    expected = shapes.text(given, "uuid", "assert-table-uuid")
+def _check_uuid(md: Json, requirement: Json) -> None:
+    expected = shapes.text(requirement, "uuid", "assert-table-uuid")
     if expected.lower() != str(md["table-uuid"]).lower():
         raise ConcurrentModificationError(
-            f"Requirement failed: UUID does not match: expected {md['table-uuid']} != {shapes.shown(expected)}"
+            f"Requirement failed: UUID does not match: expected {md['table-uuid']} != {shapes.format_value(expected)}"
         )
 
 
-def _ref(md: Json, given: Json) -> None:
-    name = shapes.text(given, "ref", "assert-ref-snapshot-id")
-    expected = shapes.optional_integer(given, "snapshot-id", "assert-ref-snapshot-id", bits=64)
+def _check_ref(md: Json, requirement: Json) -> None:
+    name = shapes.text(requirement, "ref", "assert-ref-snapshot-id")
+    expected = shapes.optional_integer(requirement, "snapshot-id", "assert-ref-snapshot-id", bits=64)
     ref = md["refs"].get(name)
     if ref is None:
         if expected is not None:
@@ -65,19 +67,19 @@ def _ref(md: Json, given: Json) -> None:
         )
 
 
-def _number(key: str, name: str, words: str, md: Json, given: Json) -> None:
-    expected = shapes.integer(given, name, f"assert-{name}")
+def _check_number(key: str, name: str, words: str, md: Json, requirement: Json) -> None:
+    expected = shapes.integer(requirement, name, f"assert-{name}")
     if expected != md[key]:
         raise ConcurrentModificationError(f"Requirement failed: {words} changed: expected id {expected} != {md[key]}")
 
 
-_HOLD: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType(
+_CHECKS: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType(
     {
-        CREATE: _create,
-        "assert-table-uuid": _uuid,
-        "assert-ref-snapshot-id": _ref,
+        CREATE: _check_create,
+        "assert-table-uuid": _check_uuid,
+        "assert-ref-snapshot-id": _check_ref,
         **{
-            f"assert-{name}": partial(_number, key, name, words)
+            f"assert-{name}": partial(_check_number, key, name, words)
             for key, name, words in (
                 ("last-column-id", "last-assigned-field-id", "last assigned field id"),
                 ("current-schema-id", "current-schema-id", "current schema"),

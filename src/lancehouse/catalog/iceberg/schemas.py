@@ -33,7 +33,7 @@ _MAX_PRECISION = 38
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class IcebergColumn:
     """A field at any depth."""
 
     id: int
@@ -46,57 +46,57 @@ class Column:
     """The kinds of the fields it lies in, outermost first, and whether each is required."""
 
     @property
-    def primitive(self) -> bool:
+    def is_primitive(self) -> bool:
         return isinstance(self.type, str) and self.type != "variant"
 
 
-def checked(value: object, where: str = "schema") -> Json:
+def parse_schema(value: object, where: str = "schema") -> Json:
     """A client's schema in its one form.
 
     Raises:
         InvalidInputError: no schema at all, or one that contradicts itself.
     """
-    given = shapes.mapping(value, where)
-    if given.get("type", "struct") != "struct":
-        raise IllegalArgumentError(f"Cannot create schema, not a struct type: {shapes.shown(given['type'])}")
+    json = shapes.require_object(value, where)
+    if json.get("type", "struct") != "struct":
+        raise IllegalArgumentError(f"Cannot create schema, not a struct type: {shapes.format_value(json['type'])}")
     schema: Json = {
         "type": "struct",
-        "schema-id": shapes.optional_integer(given, "schema-id", where) or 0,
-        "fields": _fields(given, where, 0),
+        "schema-id": shapes.optional_integer(json, "schema-id", where) or 0,
+        "fields": _parse_fields(json, where, 0),
     }
-    identifiers = [] if given.get("identifier-field-ids") is None else given["identifier-field-ids"]
-    found = columns(schema)
+    identifiers = [] if json.get("identifier-field-ids") is None else json["identifier-field-ids"]
+    by_id = columns_of(schema)
     if keys := sorted(set(shapes.integers({"ids": identifiers}, "ids", f"{where}: identifier-field-ids"))):
         for key in keys:
-            _check_identifier(key, found)
+            _check_identifier(key, by_id)
         schema["identifier-field-ids"] = keys
     return schema
 
 
-def columns(schema: Json) -> dict[int, Column]:
+def columns_of(schema: Json) -> dict[int, IcebergColumn]:
     """Every field by its id.
 
     Raises:
         ValidationError: an id or a name is given twice.
     """
-    found: dict[int, Column] = {}
+    by_id: dict[int, IcebergColumn] = {}
     names: dict[str, int] = {}
-    for column in _walk(schema, "", ()):
-        if column.id in found:
+    for column in _walk_struct(schema, "", ()):
+        if column.id in by_id:
             raise ValidationError(f"Invalid schema: multiple fields for id {column.id}")
         if column.name in names:
             raise ValidationError(
-                f"Invalid schema: multiple fields for name {shapes.shown(column.name)}: "
+                f"Invalid schema: multiple fields for name {shapes.format_value(column.name)}: "
                 f"{names[column.name]} and {column.id}"
             )
-        found[column.id] = column
+        by_id[column.id] = column
         names[column.name] = column.id
-    return found
+    return by_id
 
 
 def highest_id(schema: Json) -> int:
     """The highest field id; 0 for no fields."""
-    return max((column.id for column in _walk(schema, "", ())), default=0)
+    return max((column.id for column in _walk_struct(schema, "", ())), default=0)
 
 
 def is_same(one: Json, other: Json) -> bool:
@@ -111,128 +111,131 @@ def check_version(schema: Json, version: int) -> None:
         IllegalArgumentError: it names the columns.
     """
     problems = []
-    for column in columns(schema).values() if version < 3 else ():
+    for column in columns_of(schema).values() if version < 3 else ():
         if isinstance(column.type, str) and _SINCE_V3.fullmatch(column.type):
             problems.append(f"Invalid type for {column.name}: {column.type} is not supported until v3")
         if column.default is not None:
             problems.append(
                 f"Invalid initial default for {column.name}: "
-                f"non-null default ({shapes.shown(column.default)}) is not supported until v3"
+                f"non-null default ({shapes.format_value(column.default)}) is not supported until v3"
             )
     if problems:
         raise IllegalArgumentError(f"Invalid schema for v{version}:\n- " + "\n- ".join(problems))
 
 
-def fresh(schema: Json) -> tuple[Json, dict[int, int]]:
+def assign_fresh_ids(schema: Json) -> tuple[Json, dict[int, int]]:
     """The schema with ids counted from 1 as Iceberg does it, and the new id of each old one."""
-    new: dict[int, int] = {}
-    fields = _renumbered(schema, new, count(1))["fields"]
-    identifiers = [new[key] for key in schema.get("identifier-field-ids", [])]
+    new_ids: dict[int, int] = {}
+    fields = _renumber(schema, new_ids, count(1))["fields"]
+    identifiers = [new_ids[key] for key in schema.get("identifier-field-ids", [])]
     extra: Json = {"identifier-field-ids": sorted(identifiers)} if identifiers else {}
-    return {"type": "struct", "schema-id": 0, "fields": fields, **extra}, new
+    return {"type": "struct", "schema-id": 0, "fields": fields, **extra}, new_ids
 
 
-def _fields(struct: Json, where: str, depth: int) -> list[Json]:
+def _parse_fields(struct: Json, where: str, depth: int) -> list[Json]:
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"{where} is nested deeper than {MAX_DEPTH} levels")
     return [
-        _field(shapes.mapping(item, f"each field of {where}"), depth) for item in shapes.items(struct, "fields", where)
+        _parse_field(shapes.require_object(item, f"each field of {where}"), depth)
+        for item in shapes.items(struct, "fields", where)
     ]
 
 
-def _field(given: Json, depth: int) -> Json:
-    where = f"field {shapes.shown(shapes.text(given, 'name', 'field'))}"
+def _parse_field(json: Json, depth: int) -> Json:
+    where = f"field {shapes.format_value(shapes.text(json, 'name', 'field'))}"
     field: Json = {
-        "id": shapes.integer(given, "id", where),
-        "name": given["name"],
-        "required": shapes.flag(given, "required", where),
-        "type": _type(given.get("type"), where, depth + 1),
+        "id": shapes.integer(json, "id", where),
+        "name": json["name"],
+        "required": shapes.flag(json, "required", where),
+        "type": _parse_type(json.get("type"), where, depth + 1),
     }
     if field["required"] and field["type"] == "unknown":
-        raise IllegalArgumentError(f"Cannot create required field with unknown type: {given['name']}")
-    if (doc := shapes.optional_text(given, "doc", where)) is not None:
+        raise IllegalArgumentError(f"Cannot create required field with unknown type: {json['name']}")
+    if (doc := shapes.optional_text(json, "doc", where)) is not None:
         field["doc"] = doc
     for key in ("initial-default", "write-default"):
-        if given.get(key) is not None:
-            field[key] = iceberg_defaults.checked(given[key], field["type"])
+        if json.get(key) is not None:
+            field[key] = iceberg_defaults.check_default(json[key], field["type"])
     return field
 
 
-def _type(given: object, where: str, depth: int) -> Any:
-    if isinstance(given, str):
-        return _primitive(given, where)
-    type_ = shapes.mapping(given, f"{where}: 'type'")
+def _parse_type(json: object, where: str, depth: int) -> Any:
+    if isinstance(json, str):
+        return _parse_primitive(json, where)
+    type_ = shapes.require_object(json, f"{where}: 'type'")
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"{where} is nested deeper than {MAX_DEPTH} levels")
     match type_.get("type"):
         case "struct":
-            return {"type": "struct", "fields": _fields(type_, where, depth)}
+            return {"type": "struct", "fields": _parse_fields(type_, where, depth)}
         case "list":
             return {
                 "type": "list",
                 "element-id": shapes.integer(type_, "element-id", where),
-                "element": _type(type_.get("element"), where, depth + 1),
+                "element": _parse_type(type_.get("element"), where, depth + 1),
                 "element-required": shapes.flag(type_, "element-required", where),
             }
         case "map":
             return {
                 "type": "map",
                 "key-id": shapes.integer(type_, "key-id", where),
-                "key": _type(type_.get("key"), where, depth + 1),
+                "key": _parse_type(type_.get("key"), where, depth + 1),
                 "value-id": shapes.integer(type_, "value-id", where),
-                "value": _type(type_.get("value"), where, depth + 1),
+                "value": _parse_type(type_.get("value"), where, depth + 1),
                 "value-required": shapes.flag(type_, "value-required", where),
             }
         case other:
-            raise IllegalArgumentError(f"Cannot parse type of {where}: {shapes.shown(other)}")
+            raise IllegalArgumentError(f"Cannot parse type of {where}: {shapes.format_value(other)}")
 
 
-def _primitive(given: str, where: str) -> str:
-    name = given.strip()
+def _parse_primitive(json: str, where: str) -> str:
+    name = json.strip()
     if name.lower() in _PRIMITIVES:
         return name.lower()
-    if found := _DECIMAL.fullmatch(name.lower()):
-        precision, scale = int(found[1]), int(found[2])
+    if match := _DECIMAL.fullmatch(name.lower()):
+        precision, scale = int(match[1]), int(match[2])
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
             raise IllegalArgumentError(
-                f"{where}: {shapes.shown(given)}: precision must be 1 to 38, and scale no more than it"
+                f"{where}: {shapes.format_value(json)}: precision must be 1 to 38, and scale no more than it"
             )
         return f"decimal({precision}, {scale})"
-    if found := _FIXED.fullmatch(name.lower()):
-        return f"fixed[{int(found[1])}]"
+    if match := _FIXED.fullmatch(name.lower()):
+        return f"fixed[{int(match[1])}]"
     if _SPATIAL.fullmatch(name):
         return name[:9].lower() + name[9:]
-    raise IllegalArgumentError(f"Cannot parse type string of {where} to primitive type: {shapes.shown(given)}")
+    raise IllegalArgumentError(f"Cannot parse type string of {where} to primitive type: {shapes.format_value(json)}")
 
 
-def _walk(struct: Json, prefix: str, parents: Parents) -> Iterator[Column]:
+def _walk_struct(struct: Json, prefix: str, parents: Parents) -> Iterator[IcebergColumn]:
     for field in struct["fields"]:
         default = field.get("initial-default")
-        yield from _below(field["id"], prefix + field["name"], field["type"], field["required"], default, parents)
+        yield from _walk_type(field["id"], prefix + field["name"], field["type"], field["required"], default, parents)
 
 
-def _below(id: int, name: str, type_: Any, required: bool, default: object, parents: Parents) -> Iterator[Column]:
-    yield Column(id, name, type_, required, default, parents)
+def _walk_type(
+    id: int, name: str, type_: Any, required: bool, default: object, parents: Parents
+) -> Iterator[IcebergColumn]:
+    yield IcebergColumn(id, name, type_, required, default, parents)
     if isinstance(type_, str):
         return
     inner = (*parents, (type_["type"], required))
     if type_["type"] == "struct":
-        yield from _walk(type_, f"{name}.", inner)
+        yield from _walk_struct(type_, f"{name}.", inner)
     elif type_["type"] == "list":
-        yield from _below(
+        yield from _walk_type(
             type_["element-id"], f"{name}.element", type_["element"], type_["element-required"], None, inner
         )
     else:
-        yield from _below(type_["key-id"], f"{name}.key", type_["key"], True, None, inner)
-        yield from _below(type_["value-id"], f"{name}.value", type_["value"], type_["value-required"], None, inner)
+        yield from _walk_type(type_["key-id"], f"{name}.key", type_["key"], True, None, inner)
+        yield from _walk_type(type_["value-id"], f"{name}.value", type_["value"], type_["value-required"], None, inner)
 
 
-def _check_identifier(key: int, found: dict[int, Column]) -> None:
-    column = found.get(key)
+def _check_identifier(key: int, columns_by_id: dict[int, IcebergColumn]) -> None:
+    column = columns_by_id.get(key)
     if column is None:
         raise IllegalArgumentError(f"Cannot add fieldId {key} as an identifier field: field does not exist")
     reason = None
-    if not column.primitive:
+    if not column.is_primitive:
         reason = "not a primitive type field"
     elif not column.required:
         reason = "not a required field"
@@ -246,19 +249,19 @@ def _check_identifier(key: int, found: dict[int, Column]) -> None:
         raise IllegalArgumentError(f"Cannot add field {column.name} as an identifier field: {reason}")
 
 
-def _renumbered(type_: Any, new: dict[int, int], ids: Iterator[int]) -> Any:
+def _renumber(type_: Any, new: dict[int, int], ids: Iterator[int]) -> Any:
     if isinstance(type_, str):
         return type_
     if type_["type"] == "struct":
         for field in type_["fields"]:
             new[field["id"]] = next(ids)
         fields = [
-            {**field, "id": new[field["id"]], "type": _renumbered(field["type"], new, ids)} for field in type_["fields"]
+            {**field, "id": new[field["id"]], "type": _renumber(field["type"], new, ids)} for field in type_["fields"]
         ]
         return {**type_, "fields": fields}
     parts = ("element",) if type_["type"] == "list" else ("key", "value")
     for name in parts:
         new[type_[f"{name}-id"]] = next(ids)
     changes: Json = {f"{name}-id": new[type_[f"{name}-id"]] for name in parts}
-    changes |= {name: _renumbered(type_[name], new, ids) for name in parts}
+    changes |= {name: _renumber(type_[name], new, ids) for name in parts}
     return {**type_, **changes}

@@ -20,7 +20,7 @@ _SHOWN = 60
 _LARGEST = {32: 1 << 31, 64: 1 << 63}
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value for a message: short, whatever it is."""
     match value:
         case None:
@@ -39,14 +39,14 @@ def shown(value: object) -> str:
             return "an object"
 
 
-def mapping(value: object, where: str) -> Json:
+def require_object(value: object, where: str) -> Json:
     """The value itself, if it is a JSON object.
 
     Raises:
         InvalidInputError: it is not.
     """
     if not isinstance(value, dict):
-        raise InvalidInputError(f"{where} must be an object, got {shown(value)}")
+        raise InvalidInputError(f"{where} must be an object, got {format_value(value)}")
     return value
 
 
@@ -55,18 +55,18 @@ def integer(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) ->
     value = json.get(key)
     if type(value) is int and -_LARGEST[bits] <= value < _LARGEST[bits]:  # most are right, and messages cost more
         return value
-    return _needed(optional_integer(json, key, where, bits=bits), key, where)
+    return _require(optional_integer(json, key, where, bits=bits), key, where)
 
 
 def optional_integer(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) -> int | None:
     """A whole number, or None where there is none."""
     value = json.get(key)
-    return None if value is None else _integer(value, f"{where}: '{key}'", bits)
+    return None if value is None else _check_integer(value, f"{where}: '{key}'", bits)
 
 
 def integers(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) -> list[int]:
     """A list of whole numbers."""
-    return [_integer(value, f"each of {where}: '{key}'", bits) for value in items(json, key, where)]
+    return [_check_integer(value, f"each of {where}: '{key}'", bits) for value in items(json, key, where)]
 
 
 def text(json: Mapping[str, Any], key: str, where: str) -> str:
@@ -74,98 +74,98 @@ def text(json: Mapping[str, Any], key: str, where: str) -> str:
     value = json.get(key)
     if type(value) is str:
         return value
-    return _needed(optional_text(json, key, where), key, where)
+    return _require(optional_text(json, key, where), key, where)
 
 
 def optional_text(json: Mapping[str, Any], key: str, where: str) -> str | None:
     """A string, or None where there is none."""
     value = json.get(key)
-    return None if value is None else _text(value, f"{where}: '{key}'")
+    return None if value is None else _check_text(value, f"{where}: '{key}'")
 
 
 def texts(json: Mapping[str, Any], key: str, where: str) -> list[str]:
     """A list of strings."""
-    return [_text(value, f"each of {where}: '{key}'") for value in items(json, key, where)]
+    return [_check_text(value, f"each of {where}: '{key}'") for value in items(json, key, where)]
 
 
 def flag(json: Mapping[str, Any], key: str, where: str) -> bool:
     """True or false."""
-    value = _needed(json.get(key), key, where)
+    value = _require(json.get(key), key, where)
     if not isinstance(value, bool):
-        raise InvalidInputError(f"{where}: '{key}' must be true or false, got {shown(value)}")
+        raise InvalidInputError(f"{where}: '{key}' must be true or false, got {format_value(value)}")
     return value
 
 
 def items(json: Mapping[str, Any], key: str, where: str) -> list[Any]:
     """A list of anything."""
-    value = _needed(json.get(key), key, where)
+    value = _require(json.get(key), key, where)
     if not isinstance(value, list):
-        raise InvalidInputError(f"{where}: '{key}' must be a list, got {shown(value)}")
+        raise InvalidInputError(f"{where}: '{key}' must be a list, got {format_value(value)}")
     return value
 
 
-def part(json: Mapping[str, Any], key: str, where: str) -> Json:
+def inner_object(json: Mapping[str, Any], key: str, where: str) -> Json:
     """An object inside the object."""
-    return mapping(_needed(json.get(key), key, where), f"{where}: '{key}'")
+    return require_object(_require(json.get(key), key, where), f"{where}: '{key}'")
 
 
-def strings(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
+def string_map(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
     """An object whose values are strings."""
-    values = part(json, key, where)
+    values = inner_object(json, key, where)
     for name, value in values.items():
         if type(value) is not str:
-            _text(value, f"{where}: {shown(name)} in '{key}'")
+            _check_text(value, f"{where}: {format_value(name)} in '{key}'")
     return values
 
 
-def optional_strings(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
+def optional_string_map(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
     """An object whose values are strings; empty where there is none."""
-    return {} if json.get(key) is None else strings(json, key, where)
+    return {} if json.get(key) is None else string_map(json, key, where)
 
 
 def uuid(json: Mapping[str, Any], key: str, where: str) -> str:
     """A UUID in its usual form, in lower case."""
     value = text(json, key, where)
     if not _UUID.fullmatch(value):
-        raise InvalidInputError(f"{where}: '{key}' must be a UUID, got {shown(value)}")
+        raise InvalidInputError(f"{where}: '{key}' must be a UUID, got {format_value(value)}")
     return value.lower()
 
 
-def known(handlers: Mapping[str, T], json: object, key: str, what: str) -> tuple[T, Json]:
+def get_handler(handlers: Mapping[str, T], json: object, key: str, what: str) -> tuple[T, Json]:
     """What handles this object, by the name under `key`, and the object.
 
     Raises:
         InvalidInputError: the name is missing or not known.
     """
-    found = mapping(json, f"each {what}")
-    name = text(found, key, what)
+    json_object = require_object(json, f"each {what}")
+    name = text(json_object, key, what)
     if name not in handlers:
-        raise InvalidInputError(f"{what} {shown(name)} is not supported; known are: {', '.join(handlers)}")
-    return handlers[name], found
+        raise InvalidInputError(f"{what} {format_value(name)} is not supported; known are: {', '.join(handlers)}")
+    return handlers[name], json_object
 
 
-def each(json: object, what: str, check: Callable[[Any], T]) -> list[T]:
+def parse_list(json: object, what: str, check: Callable[[Any], T]) -> list[T]:
     """A list, each item checked."""
     if not isinstance(json, list):
-        raise InvalidInputError(f"{what} must be a list, got {shown(json)}")
+        raise InvalidInputError(f"{what} must be a list, got {format_value(json)}")
     return [check(item) for item in json]
 
 
-def _integer(value: object, what: str, bits: int) -> int:
+def _check_integer(value: object, what: str, bits: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInputError(f"{what} must be a whole number, got {shown(value)}")
+        raise InvalidInputError(f"{what} must be a whole number, got {format_value(value)}")
     if not -_LARGEST[bits] <= value < _LARGEST[bits]:
-        raise InvalidInputError(f"{what} must be a number of {bits} bits, got {shown(value)}")
+        raise InvalidInputError(f"{what} must be a number of {bits} bits, got {format_value(value)}")
     return value
 
 
-def _text(value: object, what: str) -> str:
+def _check_text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise InvalidInputError(f"{what} must be a string, got {shown(value)}")
+        raise InvalidInputError(f"{what} must be a string, got {format_value(value)}")
     return value
 
 
-def _needed(value: T | None, key: str, where: str) -> T:
+def _require(value: T | None, key: str, where: str) -> T:
     if value is None:
         raise InvalidInputError(f"{where}: '{key}' is missing")
     return value

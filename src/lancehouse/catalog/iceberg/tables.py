@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lancehouse.catalog.errors import ValidationError
-from lancehouse.catalog.files import Files
+from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import layouts, schemas, shapes
 from lancehouse.catalog.iceberg import purge as iceberg_purge
 from lancehouse.catalog.iceberg import reading as iceberg_reading
@@ -44,7 +44,7 @@ _VERSION = re.compile(r"(?:.*/)?(\d{1,9})-[^/]*")
 
 
 @dataclass(frozen=True, slots=True)
-class TableMetadata:
+class IcebergTableMetadata:
     """One state of an Iceberg table. Its JSON is shared with other states: nobody changes it."""
 
     json: Json = field(repr=False)
@@ -78,7 +78,7 @@ class TableMetadata:
 
     def schema(self) -> Json:
         """The current schema."""
-        return iceberg_reading.by_id(self.json, "schemas", "schema-id", self.json["current-schema-id"])
+        return iceberg_reading.get_by_id(self.json, "schemas", "schema-id", self.json["current-schema-id"])
 
     def to_pyiceberg(self) -> PyicebergMetadata:
         """The same for pyiceberg, as far as pyiceberg knows the format.
@@ -90,11 +90,11 @@ class TableMetadata:
             return TableMetadataUtil.parse_raw(dump(self).decode())
         except (PyicebergValidationError, ValueError, LookupError, TypeError) as error:
             raise UnsupportedOperationError(
-                f"the server cannot read this table, {self.location}, itself: {_sentence(error)}"
+                f"the server cannot read this table, {self.location}, itself: {_one_line(error)}"
             ) from error
 
 
-def new(request: Json, location: str) -> TableMetadata:
+def new_table(request: Json, location: str) -> IcebergTableMetadata:
     """The first state of a table, with all ids counted afresh.
 
     Args:
@@ -104,60 +104,62 @@ def new(request: Json, location: str) -> TableMetadata:
     Raises:
         InvalidInputError: the request makes no table.
     """
-    given = shapes.mapping(request, "request")
-    properties = shapes.optional_strings(given, "properties", "request")
-    version = _format_version(properties)
+    json = shapes.require_object(request, "request")
+    properties = shapes.optional_string_map(json, "properties", "request")
+    version = _parse_format_version(properties)
     _check_retries(properties)
-    schema, ids = schemas.fresh(schemas.checked(given.get("schema")))
-    kept = {key: value for key, value in properties.items() if key not in RESERVED}
+    schema, ids = schemas.assign_fresh_ids(schemas.parse_schema(json.get("schema")))
+    table_properties = {key: value for key, value in properties.items() if key not in RESERVED}
     draft = Draft(None, version)
     schemas.check_version(schema, version)
     for update in (
         {"action": "set-location", "location": location},
         {"action": "add-schema", "schema": schema},
         {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": _fresh_spec(given.get("partition-spec"), ids)},
+        {"action": "add-spec", "spec": _parse_fresh_spec(json.get("partition-spec"), ids)},
         {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": _fresh_order(given.get("write-order"), ids)},
+        {"action": "add-sort-order", "sort-order": _parse_fresh_order(json.get("write-order"), ids)},
         {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-properties", "updates": kept},
+        {"action": "set-properties", "updates": table_properties},
     ):
-        iceberg_updates.take(draft, update)
-    return TableMetadata(draft.build(None))
+        iceberg_updates.apply_update(draft, update)
+    return IcebergTableMetadata(draft.build(None))
 
 
-def parse(raw: bytes) -> TableMetadata:
+def parse(raw: bytes) -> IcebergTableMetadata:
     """A metadata file, packed or not.
 
     Raises:
         InvalidInputError: it holds no metadata of an Iceberg table, or such that contradict themselves.
     """
-    return TableMetadata(iceberg_reading.read(raw))
+    return IcebergTableMetadata(iceberg_reading.parse_metadata(raw))
 
 
-def dump(md: TableMetadata) -> bytes:
+def dump(md: IcebergTableMetadata) -> bytes:
     """The JSON of metadata files and of answers."""
     return orjson.dumps(md.json)
 
 
-def refs_only(raw: bytes) -> bytes:
+def keep_ref_snapshots(raw: bytes) -> bytes:
     """A metadata file with only those snapshots that a branch or a tag names."""
     md = parse(raw).json
     named = {ref["snapshot-id"] for ref in md["refs"].values()}
     return orjson.dumps({**md, "snapshots": [item for item in md["snapshots"] if item["snapshot-id"] in named]})
 
 
-def requirements(md: TableMetadata | None, requirements: Sequence[object]) -> None:
+def check_requirements(md: IcebergTableMetadata | None, requirements: Sequence[object]) -> None:
     """Hold a commit's requirements against a table; None where there is none.
 
     Raises:
         ConcurrentModificationError: one does not hold, in the words that clients know.
         InvalidInputError: one is not known.
     """
-    iceberg_requirements.check(md.json if md else None, requirements)
+    iceberg_requirements.check_requirements(md.json if md else None, requirements)
 
 
-def apply(md: TableMetadata | None, updates: Sequence[object], metadata_location: str | None) -> TableMetadata:
+def apply_updates(
+    md: IcebergTableMetadata | None, updates: Sequence[object], metadata_location: str | None
+) -> IcebergTableMetadata:
     """The table after the updates; `md` itself where they change nothing.
 
     Args:
@@ -169,58 +171,58 @@ def apply(md: TableMetadata | None, updates: Sequence[object], metadata_location
         InvalidInputError: an update that is not known, or not possible.
         ConcurrentModificationError: a snapshot that was made for an older state.
     """
-    found = shapes.each(updates, "updates", lambda update: shapes.mapping(update, "each update"))
-    draft = Draft(md.json) if md else Draft(None, _staged_version(found))
-    for update in found:
-        iceberg_updates.take(draft, update)
+    parsed = shapes.parse_list(updates, "updates", lambda update: shapes.require_object(update, "each update"))
+    draft = Draft(md.json) if md else Draft(None, _staged_format_version(parsed))
+    for update in parsed:
+        iceberg_updates.apply_update(draft, update)
     after = draft.build(metadata_location)
     iceberg_updates.check_manifest_lists(draft)
-    return md if md is not None and after is md.json else TableMetadata(after)
+    return md if md is not None and after is md.json else IcebergTableMetadata(after)
 
 
-def next_location(md: TableMetadata, previous: str | None) -> str:
+def next_metadata_location(md: IcebergTableMetadata, previous: str | None) -> str:
     """Where the next metadata file goes, numbered after the previous one."""
-    return next_file(md.location, md.properties, previous)
+    return next_metadata_file(md.location, md.properties, previous)
 
 
-def next_file(location: str, properties: dict[str, str], previous: str | None) -> str:
+def next_metadata_file(location: str, properties: dict[str, str], previous: str | None) -> str:
     """The same for anything that has a location and properties."""
-    found = _VERSION.fullmatch(previous) if previous else None
-    number = int(found[1]) + 1 if found else 0
+    match = _VERSION.fullmatch(previous) if previous else None
+    number = int(match[1]) + 1 if match else 0
     folder = properties.get(METADATA_PATH) or f"{location.rstrip('/')}/metadata"
     return f"{folder.rstrip('/')}/{number:05d}-{uuid4()}.metadata.json"
 
 
-def obsolete(before: TableMetadata, after: TableMetadata) -> list[str]:
+def obsolete_metadata_files(before: IcebergTableMetadata, after: IcebergTableMetadata) -> list[str]:
     """Metadata files that the log no longer names, where the table wants them deleted after a commit."""
     if after.properties.get(DELETE_OBSOLETE, "false").lower() != "true":
         return []
-    kept = {entry["metadata-file"] for entry in after.json["metadata-log"]}
-    return [file for entry in before.json["metadata-log"] if (file := entry["metadata-file"]) not in kept]
+    logged_files = {entry["metadata-file"] for entry in after.json["metadata-log"]}
+    return [file for entry in before.json["metadata-log"] if (file := entry["metadata-file"]) not in logged_files]
 
 
-def purge_files(md: TableMetadata, files: Files) -> Iterator[str]:
+def list_purge_files(md: IcebergTableMetadata, files: WarehouseFiles) -> Iterator[str]:
     """Every file of a table but its newest metadata file, each once: data and deletes first, then what names them.
 
     Only files below the table's location are named, and only such manifests are read: what a client wrote into a
     manifest must not make the server delete what is another's. Data files stay where `gc.enabled` is false. A manifest
     that cannot be read is left out.
     """
-    return iceberg_purge.files_of(md.json, files)
+    return iceberg_purge.list_table_files(md.json, files)
 
 
-def _sentence(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _format_version(properties: dict[str, str]) -> int:
+def _parse_format_version(properties: dict[str, str]) -> int:
     value = properties.get(FORMAT_VERSION, str(DEFAULT_FORMAT_VERSION))
     if not re.fullmatch(r"\d{1,4}", value, re.ASCII):
-        raise InvalidInputError(f"property {FORMAT_VERSION} must be a number, got {shapes.shown(value)}")
+        raise InvalidInputError(f"property {FORMAT_VERSION} must be a number, got {shapes.format_value(value)}")
     return int(value)
 
 
-def _staged_version(updates: list[Json]) -> int:
+def _staged_format_version(updates: list[Json]) -> int:
     for update in updates:
         if update.get("action") == "upgrade-format-version":
             return shapes.integer(update, "format-version", "upgrade-format-version")
@@ -237,12 +239,12 @@ def _check_retries(properties: dict[str, str]) -> None:
             raise ValidationError(f"Table property {name} must have non negative integer value")
 
 
-def _fresh_spec(given: object, ids: dict[int, int]) -> Json:
-    spec = layouts.checked_spec(given) if given is not None else {"fields": []}
+def _parse_fresh_spec(json: object, ids: dict[int, int]) -> Json:
+    spec = layouts.parse_spec(json) if json is not None else {"fields": []}
     fields = [{**item, "field-id": None} for item in spec["fields"]]
-    return layouts.moved({"fields": fields}, ids, "partition")
+    return layouts.remap_sources({"fields": fields}, ids, "partition")
 
 
-def _fresh_order(given: object, ids: dict[int, int]) -> Json:
-    order = layouts.checked_order(given) if given is not None else layouts.UNSORTED
-    return layouts.moved(order, ids, "sort")
+def _parse_fresh_order(json: object, ids: dict[int, int]) -> Json:
+    order = layouts.parse_order(json) if json is not None else layouts.UNSORTED
+    return layouts.remap_sources(order, ids, "sort")

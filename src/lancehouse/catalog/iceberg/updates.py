@@ -14,7 +14,7 @@ from lancehouse.catalog.iceberg.draft import (
     ROW_LINEAGE,
     Draft,
     check_format_version,
-    fields_of_version,
+    version_fields,
 )
 from lancehouse.catalog.iceberg.shapes import Json
 
@@ -24,15 +24,15 @@ _LAST_ADDED = -1
 _CLOCK_SKEW_MS = 60_000
 
 
-def take(draft: Draft, update: object) -> None:
+def apply_update(draft: Draft, update: object) -> None:
     """Apply one update.
 
     Raises:
         InvalidInputError: not known, not well formed, or not possible here.
         ConcurrentModificationError: made for an older state of the table.
     """
-    act, given = shapes.known(_ACTIONS, update, "action", "update")
-    act(draft, given)
+    handler, fields = shapes.get_handler(_ACTIONS, update, "action", "update")
+    handler(draft, fields)
 
 
 def check_manifest_lists(draft: Draft) -> None:
@@ -43,22 +43,22 @@ def check_manifest_lists(draft: Draft) -> None:
     """
     added = draft.added & draft.snapshots.keys()
     states = [draft.md, draft.base or draft.md] if added else []
-    roots = [root for md in states for root in manifests.roots(md["location"], md["properties"])]
-    for chosen in added:
-        if not manifests.is_below(roots, draft.snapshots[chosen]["manifest-list"]):
-            raise manifests.outside(chosen, "manifest list")
+    roots = [root for md in states for root in manifests.manifest_roots(md["location"], md["properties"])]
+    for snapshot_id in added:
+        if not manifests.is_below(roots, draft.snapshots[snapshot_id]["manifest-list"]):
+            raise manifests.outside_error(snapshot_id, "manifest list")
 
 
-def _assign_uuid(draft: Draft, given: Json) -> None:
-    new = shapes.uuid(given, "uuid", "assign-uuid")
+def _assign_uuid(draft: Draft, update: Json) -> None:
+    new = shapes.uuid(update, "uuid", "assign-uuid")
     if draft.base is not None and new != str(draft.base["table-uuid"]).lower():
         raise IllegalArgumentError("Cannot reassign uuid")
     if draft.base is None:
         draft.md["table-uuid"] = new
 
 
-def _upgrade(draft: Draft, given: Json) -> None:
-    new = shapes.integer(given, "format-version", "upgrade-format-version")
+def _upgrade_format_version(draft: Draft, update: Json) -> None:
+    new = shapes.integer(update, "format-version", "upgrade-format-version")
     old = draft.md["format-version"]
     if new > FORMAT_VERSIONS[-1]:
         check_format_version(new, "Cannot upgrade table to unsupported format version")
@@ -67,111 +67,115 @@ def _upgrade(draft: Draft, given: Json) -> None:
     if new > old:
         for key in ("schema", "partition-spec"):
             draft.md.pop(key, None)
-        draft.change({"format-version": new, **{k: v for k, v in fields_of_version(new).items() if k not in draft.md}})
+        draft.change({"format-version": new, **{k: v for k, v in version_fields(new).items() if k not in draft.md}})
 
 
-def _set_location(draft: Draft, given: Json) -> None:
-    location = shapes.text(given, "location", "set-location")
+def _set_location(draft: Draft, update: Json) -> None:
+    location = shapes.text(update, "location", "set-location")
     location = location.rstrip("/") or location
     if location != draft.md["location"]:
         draft.change({"location": location})
 
 
-def _set_properties(draft: Draft, given: Json) -> None:
-    if updates := shapes.strings(given, "updates", "set-properties"):
+def _set_properties(draft: Draft, update: Json) -> None:
+    if updates := shapes.string_map(update, "updates", "set-properties"):
         draft.change({"properties": {**draft.md["properties"], **updates}})
 
 
-def _remove_properties(draft: Draft, given: Json) -> None:
-    if removals := set(shapes.texts(given, "removals", "remove-properties")):
-        kept = {key: value for key, value in draft.md["properties"].items() if key not in removals}
-        draft.change({"properties": kept})
+def _remove_properties(draft: Draft, update: Json) -> None:
+    if removals := set(shapes.texts(update, "removals", "remove-properties")):
+        remaining = {key: value for key, value in draft.md["properties"].items() if key not in removals}
+        draft.change({"properties": remaining})
 
 
-def _add_schema(draft: Draft, given: Json) -> None:
-    schema = schemas.checked(given.get("schema"))
+def _add_schema(draft: Draft, update: Json) -> None:
+    schema = schemas.parse_schema(update.get("schema"))
     schemas.check_version(schema, draft.md["format-version"])
-    known = draft.md["schemas"]
-    last = shapes.optional_integer(given, "last-column-id", "add-schema") or 0
+    existing = draft.md["schemas"]
+    last = shapes.optional_integer(update, "last-column-id", "add-schema") or 0
     last = max(draft.md["last-column-id"], schemas.highest_id(schema), last)
-    same = next((old["schema-id"] for old in known if schemas.is_same(schemas.checked(old), schema)), None)
+    same = next((old["schema-id"] for old in existing if schemas.is_same(schemas.parse_schema(old), schema)), None)
     if same is None:
-        new_id = max([draft.md["current-schema-id"] - 1, *(old["schema-id"] for old in known)]) + 1
-        draft.change({"schemas": [*known, {**schema, "schema-id": new_id}], "last-column-id": last})
+        new_id = max([draft.md["current-schema-id"] - 1, *(old["schema-id"] for old in existing)]) + 1
+        draft.change({"schemas": [*existing, {**schema, "schema-id": new_id}], "last-column-id": last})
     elif last != draft.md["last-column-id"]:
         draft.change({"last-column-id": last})
     draft.last_schema = new_id if same is None else same
 
 
-def _set_current_schema(draft: Draft, given: Json) -> None:
-    chosen = _or_last(shapes.integer(given, "schema-id", "set-current-schema"), draft.last_schema, "schema")
-    if chosen != draft.md["current-schema-id"] or not draft.md["schemas"]:
-        if not any(schema["schema-id"] == chosen for schema in draft.md["schemas"]):
-            raise IllegalArgumentError(f"Cannot set current schema to unknown schema: {chosen}")
-        draft.change({"current-schema-id": chosen}, layout=True)
+def _set_current_schema(draft: Draft, update: Json) -> None:
+    schema_id = _resolve_last_added(
+        shapes.integer(update, "schema-id", "set-current-schema"), draft.last_schema, "schema"
+    )
+    if schema_id != draft.md["current-schema-id"] or not draft.md["schemas"]:
+        if not any(schema["schema-id"] == schema_id for schema in draft.md["schemas"]):
+            raise IllegalArgumentError(f"Cannot set current schema to unknown schema: {schema_id}")
+        draft.change({"current-schema-id": schema_id}, layout=True)
 
 
-def _remove_schemas(draft: Draft, given: Json) -> None:
-    removed = set(shapes.integers(given, "schema-ids", "remove-schemas"))
+def _remove_schemas(draft: Draft, update: Json) -> None:
+    removed = set(shapes.integers(update, "schema-ids", "remove-schemas"))
     if draft.md["current-schema-id"] in removed:
         raise IllegalArgumentError("Cannot remove the current schema")
     draft.remove("schemas", "schema-id", removed)
 
 
-def _add_spec(draft: Draft, given: Json) -> None:
-    spec = layouts.checked_spec(given.get("spec"))
-    known = draft.md["partition-specs"]
-    same = next((old["spec-id"] for old in known if layouts.is_same_spec(old, spec)), None)
+def _add_spec(draft: Draft, update: Json) -> None:
+    spec = layouts.parse_spec(update.get("spec"))
+    existing = draft.md["partition-specs"]
+    same = next((old["spec-id"] for old in existing if layouts.is_same_spec(old, spec)), None)
     if same is None:
-        columns = draft.columns("partition spec")
-        spec = layouts.with_ids(spec, known, draft.md["last-partition-id"])
-        layouts.check_names(spec, columns)
+        columns = draft.current_columns("partition spec")
+        spec = layouts.assign_field_ids(spec, existing, draft.md["last-partition-id"])
+        layouts.check_partition_names(spec, columns)
         layouts.check_spec(spec, columns)
         if draft.md["format-version"] == 1 and not layouts.is_sequential(spec):
             raise ValidationError("Spec does not use sequential IDs that are required in v1")
-        new_id = max((old["spec-id"] for old in known), default=-1) + 1
+        new_id = max((old["spec-id"] for old in existing), default=-1) + 1
         last = max(draft.md["last-partition-id"], layouts.last_field_id(spec))
-        draft.change({"partition-specs": [*known, {**spec, "spec-id": new_id}], "last-partition-id": last})
+        draft.change({"partition-specs": [*existing, {**spec, "spec-id": new_id}], "last-partition-id": last})
     draft.last_spec = new_id if same is None else same
 
 
-def _set_default_spec(draft: Draft, given: Json) -> None:
-    chosen = _or_last(shapes.integer(given, "spec-id", "set-default-spec"), draft.last_spec, "spec")
-    draft.set_default("default-spec-id", chosen, "partition-specs", "spec-id", "partition spec")
+def _set_default_spec(draft: Draft, update: Json) -> None:
+    spec_id = _resolve_last_added(shapes.integer(update, "spec-id", "set-default-spec"), draft.last_spec, "spec")
+    draft.set_default("default-spec-id", spec_id, "partition-specs", "spec-id", "partition spec")
 
 
-def _remove_specs(draft: Draft, given: Json) -> None:
-    removed = set(shapes.integers(given, "spec-ids", "remove-partition-specs"))
+def _remove_specs(draft: Draft, update: Json) -> None:
+    removed = set(shapes.integers(update, "spec-ids", "remove-partition-specs"))
     if draft.md["default-spec-id"] in removed:
         raise IllegalArgumentError("Cannot remove the default partition spec")
     draft.remove("partition-specs", "spec-id", removed)
 
 
-def _add_order(draft: Draft, given: Json) -> None:
-    order = layouts.checked_order(given.get("sort-order"))
-    known = draft.md["sort-orders"]
-    same = next((old["order-id"] for old in known if old["fields"] == order["fields"]), None)
+def _add_sort_order(draft: Draft, update: Json) -> None:
+    order = layouts.parse_order(update.get("sort-order"))
+    existing = draft.md["sort-orders"]
+    same = next((old["order-id"] for old in existing if old["fields"] == order["fields"]), None)
     if same is None:
-        layouts.check_order(order, draft.columns("sort order"))
-        new_id = max([0, *(old["order-id"] for old in known)]) + 1 if order["fields"] else 0
-        draft.change({"sort-orders": [*known, {**order, "order-id": new_id}]})
+        layouts.check_order(order, draft.current_columns("sort order"))
+        new_id = max([0, *(old["order-id"] for old in existing)]) + 1 if order["fields"] else 0
+        draft.change({"sort-orders": [*existing, {**order, "order-id": new_id}]})
     draft.last_order = new_id if same is None else same
 
 
-def _set_default_order(draft: Draft, given: Json) -> None:
-    chosen = _or_last(shapes.integer(given, "sort-order-id", "set-default-sort-order"), draft.last_order, "sort order")
-    draft.set_default("default-sort-order-id", chosen, "sort-orders", "order-id", "sort order")
+def _set_default_sort_order(draft: Draft, update: Json) -> None:
+    order_id = _resolve_last_added(
+        shapes.integer(update, "sort-order-id", "set-default-sort-order"), draft.last_order, "sort order"
+    )
+    draft.set_default("default-sort-order-id", order_id, "sort-orders", "order-id", "sort order")
 
 
-def _add_snapshot(draft: Draft, given: Json) -> None:
-    snapshot = parts.snapshot(given.get("snapshot"))
+def _add_snapshot(draft: Draft, update: Json) -> None:
+    snapshot = parts.parse_snapshot(update.get("snapshot"))
     md = draft.md
     for key, words in (("schemas", "schema"), ("partition-specs", "partition spec"), ("sort-orders", "sort order")):
         if not md[key]:
             raise ValidationError(f"Attempting to add a snapshot before a {words} is added")
-    chosen, sequence = snapshot["snapshot-id"], snapshot["sequence-number"]
-    if chosen in draft.snapshots:
-        raise ValidationError(f"Snapshot already exists for id: {chosen}")
+    snapshot_id, sequence = snapshot["snapshot-id"], snapshot["sequence-number"]
+    if snapshot_id in draft.snapshots:
+        raise ValidationError(f"Snapshot already exists for id: {snapshot_id}")
     last = md.get("last-sequence-number", 0)
     changes: Json = {"snapshots": [*md["snapshots"], snapshot]}
     if md["format-version"] == 1:
@@ -180,44 +184,55 @@ def _add_snapshot(draft: Draft, given: Json) -> None:
         del snapshot["sequence-number"]
     else:
         if sequence < last or (sequence == last and "parent-snapshot-id" in snapshot):
-            raise _stale(f"Cannot add snapshot with sequence number {sequence} older than last sequence number {last}")
+            raise _stale_error(
+                f"Cannot add snapshot with sequence number {sequence} older than last sequence number {last}"
+            )
         changes["last-sequence-number"] = sequence
     if md["format-version"] >= ROW_LINEAGE:
         changes["next-row-id"] = _next_row_id(snapshot, md["next-row-id"])
     draft.change(changes)
-    draft.snapshots[chosen] = snapshot
-    draft.added.add(chosen)
+    draft.snapshots[snapshot_id] = snapshot
+    draft.added.add(snapshot_id)
 
 
-def _set_ref(draft: Draft, given: Json) -> None:
-    name = shapes.text(given, "ref-name", "set-snapshot-ref")
-    ref = parts.reference(given, "set-snapshot-ref")
+def _set_ref(draft: Draft, update: Json) -> None:
+    name = shapes.text(update, "ref-name", "set-snapshot-ref")
+    ref = parts.parse_ref(update, "set-snapshot-ref")
     if draft.md["refs"].get(name) == ref:
         return
-    chosen = ref["snapshot-id"]
-    if chosen not in draft.snapshots:
-        raise ValidationError(f"Cannot set {name} to unknown snapshot: {chosen}")
+    snapshot_id = ref["snapshot-id"]
+    if snapshot_id not in draft.snapshots:
+        raise ValidationError(f"Cannot set {name} to unknown snapshot: {snapshot_id}")
     draft.change({"refs": {**draft.md["refs"], name: ref}})
     if name == MAIN:
-        _set_main(draft, chosen, ref["type"])
+        _set_main(draft, snapshot_id, ref["type"])
 
 
-def _set_main(draft: Draft, chosen: int, kind: str) -> None:
+def _set_main(draft: Draft, snapshot_id: int, kind: str) -> None:
     if kind != "branch":
         raise ValidationError(f"Cannot set {MAIN} to a tag, it must be a branch")
     log = draft.md["snapshot-log"]
-    at = draft.snapshots[chosen]["timestamp-ms"] if chosen in draft.added else draft.now
-    if at > draft.now + _CLOCK_SKEW_MS:
-        raise IllegalArgumentError(f"Invalid update timestamp {draft.now}: before last snapshot log entry at {at}")
-    if log and at < log[-1]["timestamp-ms"] - _CLOCK_SKEW_MS:
+    timestamp_ms = draft.snapshots[snapshot_id]["timestamp-ms"] if snapshot_id in draft.added else draft.now
+    if timestamp_ms > draft.now + _CLOCK_SKEW_MS:
+        raise IllegalArgumentError(
+            f"Invalid update timestamp {draft.now}: before last snapshot log entry at {timestamp_ms}"
+        )
+    if log and timestamp_ms < log[-1]["timestamp-ms"] - _CLOCK_SKEW_MS:
         before = log[-1]["timestamp-ms"]
-        raise IllegalArgumentError(f"Invalid snapshot timestamp {at}: before last snapshot log entry at {before}")
-    draft.mains.append(chosen)
-    draft.change({"current-snapshot-id": chosen, "snapshot-log": [*log, {"timestamp-ms": at, "snapshot-id": chosen}]})
+        raise IllegalArgumentError(
+            f"Invalid snapshot timestamp {timestamp_ms}: before last snapshot log entry at {before}"
+        )
+    draft.main_heads.append(snapshot_id)
+    draft.change(
+        {
+            "current-snapshot-id": snapshot_id,
+            "snapshot-log": [*log, {"timestamp-ms": timestamp_ms, "snapshot-id": snapshot_id}],
+        }
+    )
 
 
-def _remove_ref(draft: Draft, given: Json) -> None:
-    _drop_refs(draft, {shapes.text(given, "ref-name", "remove-snapshot-ref")})
+def _remove_ref(draft: Draft, update: Json) -> None:
+    _drop_refs(draft, {shapes.text(update, "ref-name", "remove-snapshot-ref")})
 
 
 def _drop_refs(draft: Draft, names: set[str]) -> None:
@@ -227,48 +242,48 @@ def _drop_refs(draft: Draft, names: set[str]) -> None:
         draft.md.pop("current-snapshot-id", None)
 
 
-def _remove_snapshots(draft: Draft, given: Json) -> None:
-    removed = set(shapes.integers(given, "snapshot-ids", "remove-snapshots", bits=64)) & draft.snapshots.keys()
+def _remove_snapshots(draft: Draft, update: Json) -> None:
+    removed = set(shapes.integers(update, "snapshot-ids", "remove-snapshots", bits=64)) & draft.snapshots.keys()
     if not removed:
         return
     draft.expired = True
     for key in ("snapshots", "statistics", "partition-statistics"):
         draft.remove(key, "snapshot-id", removed)
-    for chosen in removed:
-        del draft.snapshots[chosen]
+    for snapshot_id in removed:
+        del draft.snapshots[snapshot_id]
     _drop_refs(draft, {name for name, ref in draft.md["refs"].items() if ref["snapshot-id"] in removed})
 
 
-def _set_statistics(draft: Draft, given: Json) -> None:
-    draft.replace("statistics", parts.statistics(given.get("statistics")))
+def _set_statistics(draft: Draft, update: Json) -> None:
+    draft.replace("statistics", parts.parse_statistics(update.get("statistics")))
 
 
-def _remove_statistics(draft: Draft, given: Json) -> None:
-    chosen = shapes.integer(given, "snapshot-id", "remove-statistics", bits=64)
-    draft.remove("statistics", "snapshot-id", {chosen})
+def _remove_statistics(draft: Draft, update: Json) -> None:
+    snapshot_id = shapes.integer(update, "snapshot-id", "remove-statistics", bits=64)
+    draft.remove("statistics", "snapshot-id", {snapshot_id})
 
 
-def _set_partition_statistics(draft: Draft, given: Json) -> None:
-    draft.replace("partition-statistics", parts.partition_statistics(given.get("partition-statistics")))
+def _set_partition_statistics(draft: Draft, update: Json) -> None:
+    draft.replace("partition-statistics", parts.parse_partition_statistics(update.get("partition-statistics")))
 
 
-def _remove_partition_statistics(draft: Draft, given: Json) -> None:
-    chosen = shapes.integer(given, "snapshot-id", "remove-partition-statistics", bits=64)
-    draft.remove("partition-statistics", "snapshot-id", {chosen})
+def _remove_partition_statistics(draft: Draft, update: Json) -> None:
+    snapshot_id = shapes.integer(update, "snapshot-id", "remove-partition-statistics", bits=64)
+    draft.remove("partition-statistics", "snapshot-id", {snapshot_id})
 
 
-def _add_key(draft: Draft, given: Json) -> None:
-    key = parts.encryption_key(given.get("encryption-key"))
-    known = draft.md.get("encryption-keys", [])
-    if not any(old["key-id"] == key["key-id"] for old in known):
-        draft.change({"encryption-keys": [*known, key]})
+def _add_key(draft: Draft, update: Json) -> None:
+    key = parts.parse_encryption_key(update.get("encryption-key"))
+    existing = draft.md.get("encryption-keys", [])
+    if not any(old["key-id"] == key["key-id"] for old in existing):
+        draft.change({"encryption-keys": [*existing, key]})
 
 
-def _remove_key(draft: Draft, given: Json) -> None:
-    draft.remove("encryption-keys", "key-id", {shapes.text(given, "key-id", "remove-encryption-key")})
+def _remove_key(draft: Draft, update: Json) -> None:
+    draft.remove("encryption-keys", "key-id", {shapes.text(update, "key-id", "remove-encryption-key")})
 
 
-def _or_last(id: int, last: int | None, words: str) -> int:
+def _resolve_last_added(id: int, last: int | None, words: str) -> int:
     if id != _LAST_ADDED:
         return id
     if last is None:
@@ -281,27 +296,27 @@ def _next_row_id(snapshot: Json, next_row_id: int) -> int:
     if first is None:
         raise ValidationError("Cannot add a snapshot: first-row-id is null")
     if first < next_row_id:
-        raise _stale(f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {next_row_id}")
+        raise _stale_error(f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {next_row_id}")
     after = int(first) + int(snapshot["added-rows"])
     if after >= 1 << 63:
         raise ValidationError("Cannot add a snapshot: its row ids are out of range")
     return after
 
 
-def _stale(words: str) -> ConcurrentModificationError:
-    return ConcurrentModificationError(f"Validation failed, please retry: {words}")
+def _stale_error(reason: str) -> ConcurrentModificationError:
+    return ConcurrentModificationError(f"Validation failed, please retry: {reason}")
 
 
 _ACTIONS: Mapping[str, Callable[[Draft, Json], None]] = MappingProxyType(
     {
         "assign-uuid": _assign_uuid,
-        "upgrade-format-version": _upgrade,
+        "upgrade-format-version": _upgrade_format_version,
         "add-schema": _add_schema,
         "set-current-schema": _set_current_schema,
         "add-spec": _add_spec,
         "set-default-spec": _set_default_spec,
-        "add-sort-order": _add_order,
-        "set-default-sort-order": _set_default_order,
+        "add-sort-order": _add_sort_order,
+        "set-default-sort-order": _set_default_sort_order,
         "add-snapshot": _add_snapshot,
         "set-snapshot-ref": _set_ref,
         "remove-snapshots": _remove_snapshots,

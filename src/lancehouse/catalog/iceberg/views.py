@@ -13,7 +13,7 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.iceberg import schemas, shapes
 from lancehouse.catalog.iceberg.shapes import Json
-from lancehouse.catalog.iceberg.tables import next_file
+from lancehouse.catalog.iceberg.tables import next_metadata_file
 
 HISTORY_SIZE = "version.history.num-entries"
 DROP_DIALECT = "replace.drop-dialect.allowed"
@@ -34,32 +34,34 @@ def new_view(request: Json, location: str) -> Json:
     Raises:
         InvalidInputError: the request makes no view.
     """
-    given = shapes.mapping(request, "request")
-    builder = _Builder(None)
-    builder.take({"action": "set-location", "location": location})
-    builder.take({"action": "set-properties", "updates": shapes.optional_strings(given, "properties", "request")})
-    builder.take({"action": "add-schema", "schema": given.get("schema")})
-    version = shapes.part(given, "view-version", "request")
+    json = shapes.require_object(request, "request")
+    builder = _ViewBuilder(None)
+    builder.apply_update({"action": "set-location", "location": location})
+    builder.apply_update(
+        {"action": "set-properties", "updates": shapes.optional_string_map(json, "properties", "request")}
+    )
+    builder.apply_update({"action": "add-schema", "schema": json.get("schema")})
+    version = shapes.inner_object(json, "view-version", "request")
     if shapes.items(version, "representations", "view-version") == []:
         raise IllegalArgumentError("Cannot create view without specifying a query")
-    builder.take({"action": "add-view-version", "view-version": {**version, "schema-id": _LAST_ADDED}})
-    builder.take({"action": "set-current-view-version", "view-version-id": _LAST_ADDED})
+    builder.apply_update({"action": "add-view-version", "view-version": {**version, "schema-id": _LAST_ADDED}})
+    builder.apply_update({"action": "set-current-view-version", "view-version-id": _LAST_ADDED})
     return builder.build()
 
 
-def apply(md: Json, requirements: Sequence[object], updates: Sequence[object]) -> Json:
+def apply_updates(md: Json, requirements: Sequence[object], updates: Sequence[object]) -> Json:
     """The view after the updates; `md` itself where they change nothing.
 
     Raises:
         ConcurrentModificationError: a requirement does not hold.
         InvalidInputError: a requirement or an update that is not known, or not possible.
     """
-    for item in shapes.each(requirements, "requirements", lambda value: value):
-        hold, given = shapes.known(_HOLD, item, "type", "requirement")
-        hold(md, given)
-    builder = _Builder(md)
-    for update in shapes.each(updates, "updates", lambda value: value):
-        builder.take(update)
+    for item in shapes.parse_list(requirements, "requirements", lambda value: value):
+        check_one, requirement = shapes.get_handler(_CHECKS, item, "type", "requirement")
+        check_one(md, requirement)
+    builder = _ViewBuilder(md)
+    for update in shapes.parse_list(updates, "updates", lambda value: value):
+        builder.apply_update(update)
     return builder.build()
 
 
@@ -71,136 +73,136 @@ def parse(raw: bytes) -> Json:
     """
     where = "view metadata"
     try:
-        md = shapes.mapping(orjson.loads(raw), where)
+        md = shapes.require_object(orjson.loads(raw), where)
     except orjson.JSONDecodeError as error:
         raise InvalidInputError(f"the metadata file is not JSON: {error}") from error
     version = shapes.integer(md, "format-version", where)
     if version != _SUPPORTED:
         raise IllegalArgumentError(f"Unsupported format version: {version}")
-    found: Json = {
+    parsed: Json = {
         "view-uuid": shapes.uuid(md, "view-uuid", where),
         "format-version": version,
         "location": shapes.text(md, "location", where),
-        "schemas": [schemas.checked(item) for item in shapes.items(md, "schemas", where)],
+        "schemas": [schemas.parse_schema(item) for item in shapes.items(md, "schemas", where)],
         "current-version-id": shapes.integer(md, "current-version-id", where),
-        "versions": [_version(item) for item in shapes.items(md, "versions", where)],
-        "version-log": [_log_entry(item) for item in shapes.items(md, "version-log", where)],
-        "properties": shapes.optional_strings(md, "properties", where),
+        "versions": [_parse_version(item) for item in shapes.items(md, "versions", where)],
+        "version-log": [_parse_log_entry(item) for item in shapes.items(md, "version-log", where)],
+        "properties": shapes.optional_string_map(md, "properties", where),
     }
-    if not any(item["version-id"] == found["current-version-id"] for item in found["versions"]):
-        raise IllegalArgumentError(f"Cannot find current version {found['current-version-id']} in view versions")
-    return found
+    if not any(item["version-id"] == parsed["current-version-id"] for item in parsed["versions"]):
+        raise IllegalArgumentError(f"Cannot find current version {parsed['current-version-id']} in view versions")
+    return parsed
 
 
-def next_location(md: Json, previous: str | None) -> str:
+def next_metadata_location(md: Json, previous: str | None) -> str:
     """Where the next metadata file goes, numbered after the previous one."""
-    return next_file(md["location"], md["properties"], previous)
+    return next_metadata_file(md["location"], md["properties"], previous)
 
 
-class _Builder:
+class _ViewBuilder:
     """A view in the making."""
 
     def __init__(self, base: Json | None) -> None:
         self._base = base
-        self._md: Json = dict(base) if base is not None else _empty()
+        self._md: Json = dict(base) if base is not None else _empty_metadata()
         self._changed = base is None
         self._last_schema: int | None = None
         self._last_version: int | None = None
         self._added: set[int] = set()
-        self._logged: Json | None = None
+        self._log_entry: Json | None = None
 
-    def take(self, update: object) -> None:
-        act, given = shapes.known(_ACTIONS, update, "action", "update")
-        act(self, given)
+    def apply_update(self, update: object) -> None:
+        handler, fields = shapes.get_handler(_ACTIONS, update, "action", "update")
+        handler(self, fields)
 
     def build(self) -> Json:
         if self._base is not None and not self._changed:
             return self._base
         md = self._md
-        if self._logged is not None:
-            md["version-log"] = [*md["version-log"], self._logged]
+        if self._log_entry is not None:
+            md["version-log"] = [*md["version-log"], self._log_entry]
         if self._base is not None:
             self._check_dialects(self._base)
         self._expire(_history_size(md["properties"]))
         return md
 
-    def assign_uuid(self, given: Json) -> None:
-        if shapes.uuid(given, "uuid", "assign-uuid") != str(self._md["view-uuid"]).lower():
+    def assign_uuid(self, update: Json) -> None:
+        if shapes.uuid(update, "uuid", "assign-uuid") != str(self._md["view-uuid"]).lower():
             raise IllegalArgumentError("Cannot reassign uuid")
 
-    def upgrade(self, given: Json) -> None:
-        version = shapes.integer(given, "format-version", "upgrade-format-version")
+    def upgrade_format_version(self, update: Json) -> None:
+        version = shapes.integer(update, "format-version", "upgrade-format-version")
         if version < self._md["format-version"]:
             raise IllegalArgumentError(f"Cannot downgrade v{self._md['format-version']} view to v{version}")
         if version > _SUPPORTED:
             raise IllegalArgumentError(f"Unsupported format version: {version}")
 
-    def set_location(self, given: Json) -> None:
-        location = shapes.text(given, "location", "set-location")
+    def set_location(self, update: Json) -> None:
+        location = shapes.text(update, "location", "set-location")
         if location != self._md["location"]:
-            self._set({"location": location})
+            self._update({"location": location})
 
-    def set_properties(self, given: Json) -> None:
-        if updates := shapes.strings(given, "updates", "set-properties"):
-            self._set({"properties": {**self._md["properties"], **updates}})
+    def set_properties(self, update: Json) -> None:
+        if updates := shapes.string_map(update, "updates", "set-properties"):
+            self._update({"properties": {**self._md["properties"], **updates}})
 
-    def remove_properties(self, given: Json) -> None:
-        if removals := set(shapes.texts(given, "removals", "remove-properties")):
-            kept = {key: value for key, value in self._md["properties"].items() if key not in removals}
-            self._set({"properties": kept})
+    def remove_properties(self, update: Json) -> None:
+        if removals := set(shapes.texts(update, "removals", "remove-properties")):
+            remaining = {key: value for key, value in self._md["properties"].items() if key not in removals}
+            self._update({"properties": remaining})
 
-    def add_schema(self, given: Json) -> None:
-        schema = schemas.checked(given.get("schema"))
-        known = self._md["schemas"]
-        same = next((old["schema-id"] for old in known if schemas.is_same(old, schema)), None)
+    def add_schema(self, update: Json) -> None:
+        schema = schemas.parse_schema(update.get("schema"))
+        existing = self._md["schemas"]
+        same = next((old["schema-id"] for old in existing if schemas.is_same(old, schema)), None)
         if same is None:
-            new_id = max((old["schema-id"] for old in known), default=-1) + 1
-            self._set({"schemas": [*known, {**schema, "schema-id": new_id}]})
+            new_id = max((old["schema-id"] for old in existing), default=-1) + 1
+            self._update({"schemas": [*existing, {**schema, "schema-id": new_id}]})
         self._last_schema = new_id if same is None else same
 
-    def add_version(self, given: Json) -> None:
-        version = _version(given.get("view-version"))
+    def add_version(self, update: Json) -> None:
+        version = _parse_version(update.get("view-version"))
         if version["schema-id"] == _LAST_ADDED:
             if self._last_schema is None:
                 raise ValidationError("Cannot set last added schema: no schema has been added")
             version["schema-id"] = self._last_schema
-        known = self._md["versions"]
-        same = next((old["version-id"] for old in known if _is_same(old, version)), None)
+        existing = self._md["versions"]
+        same = next((old["version-id"] for old in existing if _is_same_version(old, version)), None)
         if same is None:
             if not any(schema["schema-id"] == version["schema-id"] for schema in self._md["schemas"]):
                 raise IllegalArgumentError(f"Cannot add version with unknown schema: {version['schema-id']}")
-            version["version-id"] = max([version["version-id"], *(old["version-id"] + 1 for old in known)])
-            self._set({"versions": [*known, version]})
+            version["version-id"] = max([version["version-id"], *(old["version-id"] + 1 for old in existing)])
+            self._update({"versions": [*existing, version]})
             self._added.add(version["version-id"])
         self._last_version = version["version-id"] if same is None else same
 
-    def set_current_version(self, given: Json) -> None:
-        chosen = shapes.integer(given, "view-version-id", "set-current-view-version")
-        if chosen == _LAST_ADDED:
+    def set_current_version(self, update: Json) -> None:
+        version_id = shapes.integer(update, "view-version-id", "set-current-view-version")
+        if version_id == _LAST_ADDED:
             if self._last_version is None:
                 raise ValidationError("Cannot set last version id: no current version id has been set")
-            chosen = self._last_version
-        if chosen == self._md["current-version-id"]:
+            version_id = self._last_version
+        if version_id == self._md["current-version-id"]:
             return
-        version = next((item for item in self._md["versions"] if item["version-id"] == chosen), None)
+        version = next((item for item in self._md["versions"] if item["version-id"] == version_id), None)
         if version is None:
-            raise IllegalArgumentError(f"Cannot set current version to unknown version: {chosen}")
-        at = version["timestamp-ms"] if chosen in self._added else int(time() * 1000)
-        self._logged = {"timestamp-ms": at, "version-id": chosen}
-        self._set({"current-version-id": chosen})
+            raise IllegalArgumentError(f"Cannot set current version to unknown version: {version_id}")
+        timestamp_ms = version["timestamp-ms"] if version_id in self._added else int(time() * 1000)
+        self._log_entry = {"timestamp-ms": timestamp_ms, "version-id": version_id}
+        self._update({"current-version-id": version_id})
 
-    def _set(self, changes: Json) -> None:
+    def _update(self, changes: Json) -> None:
         self._md |= changes
         self._changed = True
 
-    def _current(self, md: Json) -> Json:
-        found: Json = next(item for item in md["versions"] if item["version-id"] == md["current-version-id"])
-        return found
+    def _current_version(self, md: Json) -> Json:
+        version: Json = next(item for item in md["versions"] if item["version-id"] == md["current-version-id"])
+        return version
 
     def _check_dialects(self, base: Json) -> None:
         if self._md["properties"].get(DROP_DIALECT, "false").lower() == "true":
             return
-        before, after = _dialects(self._current(base)), _dialects(self._current(self._md))
+        before, after = _dialects(self._current_version(base)), _dialects(self._current_version(self._md))
         if not set(before) <= set(after):
             raise IllegalArgumentError(
                 f"Cannot replace view due to loss of view dialects ({DROP_DIALECT}=false):\n"
@@ -215,18 +217,18 @@ class _Builder:
             return
         ids = sorted((item["version-id"] for item in md["versions"]), reverse=True)
         others = [item for item in ids if item != md["current-version-id"]]
-        kept = {md["current-version-id"], *others[: keep - 1]}
-        md["versions"] = [item for item in md["versions"] if item["version-id"] in kept]
+        kept_ids = {md["current-version-id"], *others[: keep - 1]}
+        md["versions"] = [item for item in md["versions"] if item["version-id"] in kept_ids]
         log: list[Json] = []
         for entry in md["version-log"]:
-            if entry["version-id"] in kept:
+            if entry["version-id"] in kept_ids:
                 log.append(entry)
             else:
                 log.clear()
         md["version-log"] = log
 
 
-def _empty() -> Json:
+def _empty_metadata() -> Json:
     return {
         "view-uuid": str(uuid4()),
         "format-version": _SUPPORTED,
@@ -244,13 +246,13 @@ def _history_size(properties: Mapping[str, str]) -> int:
     try:
         size = int(value)
     except ValueError:
-        raise IllegalArgumentError(f"{HISTORY_SIZE} must be a number but was {shapes.shown(value)}") from None
+        raise IllegalArgumentError(f"{HISTORY_SIZE} must be a number but was {shapes.format_value(value)}") from None
     if size <= 0:
         raise IllegalArgumentError(f"{HISTORY_SIZE} must be positive but was {size}")
     return size
 
 
-def _is_same(one: Json, other: Json) -> bool:
+def _is_same_version(one: Json, other: Json) -> bool:
     return all(one.get(key) == other.get(key) for key in _MEANING)
 
 
@@ -258,18 +260,18 @@ def _dialects(version: Json) -> list[str]:
     return [item["dialect"].lower() for item in version["representations"]]
 
 
-def _version(value: object) -> Json:
+def _parse_version(value: object) -> Json:
     where = "view-version"
-    given = shapes.mapping(value, where)
+    json = shapes.require_object(value, where)
     version: Json = {
-        "version-id": shapes.integer(given, "version-id", where),
-        "timestamp-ms": shapes.integer(given, "timestamp-ms", where, bits=64),
-        "schema-id": shapes.integer(given, "schema-id", where),
-        "summary": shapes.strings(given, "summary", where),
-        "representations": [_representation(item) for item in shapes.items(given, "representations", where)],
-        "default-namespace": shapes.texts(given, "default-namespace", where),
+        "version-id": shapes.integer(json, "version-id", where),
+        "timestamp-ms": shapes.integer(json, "timestamp-ms", where, bits=64),
+        "schema-id": shapes.integer(json, "schema-id", where),
+        "summary": shapes.string_map(json, "summary", where),
+        "representations": [_parse_representation(item) for item in shapes.items(json, "representations", where)],
+        "default-namespace": shapes.texts(json, "default-namespace", where),
     }
-    if (catalog := shapes.optional_text(given, "default-catalog", where)) is not None:
+    if (catalog := shapes.optional_text(json, "default-catalog", where)) is not None:
         version["default-catalog"] = catalog
     seen: set[str] = set()
     for dialect in _dialects(version):
@@ -279,42 +281,43 @@ def _version(value: object) -> Json:
     return version
 
 
-def _representation(value: object) -> Json:
+def _parse_representation(value: object) -> Json:
     where = "view representation"
-    given = shapes.mapping(value, where)
-    kind = shapes.text(given, "type", where)
+    json = shapes.require_object(value, where)
+    kind = shapes.text(json, "type", where)
     if kind.lower() != "sql":
-        raise IllegalArgumentError(f"Found unsupported view representations: [{shapes.shown(kind)}]")
-    return {"type": "sql", "sql": shapes.text(given, "sql", where), "dialect": shapes.text(given, "dialect", where)}
+        raise IllegalArgumentError(f"Found unsupported view representations: [{shapes.format_value(kind)}]")
+    return {"type": "sql", "sql": shapes.text(json, "sql", where), "dialect": shapes.text(json, "dialect", where)}
 
 
-def _log_entry(value: object) -> Json:
-    given = shapes.mapping(value, "version-log")
+def _parse_log_entry(value: object) -> Json:
+    json = shapes.require_object(value, "version-log")
     return {
-        "timestamp-ms": shapes.integer(given, "timestamp-ms", "version-log", bits=64),
-        "version-id": shapes.integer(given, "version-id", "version-log"),
+        "timestamp-ms": shapes.integer(json, "timestamp-ms", "version-log", bits=64),
+        "version-id": shapes.integer(json, "version-id", "version-log"),
     }
 
 
-def _assert_uuid(md: Json, given: Json) -> None:
-    expected = shapes.text(given, "uuid", "assert-view-uuid")
+def _assert_uuid(md: Json, requirement: Json) -> None:
+    expected = shapes.text(requirement, "uuid", "assert-view-uuid")
     if expected.lower() != str(md["view-uuid"]).lower():
         raise ConcurrentModificationError(
-            f"Requirement failed: view UUID does not match: expected {md['view-uuid']} != {shapes.shown(expected)}"
+            f"Requirement failed: view UUID does not match: expected {md['view-uuid']} != "
+            f"{shapes.format_value(expected)}"
         )
 
 
-_HOLD: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType({"assert-view-uuid": _assert_uuid})
+_CHECKS: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType({"assert-view-uuid": _assert_uuid})
 
-_ACTIONS: Mapping[str, Callable[[_Builder, Json], None]] = MappingProxyType(
+_ACTIONS: Mapping[str, Callable[[_ViewBuilder, Json], None]] = MappingProxyType(
     {
-        "assign-uuid": _Builder.assign_uuid,
-        "upgrade-format-version": _Builder.upgrade,
-        "add-schema": _Builder.add_schema,
-        "set-location": _Builder.set_location,
-        "set-properties": _Builder.set_properties,
-        "remove-properties": _Builder.remove_properties,
-        "add-view-version": _Builder.add_version,
-        "set-current-view-version": _Builder.set_current_version,
+        "assign-uuid": _ViewBuilder.assign_uuid,
+        "upgrade-format-version": _ViewBuilder.upgrade_format_version,
+        "add-schema": _ViewBuilder.add_schema,
+        "set-location": _ViewBuilder.set_location,
+        "set-properties": _ViewBuilder.set_properties,
+        "remove-properties": _ViewBuilder.remove_properties,
+        "add-view-version": _ViewBuilder.add_version,
+        "set-current-view-version": _ViewBuilder.set_current_version,
     }
 )

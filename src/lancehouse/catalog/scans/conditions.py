@@ -30,7 +30,7 @@ _MAX_LISTED = 1000
 _INT64_MAX = 2**63 - 1
 
 
-def condition(superset: BooleanExpression, schema: Schema, columns: Columns, *, case_sensitive: bool) -> str:
+def to_lance_sql(superset: BooleanExpression, schema: Schema, columns: Columns, *, case_sensitive: bool) -> str:
     """The condition for a filter without negations.
 
     Args:
@@ -39,10 +39,10 @@ def condition(superset: BooleanExpression, schema: Schema, columns: Columns, *, 
         columns: as Lance has them in the version that is read, by their Iceberg ids. One that is missing is null.
         case_sensitive: whether names are.
     """
-    return visit(bind(schema, superset, case_sensitive), _Sql(columns))
+    return visit(bind(schema, superset, case_sensitive), _SqlVisitor(columns))
 
 
-class _Sql(BoundBooleanExpressionVisitor[str]):
+class _SqlVisitor(BoundBooleanExpressionVisitor[str]):
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
@@ -59,25 +59,25 @@ class _Sql(BoundBooleanExpressionVisitor[str]):
         if FALSE in (left_result, right_result):
             return FALSE
         parts = [part for part in (left_result, right_result) if part != TRUE]
-        return _joined(" AND ", parts) if parts else TRUE
+        return _join(" AND ", parts) if parts else TRUE
 
     def visit_or(self, left_result: str, right_result: str) -> str:
         if TRUE in (left_result, right_result):
             return TRUE
         parts = [part for part in (left_result, right_result) if part != FALSE]
-        return _joined(" OR ", parts) if parts else FALSE
+        return _join(" OR ", parts) if parts else FALSE
 
     def visit_is_null(self, term: BoundTerm) -> str:
         column = self._column(term)
-        return TRUE if column is None or column.type == pa.null() else f"{_quoted(column)} IS NULL"
+        return TRUE if column is None or column.type == pa.null() else f"{_quote(column)} IS NULL"
 
     def visit_not_null(self, term: BoundTerm) -> str:
         column = self._column(term)
-        return TRUE if column is None or column.type == pa.null() else f"{_quoted(column)} IS NOT NULL"
+        return TRUE if column is None or column.type == pa.null() else f"{_quote(column)} IS NOT NULL"
 
     def visit_is_nan(self, term: BoundTerm) -> str:
         column = self._column(term)
-        return TRUE if column is None or column.type not in _FLOATS else f"isnan({_quoted(column)})"
+        return TRUE if column is None or column.type not in _FLOATS else f"isnan({_quote(column)})"
 
     def visit_not_nan(self, term: BoundTerm) -> str:  # noqa: ARG002
         return TRUE
@@ -85,54 +85,54 @@ class _Sql(BoundBooleanExpressionVisitor[str]):
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> str:
         if len(literals) > _MAX_LISTED:
             return TRUE
-        equal = [self._compared(term, value, ">=", "<=") for value in literals]
-        return TRUE if TRUE in equal else _joined(" OR ", equal)
+        equal = [self._compare(term, value, ">=", "<=") for value in literals]
+        return TRUE if TRUE in equal else _join(" OR ", equal)
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> str:  # noqa: ARG002
         return TRUE
 
     def visit_not_equal(self, term: BoundTerm, literal: Any) -> str:
         column = self._column(term)
-        if column is None or (exact := _exact(column.type, literal.value)) is None:
+        if column is None or (exact := _exact_literal(column.type, literal.value)) is None:
             return TRUE
-        return f"({_quoted(column)} IS NULL OR {_quoted(column)} <> {exact})"
+        return f"({_quote(column)} IS NULL OR {_quote(column)} <> {exact})"
 
     def visit_equal(self, term: BoundTerm, literal: Any) -> str:
-        return self._literal(term, literal, ">=", "<=")
+        return self._compare_literal(term, literal, ">=", "<=")
 
     def visit_greater_than_or_equal(self, term: BoundTerm, literal: Any) -> str:
-        return self._literal(term, literal, ">=")
+        return self._compare_literal(term, literal, ">=")
 
     def visit_greater_than(self, term: BoundTerm, literal: Any) -> str:
-        return self._literal(term, literal, ">")
+        return self._compare_literal(term, literal, ">")
 
     def visit_less_than(self, term: BoundTerm, literal: Any) -> str:
-        return self._literal(term, literal, "<")
+        return self._compare_literal(term, literal, "<")
 
     def visit_less_than_or_equal(self, term: BoundTerm, literal: Any) -> str:
-        return self._literal(term, literal, "<=")
+        return self._compare_literal(term, literal, "<=")
 
     def visit_starts_with(self, term: BoundTerm, literal: Any) -> str:
         column = self._column(term)
-        if column is None or column.type not in _STRINGS or _is_extended(column):
+        if column is None or column.type not in _STRINGS or _is_extension(column):
             return TRUE
-        return f"starts_with({_quoted(column)}, {_text(str(literal.value))})"
+        return f"starts_with({_quote(column)}, {_string_literal(str(literal.value))})"
 
     def visit_not_starts_with(self, term: BoundTerm, literal: Any) -> str:  # noqa: ARG002
         return TRUE
 
-    def _literal(self, term: BoundTerm, literal: Any, *operators: str) -> str:
-        return TRUE if isinstance(literal, (AboveMax, BelowMin)) else self._compared(term, literal.value, *operators)
+    def _compare_literal(self, term: BoundTerm, literal: Any, *operators: str) -> str:
+        return TRUE if isinstance(literal, (AboveMax, BelowMin)) else self._compare(term, literal.value, *operators)
 
-    def _compared(self, term: BoundTerm, value: Any, *operators: str) -> str:
+    def _compare(self, term: BoundTerm, value: Any, *operators: str) -> str:
         column = self._column(term)
-        if column is None or _is_extended(column) or (bounds := _bounds(column.type, value)) is None:
+        if column is None or _is_extension(column) or (bounds := _sql_bounds(column.type, value)) is None:
             return TRUE
-        name, (lower, upper) = _quoted(column), bounds
+        name, (lower, upper) = _quote(column), bounds
         if lower == upper:
             return f"{name} = {lower}" if len(operators) > 1 else f"{name} {operators[0]} {lower}"
         parts = [f"{name} >= {lower}" if ">" in operator else f"{name} <= {upper}" for operator in operators]
-        between = _joined(" AND ", parts)
+        between = _join(" AND ", parts)
         # Whether NaN is more or less than a number, or neither, depends on who compares.
         return f"({between} OR isnan({name}))" if column.type in _FLOATS else between
 
@@ -144,39 +144,39 @@ class _Sql(BoundBooleanExpressionVisitor[str]):
         return None if column is None or "`" in column.name else column
 
 
-def _joined(operator: str, parts: list[str]) -> str:
+def _join(operator: str, parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"({operator.join(parts)})"
 
 
-def _quoted(column: pa.Field[Any]) -> str:
+def _quote(column: pa.Field[Any]) -> str:
     return f"`{column.name}`"
 
 
-def _is_extended(column: pa.Field[Any]) -> bool:
+def _is_extension(column: pa.Field[Any]) -> bool:
     return isinstance(column.type, pa.BaseExtensionType) or b"ARROW:extension:name" in (column.metadata or {})
 
 
-def _exact(dtype: pa.DataType, value: Any) -> str | None:
+def _exact_literal(dtype: pa.DataType, value: Any) -> str | None:
     """A value as Lance compares it with no loss."""
     if dtype in _INTEGERS:
         return str(int(value)) if _fits(dtype, int(value)) else None
     if dtype == pa.bool_():
         return TRUE if value else FALSE
-    return _text(value) if dtype in _STRINGS and isinstance(value, str) else None
+    return _string_literal(value) if dtype in _STRINGS and isinstance(value, str) else None
 
 
-def _bounds(dtype: Any, value: Any) -> tuple[str, str] | None:
+def _sql_bounds(dtype: Any, value: Any) -> tuple[str, str] | None:
     """Two values in SQL, between which everything lies that Iceberg sees as `value`; None where that cannot be told."""
-    if (exact := _exact(dtype, value)) is not None:
+    if (exact := _exact_literal(dtype, value)) is not None:
         return exact, exact
     if dtype in _FLOATS:
-        return _around(_FLOATS[dtype], float(value))
+        return _float_bounds(_FLOATS[dtype], float(value))
     if dtype == pa.date32():
-        return _day(int(value))
+        return _date_bounds(int(value))
     if isinstance(dtype, pa.TimestampType):
         # Lance reads a text in the zone of the column: a day more on each side is enough for any zone.
         margin = timedelta(seconds=1) if dtype.tz is None else timedelta(days=1)
-        return _moment(int(value), margin)
+        return _timestamp_bounds(int(value), margin)
     if isinstance(dtype, pa.Decimal128Type) and dtype.scale >= 0:
         exact = f"cast('{value:f}' as decimal({dtype.precision}, {dtype.scale}))"
         return exact, exact
@@ -189,7 +189,7 @@ def _fits(dtype: pa.DataType, value: int) -> bool:
     return (0 if unsigned else -(1 << bits)) <= value <= min((1 << bits) - 1, _INT64_MAX)
 
 
-def _around(kind: type[np.floating[Any]], value: float) -> tuple[str, str] | None:
+def _float_bounds(kind: type[np.floating[Any]], value: float) -> tuple[str, str] | None:
     with np.errstate(over="ignore"):
         below, above = (np.nextafter(kind(value), kind(side)) for side in (-np.inf, np.inf))
     if not (np.isfinite(below) and np.isfinite(above)):
@@ -197,7 +197,7 @@ def _around(kind: type[np.floating[Any]], value: float) -> tuple[str, str] | Non
     return f"{float(below)!r}", f"{float(above)!r}"
 
 
-def _day(days: int) -> tuple[str, str] | None:
+def _date_bounds(days: int) -> tuple[str, str] | None:
     try:
         day = f"date '{date(1970, 1, 1) + timedelta(days=days)}'"
     except OverflowError:
@@ -205,7 +205,7 @@ def _day(days: int) -> tuple[str, str] | None:
     return day, day
 
 
-def _moment(micros: int, margin: timedelta) -> tuple[str, str] | None:
+def _timestamp_bounds(micros: int, margin: timedelta) -> tuple[str, str] | None:
     try:
         lower, upper = (_EPOCH + timedelta(microseconds=micros) + side * margin for side in (-1, 1))
     except OverflowError:
@@ -216,5 +216,5 @@ def _moment(micros: int, margin: timedelta) -> tuple[str, str] | None:
     return f"timestamp '{lower:%Y-%m-%d %H:%M:%S.%f}'", f"timestamp '{upper:%Y-%m-%d %H:%M:%S.%f}'"
 
 
-def _text(value: str) -> str:
+def _string_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"

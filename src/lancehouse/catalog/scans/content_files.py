@@ -24,23 +24,23 @@ _FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = 16, 17, 18, 19
 
 def first_row_id(file: DataFile) -> int | None:
     """The row id of the first row."""
-    number: int | None = _added(file, _FIRST_ROW_ID)
+    number: int | None = _version_3_field(file, _FIRST_ROW_ID)
     return number
 
 
 def referenced_file(file: DataFile) -> str | None:
     """The data file that all deletes of a delete file are about."""
-    path = _added(file, _REFERENCED)
+    path = _version_3_field(file, _REFERENCED)
     return None if path is None else str(path)
 
 
 def content_offset(file: DataFile) -> int | None:
     """Where a deletion vector begins; None for what is none."""
-    offset: int | None = _added(file, _OFFSET)
+    offset: int | None = _version_3_field(file, _OFFSET)
     return offset
 
 
-def content_file(
+def content_file_json(
     file: DataFile, partition: list[Any], *, row_id: int | None = None, stats: Collection[int] = ()
 ) -> Json:
     """A file in JSON.
@@ -69,10 +69,10 @@ def content_file(
         json |= {
             "referenced-data-file": referenced_file(file),
             "content-offset": content_offset(file),
-            "content-size-in-bytes": _added(file, _SIZE),
+            "content-size-in-bytes": _version_3_field(file, _SIZE),
         }
     if stats:
-        json |= _stats(file, stats)
+        json |= _stats_json(file, stats)
     return {key: value for key, value in json.items() if value is not None}
 
 
@@ -81,24 +81,26 @@ def partition_json(spec: PartitionSpec, file: DataFile, schemas: Collection[Sche
     values: list[Any] = []
     for position, field in enumerate(spec.fields):
         value = file.partition[position]
-        source = next((found for schema in schemas if (found := _source(schema, field.source_id)) is not None), None)
+        source = next(
+            (candidate for schema in schemas if (candidate := _find_source(schema, field.source_id)) is not None), None
+        )
         dtype = None if source is None else field.transform.result_type(source.field_type)
         values.append(to_json(dtype, value) if value is not None and isinstance(dtype, PrimitiveType) else None)
     return values
 
 
-def _source(schema: Schema, field_id: int) -> NestedField | None:
+def _find_source(schema: Schema, field_id: int) -> NestedField | None:
     try:
         return schema.find_field(field_id)
     except ValueError:
         return None
 
 
-def _added(file: DataFile, position: int) -> Any:
+def _version_3_field(file: DataFile, position: int) -> Any:
     return file._data[position] if len(file._data) > position else None
 
 
-def _stats(file: DataFile, ids: Collection[int]) -> Json:
+def _stats_json(file: DataFile, ids: Collection[int]) -> Json:
     counts = {
         "column-sizes": file.column_sizes,
         "value-counts": file.value_counts,
@@ -106,13 +108,13 @@ def _stats(file: DataFile, ids: Collection[int]) -> Json:
         "nan-value-counts": file.nan_value_counts,
     }
     bounds = {"lower-bounds": file.lower_bounds, "upper-bounds": file.upper_bounds}
-    told: Json = {name: _pairs(values, ids) for name, values in counts.items() if values is not None}
+    stats: Json = {name: _key_value_lists(values, ids) for name, values in counts.items() if values is not None}
     for name, values in bounds.items():
         if values is not None:
-            told[name] = _pairs({key: value.hex().upper() for key, value in values.items()}, ids)
-    return told
+            stats[name] = _key_value_lists({key: value.hex().upper() for key, value in values.items()}, ids)
+    return stats
 
 
-def _pairs(values: Mapping[int, Any], ids: Collection[int]) -> Json:
-    kept = {key: value for key, value in values.items() if key in ids}
-    return {"keys": list(kept), "values": list(kept.values())}
+def _key_value_lists(values: Mapping[int, Any], ids: Collection[int]) -> Json:
+    selected = {key: value for key, value in values.items() if key in ids}
+    return {"keys": list(selected), "values": list(selected.values())}

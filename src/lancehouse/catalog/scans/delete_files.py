@@ -13,7 +13,7 @@ from lancehouse.catalog.scans.content_files import content_offset, referenced_fi
 PATH_ID = 2147483546
 """Of the column of a position delete file that has the paths of data files."""
 
-Numbered = tuple[int, DataFile]
+SequencedFile = tuple[int, DataFile]
 Partition = tuple[object, ...]
 
 
@@ -21,11 +21,11 @@ class DeleteFiles:
     """Delete files of a snapshot, by what they are about."""
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
-        self._vectors: dict[str, list[Numbered]] = defaultdict(list)
-        self._by_path: dict[str, list[Numbered]] = defaultdict(list)
-        self._positions: dict[Partition, list[Numbered]] = defaultdict(list)
-        self._equality: dict[Partition, list[Numbered]] = defaultdict(list)
-        self._everywhere: list[Numbered] = []
+        self._vectors: dict[str, list[SequencedFile]] = defaultdict(list)
+        self._by_path: dict[str, list[SequencedFile]] = defaultdict(list)
+        self._positions: dict[Partition, list[SequencedFile]] = defaultdict(list)
+        self._equality: dict[Partition, list[SequencedFile]] = defaultdict(list)
+        self._everywhere: list[SequencedFile] = []
         for entry in entries:
             self._add(entry.sequence_number or 0, entry.data_file, specs)
 
@@ -38,39 +38,39 @@ class DeleteFiles:
                 self._equality[_partition(file)].append(numbered)
         elif content_offset(file) is not None:
             self._vectors[referenced_file(file) or ""].append(numbered)
-        elif (path := referenced_file(file) or _only_path(file)) is not None:
+        elif (path := referenced_file(file) or _single_path(file)) is not None:
             self._by_path[path].append(numbered)
         else:
             self._positions[_partition(file)].append(numbered)
 
-    def of(self, entry: ManifestEntry) -> list[DataFile]:
+    def list_for(self, entry: ManifestEntry) -> list[DataFile]:
         """Those that apply to a data file.
 
         Deletes by position are of the same commit or a later one, deletes by value of a later one. Where there is a
         deletion vector, it holds all positions that are deleted.
         """
         sequence, file = entry.sequence_number or 0, entry.data_file
-        place = _partition(file)
-        found = [delete for number, delete in self._vectors.get(file.file_path, ()) if number >= sequence]
-        if not found:
-            by_position = (*self._by_path.get(file.file_path, ()), *self._positions.get(place, ()))
-            found = [
-                delete for number, delete in by_position if number >= sequence and _may_name(delete, file.file_path)
+        partition = _partition(file)
+        deletes = [delete for number, delete in self._vectors.get(file.file_path, ()) if number >= sequence]
+        if not deletes:
+            by_position = (*self._by_path.get(file.file_path, ()), *self._positions.get(partition, ()))
+            deletes = [
+                delete for number, delete in by_position if number >= sequence and _can_name(delete, file.file_path)
             ]
-        by_value = (*self._everywhere, *self._equality.get(place, ()))
-        return found + [delete for number, delete in by_value if number > sequence]
+        by_value = (*self._everywhere, *self._equality.get(partition, ()))
+        return deletes + [delete for number, delete in by_value if number > sequence]
 
 
 def _partition(file: DataFile) -> Partition:
     return file.spec_id, *file.partition._data
 
 
-def _only_path(file: DataFile) -> str | None:
+def _single_path(file: DataFile) -> str | None:
     lower, upper = _path_bounds(file)
     return lower.decode() if lower is not None and lower == upper else None
 
 
-def _may_name(delete: DataFile, path: str) -> bool:
+def _can_name(delete: DataFile, path: str) -> bool:
     lower, upper = _path_bounds(delete)
     # A bound may be cut short: an upper one was then made greater, a lower one is a prefix.
     return lower is None or upper is None or lower <= path.encode() <= upper

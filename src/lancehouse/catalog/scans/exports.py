@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.catalog.scans.copies import Copies
+from lancehouse.catalog.scans.copies import ExportFiles
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.parquet import Fragment, Version
+from lancehouse.lake.parquet import ExportFragment, VersionExporter
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.rows import ExportRow
@@ -44,14 +44,14 @@ AT = "@"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """Some columns of some rows of a fragment, which are counted without those that are deleted."""
 
-    fragment: Fragment
+    fragment: ExportFragment
     columns: frozenset[int]
     rows: range
 
-    def of(self, rows: range) -> Wanted:
+    def with_rows(self, rows: range) -> ExportRequest:
         """The same of other rows."""
         return replace(self, rows=rows)
 
@@ -63,23 +63,25 @@ class Exports:
         self._database = database
         self._limit = cache_bytes
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="export")
-        self._flights = _Flights()
-        self._swept: dict[str, float] = {}
+        self._single_flight = _SingleFlight()
+        self._swept_at: dict[str, float] = {}
 
-    def find(self, warehouse: Warehouse, table_uuid: str, wanted: Sequence[Wanted]) -> list[ExportRow | Wanted]:
+    def find(
+        self, warehouse: Warehouse, table_uuid: str, requests: Sequence[ExportRequest]
+    ) -> list[ExportRow | ExportRequest]:
         """In order, copies that are there, which from now on are kept for a while, and what there is no copy of."""
         by_digest: dict[str, list[ExportRow]] = {}
-        for export in self._database.read(lambda tx: repository.exports_of(tx, table_uuid)):
-            by_digest.setdefault(_digest(export), []).append(export)
-        chosen = [part for one in wanted for part in _covered(one, by_digest.get(one.fragment.digest, ()))]
-        used = {part.id: part for part in chosen if isinstance(part, ExportRow)}
-        kept = self._kept(used.values()) - self._lost(Copies(warehouse), used.values())
-        if kept == used.keys():
-            return chosen
-        by_digest = {digest: [row for row in rows if row.id in kept] for digest, rows in by_digest.items()}
-        return [part for one in wanted for part in _covered(one, by_digest.get(one.fragment.digest, ()))]
+        for export in self._database.read(lambda tx: repository.list_exports(tx, table_uuid)):
+            by_digest.setdefault(_fragment_digest(export), []).append(export)
+        parts = [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
+        used = {part.id: part for part in parts if isinstance(part, ExportRow)}
+        available = self._extend_retention(used.values()) - self._delete_lost(ExportFiles(warehouse), used.values())
+        if available == used.keys():
+            return parts
+        by_digest = {digest: [row for row in rows if row.id in available] for digest, rows in by_digest.items()}
+        return [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
 
-    def _kept(self, rows: Collection[ExportRow]) -> set[int]:
+    def _extend_retention(self, rows: Collection[ExportRow]) -> set[int]:
         """The ids of those that nobody removes for an hour; one that a plan has named just now need not be touched."""
         fresh = now_ms() - FRESH_MS
         ids = {row.id for row in rows}
@@ -88,7 +90,7 @@ class Exports:
             return ids
         return ids - stale | self._database.write(lambda tx: repository.touch_exports(tx, stale, now_ms()))
 
-    def _lost(self, copies: Copies, rows: Iterable[ExportRow]) -> set[int]:
+    def _delete_lost(self, copies: ExportFiles, rows: Iterable[ExportRow]) -> set[int]:
         """The ids of those whose files somebody else has removed; their rows go too."""
         lost = {row.id for row in rows if not copies.may_exist(row.path)}
         if lost:
@@ -96,8 +98,8 @@ class Exports:
             self._database.write(lambda tx: [repository.delete_export(tx, export, later) for export in lost])
         return lost
 
-    def make(
-        self, warehouse: Warehouse, table_uuid: str, version: Version, wanted: Sequence[Wanted]
+    def create(
+        self, warehouse: Warehouse, table_uuid: str, version: VersionExporter, requests: Sequence[ExportRequest]
     ) -> list[ExportRow]:
         """Make copies, in the order given. Those who want the same at the same time wait for one of them.
 
@@ -108,71 +110,73 @@ class Exports:
             ServiceUnavailableError: the cache cannot be written.
         """
 
-        def one(each: Wanted) -> ExportRow:
-            key = (warehouse.name, table_uuid, each.fragment.digest, each.columns, each.rows)
-            return self._flights.run(key, lambda: self._make(warehouse, table_uuid, version, each))
+        def create_one(request: ExportRequest) -> ExportRow:
+            key = (warehouse.name, table_uuid, request.fragment.digest, request.columns, request.rows)
+            return self._single_flight.run(key, lambda: self._create(warehouse, table_uuid, version, request))
 
-        made = list(self._pool.map(one, wanted))
-        if made:
-            self._pool.submit(self._tidy, warehouse)
-        return made
+        rows = list(self._pool.map(create_one, requests))
+        if rows:
+            self._pool.submit(self._clean_up, warehouse)
+        return rows
 
-    def _make(self, warehouse: Warehouse, table_uuid: str, version: Version, wanted: Wanted) -> ExportRow:
-        fragment = wanted.fragment
-        written = Copies(warehouse).write(
-            table_uuid, str(fragment.id), lambda sink: version.write(fragment, wanted.columns, wanted.rows, sink)
+    def _create(
+        self, warehouse: Warehouse, table_uuid: str, version: VersionExporter, request: ExportRequest
+    ) -> ExportRow:
+        fragment = request.fragment
+        file = ExportFiles(warehouse).write(
+            table_uuid, str(fragment.id), lambda sink: version.write(fragment, request.columns, request.rows, sink)
         )
         return self._database.write(
             lambda tx: repository.insert_export(
                 tx,
                 warehouse=warehouse.name,
                 table_uuid=table_uuid,
-                version=f"{fragment.digest}{AT}{wanted.rows.start}",
+                version=f"{fragment.digest}{AT}{request.rows.start}",
                 fragment=fragment.id,
-                columns=",".join(map(str, sorted(wanted.columns))),
-                path=written.path,
-                bytes=written.bytes,
-                rows=written.rows,
+                columns=",".join(map(str, sorted(request.columns))),
+                path=file.path,
+                bytes=file.bytes,
+                rows=file.rows,
                 planned_ms=now_ms(),
             )
         )
 
-    def _tidy(self, warehouse: Warehouse) -> None:
+    def _clean_up(self, warehouse: Warehouse) -> None:
         try:
             self.trim(warehouse)
-            if time.monotonic() - self._swept.get(warehouse.name, -SWEEP_S) >= SWEEP_S:
-                self._swept[warehouse.name] = time.monotonic()
+            if time.monotonic() - self._swept_at.get(warehouse.name, -SWEEP_S) >= SWEEP_S:
+                self._swept_at[warehouse.name] = time.monotonic()
                 self.sweep(warehouse)
         except (LanceNamespaceError, OSError) as error:
             log.warning("the scan cache of warehouse %s could not be tidied: %s", warehouse.name, error)
 
     def trim(self, warehouse: Warehouse) -> None:
         """Remove copies until the cache is within its limit, those first that no plan has named for longest."""
-        copies = Copies(warehouse)
-        over = self._database.read(lambda tx: repository.exports_size(tx, warehouse.name)) - self._limit
+        copies = ExportFiles(warehouse)
+        excess_bytes = self._database.read(lambda tx: repository.count_export_bytes(tx, warehouse.name)) - self._limit
         before = now_ms() - KEPT_MS
-        while over > 0:
-            rows = self._database.read(lambda tx: repository.oldest_exports(tx, warehouse.name, before, EVICTED))
+        while excess_bytes > 0:
+            rows = self._database.read(lambda tx: repository.list_oldest_exports(tx, warehouse.name, before, EVICTED))
             if not rows:
                 return
             for row in rows:
-                if over > 0:
+                if excess_bytes > 0:
                     self._remove(copies, row, before)
-                    over -= row.bytes
+                    excess_bytes -= row.bytes
 
-    def _remove(self, copies: Copies, row: ExportRow, before_ms: int) -> None:
+    def _remove(self, copies: ExportFiles, row: ExportRow, before_ms: int) -> None:
         if self._database.write(lambda tx: repository.delete_export(tx, row.id, before_ms)):
             copies.delete(row.path)
 
     def sweep(self, warehouse: Warehouse) -> None:
         """Remove files that no row knows: of a server that died before it wrote the row, or after it removed it."""
-        copies = Copies(warehouse)
-        old = copies.older_than(KEPT_MS / 1000)
-        for table_uuid in {uuid for uuid, _ in old}:
-            rows = self._database.read(lambda tx, uuid=table_uuid: repository.exports_of(tx, uuid))  # type: ignore[misc]
-            known = {row.path for row in rows}
-            for uuid, path in old:
-                if uuid == table_uuid and path not in known:
+        copies = ExportFiles(warehouse)
+        old_files = copies.list_older_than(KEPT_MS / 1000)
+        for table_uuid in {uuid for uuid, _ in old_files}:
+            rows = self._database.read(lambda tx, uuid=table_uuid: repository.list_exports(tx, uuid))  # type: ignore[misc]
+            known_paths = {row.path for row in rows}
+            for uuid, path in old_files:
+                if uuid == table_uuid and path not in known_paths:
                     copies.delete(path)
 
     def close(self) -> None:
@@ -180,35 +184,35 @@ class Exports:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _digest(row: ExportRow) -> str:
+def _fragment_digest(row: ExportRow) -> str:
     return row.version.partition(AT)[0]
 
 
-def _start(row: ExportRow) -> int:
+def _first_row(row: ExportRow) -> int:
     # A row without it is of an earlier program, which copied whole fragments.
     return int(row.version.partition(AT)[2] or 0)
 
 
-def _covered(wanted: Wanted, rows: Iterable[ExportRow]) -> Iterator[ExportRow | Wanted]:
+def _cover(request: ExportRequest, rows: Iterable[ExportRow]) -> Iterator[ExportRow | ExportRequest]:
     """What is wanted, out of copies where there are some that have all columns, the smallest of them."""
-    fitting = [row for row in rows if wanted.columns <= {int(column) for column in row.columns.split(",")}]
+    candidates = [row for row in rows if request.columns <= {int(column) for column in row.columns.split(",")}]
     by_start: dict[int, list[ExportRow]] = {}
-    for row in fitting:
-        if row.rows and _start(row) + row.rows <= wanted.rows.stop:
-            by_start.setdefault(_start(row), []).append(row)
-    at = wanted.rows.start
-    while at < wanted.rows.stop:
-        if at in by_start:
-            row = min(by_start[at], key=lambda row: (row.bytes / row.rows, row.id))
+    for row in candidates:
+        if row.rows and _first_row(row) + row.rows <= request.rows.stop:
+            by_start.setdefault(_first_row(row), []).append(row)
+    next_row = request.rows.start
+    while next_row < request.rows.stop:
+        if next_row in by_start:
+            row = min(by_start[next_row], key=lambda row: (row.bytes / row.rows, row.id))
             yield row
-            at += row.rows
+            next_row += row.rows
         else:
-            until = min((start for start in by_start if start > at), default=wanted.rows.stop)
-            yield wanted.of(range(at, until))
-            at = until
+            until = min((start for start in by_start if start > next_row), default=request.rows.stop)
+            yield request.with_rows(range(next_row, until))
+            next_row = until
 
 
-class _Flights:
+class _SingleFlight:
     """One call for all threads that need its result at the same time."""
 
     def __init__(self) -> None:

@@ -14,20 +14,20 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, FixedType, IcebergType, NestedField, PrimitiveType, TimestamptzType
 
-from lancehouse.catalog.iceberg.shapes import mapping, shown
+from lancehouse.catalog.iceberg.shapes import format_value, require_object
 
 MAX_DEPTH = 100
 """Of a filter's JSON, once its chains are trees. What is deeper cannot be written in an answer."""
 
-Make = Callable[..., BooleanExpression]
+PredicateFactory = Callable[..., BooleanExpression]
 
-_UNARY: Mapping[str, Make] = {
+_UNARY: Mapping[str, PredicateFactory] = {
     "is-null": ice.IsNull,
     "not-null": ice.NotNull,
     "is-nan": ice.IsNaN,
     "not-nan": ice.NotNaN,
 }
-_LITERAL: Mapping[str, Make] = {
+_LITERAL: Mapping[str, PredicateFactory] = {
     "lt": ice.LessThan,
     "lt-eq": ice.LessThanOrEqual,
     "gt": ice.GreaterThan,
@@ -37,7 +37,7 @@ _LITERAL: Mapping[str, Make] = {
     "starts-with": ice.StartsWith,
     "not-starts-with": ice.NotStartsWith,
 }
-_SET: Mapping[str, Make] = {"in": ice.In, "not-in": ice.NotIn}
+_SET: Mapping[str, PredicateFactory] = {"in": ice.In, "not-in": ice.NotIn}
 _PAIRS = (
     ("is-null", "not-null"),
     ("is-nan", "not-nan"),
@@ -70,29 +70,29 @@ class Filter:
 NO_FILTER = Filter(None, AlwaysTrue(), True, frozenset())
 
 
-def balanced(json: Any) -> Any:
+def balance(json: Any) -> Any:
     """A filter that says the same, with long chains of one operator as trees of little depth.
 
     Raises:
         InvalidInputError: it is still too deep.
     """
-    made = _balanced(json, 0)
-    if depth(made) > MAX_DEPTH:
-        raise _too_deep()
-    return made
+    tree = _balance_node(json, 0)
+    if nesting_depth(tree) > MAX_DEPTH:
+        raise _too_deep_error()
+    return tree
 
 
-def depth(json: Any) -> int:
+def nesting_depth(json: Any) -> int:
     """How many levels of objects and lists there are."""
     levels, level = -1, [json]
     while level:
         levels += 1
-        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        inner = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, (dict, list)))
         level = [part for parts in inner for part in parts]
     return levels
 
 
-def parse(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
+def parse_filter(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
     """A filter out of a request, balanced, where null is none.
 
     Raises:
@@ -100,12 +100,12 @@ def parse(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
     """
     if json is None or json is True:
         return NO_FILTER
-    parser = _Parser(schema, case_sensitive)
-    superset = parser.expression(json, negated=False)
-    return Filter(parser.readable(json), superset, parser.is_exact, frozenset(parser.fields))
+    parser = _FilterParser(schema, case_sensitive)
+    superset = parser.parse_expression(json, negated=False)
+    return Filter(parser.to_readable_json(json), superset, parser.is_exact, frozenset(parser.fields))
 
 
-def find(schema: Schema, name: str, *, case_sensitive: bool) -> NestedField | None:
+def find_field(schema: Schema, name: str, *, case_sensitive: bool) -> NestedField | None:
     """A field by its full name, such as `a.b` or `list.element`."""
     try:
         return schema.find_field(name, case_sensitive)
@@ -113,7 +113,7 @@ def find(schema: Schema, name: str, *, case_sensitive: bool) -> NestedField | No
         return None
 
 
-class _Parser:
+class _FilterParser:
     def __init__(self, schema: Schema, case_sensitive: bool) -> None:
         self._schema = schema
         self._case_sensitive = case_sensitive
@@ -121,7 +121,7 @@ class _Parser:
         self.is_exact = True
         self.fields: set[int] = set()
 
-    def readable(self, json: Any) -> Any:
+    def to_readable_json(self, json: Any) -> Any:
         """The filter as a client reads it back. pyiceberg writes infinity as null, which it does not read."""
         if id(json) in self._unreadable:
             term = json["term"]
@@ -132,59 +132,61 @@ class _Parser:
             }
         if not self._unreadable or not isinstance(json, dict):
             return json
-        return {key: self.readable(value) if isinstance(value, dict) else value for key, value in json.items()}
+        return {key: self.to_readable_json(value) if isinstance(value, dict) else value for key, value in json.items()}
 
-    def expression(self, json: Any, *, negated: bool) -> BooleanExpression:
+    def parse_expression(self, json: Any, *, negated: bool) -> BooleanExpression:
         if isinstance(json, bool):
             return AlwaysTrue() if json != negated else AlwaysFalse()
-        node = mapping(json, "filter")
-        kind = _kind(node)
+        node = require_object(json, "filter")
+        kind = _operator(node)
         if kind == "not":
-            return self.expression(node.get("child"), negated=not negated)
+            return self.parse_expression(node.get("child"), negated=not negated)
         if kind == "literal":
-            return self.expression(bool(node.get("value")), negated=negated)
+            return self.parse_expression(bool(node.get("value")), negated=negated)
         operation = _OPPOSITE.get(kind, "") if negated else kind
         if operation in ("true", "false"):
             return AlwaysTrue() if operation == "true" else AlwaysFalse()
         if kind in ("and", "or"):
-            parts = [self.expression(part, negated=negated) for part in _chain(node, kind)]
+            parts = [self.parse_expression(part, negated=negated) for part in _flatten_chain(node, kind)]
             return ice.And(*parts) if operation == "and" else ice.Or(*parts)
         if operation not in {**_UNARY, **_LITERAL, **_SET}:
-            raise InvalidInputError(f"filter: {shown(node.get('type'))} is no operation that this server knows")
-        return self._predicate(operation, node)
+            raise InvalidInputError(f"filter: {format_value(node.get('type'))} is no operation that this server knows")
+        return self._parse_predicate(operation, node)
 
-    def _predicate(self, operation: str, node: dict[str, Any]) -> BooleanExpression:
-        name, is_plain = _term(node.get("term"))
-        field = find(self._schema, name, case_sensitive=self._case_sensitive)
+    def _parse_predicate(self, operation: str, node: dict[str, Any]) -> BooleanExpression:
+        name, is_plain = _parse_term(node.get("term"))
+        field = find_field(self._schema, name, case_sensitive=self._case_sensitive)
         if field is None:
-            raise unknown_column("filter", name, self._schema)
+            raise unknown_column_error("filter", name, self._schema)
         self.fields.add(field.field_id)
-        made = self._made(operation, name, field.field_type, node) if is_plain else None
-        if made is None:
+        predicate = self._build_predicate(operation, name, field.field_type, node) if is_plain else None
+        if predicate is None:
             self.is_exact = False
-        return AlwaysTrue() if made is None else made
+        return AlwaysTrue() if predicate is None else predicate
 
-    def _made(self, operation: str, name: str, dtype: IcebergType, node: dict[str, Any]) -> BooleanExpression | None:
+    def _build_predicate(
+        self, operation: str, name: str, dtype: IcebergType, node: dict[str, Any]
+    ) -> BooleanExpression | None:
         """None where pyiceberg cannot tell what the predicate says of a column."""
-        made: BooleanExpression | None
+        predicate: BooleanExpression | None
         if operation in _UNARY:
-            made = _UNARY[operation](name)
+            predicate = _UNARY[operation](name)
         elif operation in _LITERAL:
-            value = self._value(node, node.get("value"), dtype)
-            made = None if value is None else _LITERAL[operation](name, value)
+            value = self._parse_value(node, node.get("value"), dtype)
+            predicate = None if value is None else _LITERAL[operation](name, value)
         else:
-            given = node.get("values")
-            if not isinstance(given, list):
+            raw_values = node.get("values")
+            if not isinstance(raw_values, list):
                 raise InvalidInputError(f"filter: {operation} needs a list of values")
-            values = [self._value(node, value, dtype) for value in given]
-            made = None if None in values else _SET[operation](name, values)
-        return made if made is not None and self._is_bindable(made) else None
+            values = [self._parse_value(node, value, dtype) for value in raw_values]
+            predicate = None if None in values else _SET[operation](name, values)
+        return predicate if predicate is not None and self._is_bindable(predicate) else None
 
-    def _value(self, node: dict[str, Any], value: Any, dtype: IcebergType) -> Any:
+    def _parse_value(self, node: dict[str, Any], value: Any, dtype: IcebergType) -> Any:
         if isinstance(value, dict) and value.get("type") == "literal":
             value = value.get("value")
         if isinstance(value, (dict, list)):
-            raise InvalidInputError(f"filter: a value must be a number, a text or a boolean, got {shown(value)}")
+            raise InvalidInputError(f"filter: a value must be a number, a text or a boolean, got {format_value(value)}")
         if value is None:
             self._unreadable[id(node)] = node
             return None
@@ -207,51 +209,55 @@ class _Parser:
         return True
 
 
-def unknown_column(where: str, name: str, schema: Schema) -> InvalidInputError:
+def unknown_column_error(where: str, name: str, schema: Schema) -> InvalidInputError:
     """The error about a column that a table has not."""
-    there = ", ".join(field.name for field in schema.fields[:20])
+    names = ", ".join(field.name for field in schema.fields[:20])
     more = ", …" if len(schema.fields) > 20 else ""
-    return InvalidInputError(f"{where}: the table has no column {shown(name)}; it has {there}{more}")
+    return InvalidInputError(f"{where}: the table has no column {format_value(name)}; it has {names}{more}")
 
 
-def _kind(node: dict[str, Any]) -> str:
+def _operator(node: dict[str, Any]) -> str:
     return str(node.get("type")).lower().replace("_", "-")
 
 
-def _balanced(json: Any, depth: int) -> Any:
+def _balance_node(json: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise _too_deep()
-    kind = _kind(json) if isinstance(json, dict) else None
+        raise _too_deep_error()
+    kind = _operator(json) if isinstance(json, dict) else None
     if kind in ("and", "or"):
-        return _tree(json["type"], [_balanced(part, depth + 1) for part in _chain(json, kind)])
+        return _build_tree(json["type"], [_balance_node(part, depth + 1) for part in _flatten_chain(json, kind)])
     if kind == "not":
-        return {"type": json["type"], "child": _balanced(json.get("child"), depth + 1)}
+        return {"type": json["type"], "child": _balance_node(json.get("child"), depth + 1)}
     return json
 
 
-def _tree(operator: str, parts: Sequence[Any]) -> Any:
+def _build_tree(operator: str, parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     middle = (len(parts) + 1) // 2
-    return {"type": operator, "left": _tree(operator, parts[:middle]), "right": _tree(operator, parts[middle:])}
+    return {
+        "type": operator,
+        "left": _build_tree(operator, parts[:middle]),
+        "right": _build_tree(operator, parts[middle:]),
+    }
 
 
-def _too_deep() -> InvalidInputError:
+def _too_deep_error() -> InvalidInputError:
     return InvalidInputError(f"the filter is nested more than {MAX_DEPTH} levels deep: simplify it")
 
 
-def _chain(node: Any, kind: str) -> Iterator[Any]:
+def _flatten_chain(node: Any, kind: str) -> Iterator[Any]:
     """The parts of a chain of one operator, however it is nested."""
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict) and _kind(part) == kind:
-            waiting += [part.get("right"), part.get("left")]
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict) and _operator(part) == kind:
+            pending += [part.get("right"), part.get("left")]
         else:
             yield part
 
 
-def _term(term: Any) -> tuple[str, bool]:
+def _parse_term(term: Any) -> tuple[str, bool]:
     """The name of a column, and whether the term is the column itself and no transform of it."""
     match term:
         case str():
@@ -259,5 +265,5 @@ def _term(term: Any) -> tuple[str, bool]:
         case {"type": "reference", "term": str(name)}:
             return name, True
         case {"type": "transform", "term": inner}:
-            return _term(inner)[0], False
-    raise InvalidInputError(f"filter: a term must name a column, got {shown(term)}")
+            return _parse_term(inner)[0], False
+    raise InvalidInputError(f"filter: a term must name a column, got {format_value(term)}")

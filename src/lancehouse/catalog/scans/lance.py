@@ -13,16 +13,16 @@ from lance_namespace.errors import LanceNamespaceError, TableNotFoundError, Tabl
 from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
-from lancehouse.catalog.metadata import LanceTables
-from lancehouse.catalog.places import ReadablePlaces
-from lancehouse.catalog.scans.conditions import FALSE, TRUE, condition
-from lancehouse.catalog.scans.exports import Exports, Wanted
+from lancehouse.catalog.metadata import LanceMetadataCache
+from lancehouse.catalog.places import ReadableLocations
+from lancehouse.catalog.scans.conditions import FALSE, TRUE, to_lance_sql
+from lancehouse.catalog.scans.exports import ExportRequest, Exports
 from lancehouse.catalog.scans.expressions import Filter
-from lancehouse.catalog.scans.requests import Json, ScanRequest, scan_tasks, token
+from lancehouse.catalog.scans.requests import Json, ScanRequest, encode_task, scan_tasks
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import from_snapshot_id
-from lancehouse.lake.parquet import Fragment, Version
+from lancehouse.lake.parquet import ExportFragment, VersionExporter
 from lancehouse.store.rows import EntryRow, ExportRow
 
 COPIED_BYTES = 64 << 20
@@ -42,103 +42,107 @@ PRUNED_S = 3.0
 class LanceScans:
     """Plans of scans, and what their plan tasks stand for."""
 
-    def __init__(self, tables: LanceTables, exports: Exports) -> None:
+    def __init__(self, tables: LanceMetadataCache, exports: Exports) -> None:
         self._tables = tables
         self._exports = exports
 
-    def plan(self, places: ReadablePlaces, entry: EntryRow, request: ScanRequest) -> Json:
+    def plan(self, places: ReadableLocations, entry: EntryRow, request: ScanRequest) -> Json:
         """The tasks of a scan, in the name of whom these places may be read by.
 
         Raises:
             InvalidInputError: the request names a snapshot or a column that the table has not.
             PermissionDeniedError: the table takes files from places that the caller may not read.
         """
-        table, warehouse = self._table(places, entry), places.warehouse
-        rows = request.filter(table.schema)
-        ids = table.columns(request.selected(table.schema), rows)
-        request.with_stats(table.schema)
-        answer = _Answer(rows.residual)
-        for snapshot_id, version, fragments in table.scanned(request):
-            columns = _present(ids, version.columns)
-            kept = _pruned(version, fragments, rows, table.schema, case_sensitive=request.case_sensitive)
-            self._add(
+        table, warehouse = self._load_table(places, entry), places.warehouse
+        row_filter = request.parse_filter(table.schema)
+        ids = table.column_ids(request.selected_ids(table.schema), row_filter)
+        request.stats_field_ids(table.schema)
+        answer = _ScanResult(row_filter.residual)
+        for snapshot_id, version, fragments in table.list_scanned(request):
+            columns = _present_columns(ids, version.columns)
+            matching = _prune(version, fragments, row_filter, table.schema, case_sensitive=request.case_sensitive)
+            self._add_requests(
                 answer,
                 warehouse,
                 entry,
                 snapshot_id,
                 version,
-                [Wanted(each, columns, range(each.rows)) for each in kept],
+                [ExportRequest(fragment, columns, range(fragment.rows)) for fragment in matching],
             )
-        return answer.json()
+        return answer.to_json()
 
-    def tasks(self, places: ReadablePlaces, entry: EntryRow, content: Json) -> Json:
+    def fetch_tasks(self, places: ReadableLocations, entry: EntryRow, content: Json) -> Json:
         """What a plan task stands for.
 
         Raises:
             PlanTaskNotFoundError: no plan of this table gave it out.
         """
-        table, warehouse = self._table(places, entry), places.warehouse
+        table, warehouse = self._load_table(places, entry), places.warehouse
         match content:
             case {"snapshot": int(snapshot_id), "rows": list(parts), "columns": list(ids), "filter": residual}:
                 pass
             case _:
-                raise _no_task()
+                raise _task_not_found()
         if snapshot_id not in table.snapshots or not all(isinstance(key, int) for key in ids):
-            raise _no_task()
-        version = table.version(snapshot_id)
+            raise _task_not_found()
+        version = table.open_version(snapshot_id)
         if not ids or not set(ids) <= set(version.columns):
-            raise _no_task()
+            raise _task_not_found()
         fragments = {fragment.id: fragment for fragment in version.fragments}
-        wanted = [_wanted(part, fragments, frozenset(ids)) for part in parts]
-        answer = _Answer(residual)
-        self._add(answer, warehouse, entry, snapshot_id, version, wanted)
-        return answer.json()
+        requests = [_parse_request(part, fragments, frozenset(ids)) for part in parts]
+        answer = _ScanResult(residual)
+        self._add_requests(answer, warehouse, entry, snapshot_id, version, requests)
+        return answer.to_json()
 
-    def _add(
+    def _add_requests(
         self,
-        answer: _Answer,
+        answer: _ScanResult,
         warehouse: Warehouse,
         entry: EntryRow,
         snapshot_id: int,
-        version: Version,
-        wanted: Sequence[Wanted],
+        version: VersionExporter,
+        requests: Sequence[ExportRequest],
     ) -> None:
-        parts: list[ExportRow | Wanted] = []
-        for part in self._exports.find(warehouse, entry.uuid, wanted):
-            parts += [part] if isinstance(part, ExportRow) else _split(part, _size(version, part))
-        now = [
-            place
-            for place, part in enumerate(parts)
-            if isinstance(part, Wanted) and answer.has_room(_size(version, part))
+        parts: list[ExportRow | ExportRequest] = []
+        for part in self._exports.find(warehouse, entry.uuid, requests):
+            parts += [part] if isinstance(part, ExportRow) else _split(part, _estimate_bytes(version, part))
+        create_indexes = [
+            index
+            for index, part in enumerate(parts)
+            if isinstance(part, ExportRequest) and answer.reserve(_estimate_bytes(version, part))
         ]
-        making = [part for place in now if isinstance(part := parts[place], Wanted)]
-        made = self._exports.make(warehouse, entry.uuid, version, making)
-        for place, row in zip(now, made, strict=True):
-            parts[place] = row
+        to_create = [part for index in create_indexes if isinstance(part := parts[index], ExportRequest)]
+        created = self._exports.create(warehouse, entry.uuid, version, to_create)
+        for index, row in zip(create_indexes, created, strict=True):
+            parts[index] = row
         answer.files += [part for part in parts if isinstance(part, ExportRow)]
-        left = [part for part in parts if isinstance(part, Wanted)]
-        left += [part.of(rest) for part, row in zip(making, made, strict=True) if (rest := part.rows[row.rows :])]
-        answer.later += [
-            token(
+        remaining = [part for part in parts if isinstance(part, ExportRequest)]
+        remaining += [
+            part.with_rows(rest)
+            for part, row in zip(to_create, created, strict=True)
+            if (rest := part.rows[row.rows :])
+        ]
+        answer.plan_tasks += [
+            encode_task(
                 {
                     "snapshot": snapshot_id,
-                    "rows": [[each.fragment.id, each.rows.start, each.rows.stop] for each in group],
+                    "rows": [[request.fragment.id, request.rows.start, request.rows.stop] for request in group],
                     "columns": sorted(group[0].columns),
                     "filter": answer.residual,
                 }
             )
-            for group in _grouped(left, version)
+            for group in _group(remaining, version)
         ]
 
-    def _table(self, places: ReadablePlaces, entry: EntryRow) -> _Table:
+    def _load_table(self, places: ReadableLocations, entry: EntryRow) -> _ScannedTable:
         warehouse = places.warehouse
         places.require_table(entry.location)
-        table = self._tables.cached(warehouse, entry) or self._tables.load(warehouse, entry)
-        return _Table(table.metadata, TableRef(entry.location, warehouse.storage, confinement=places))
+        table = self._tables.find_cached(warehouse, entry) or self._tables.load(warehouse, entry)
+        return _ScannedTable(table.metadata, TableRef(entry.location, warehouse.storage, confinement=places))
 
 
 @dataclass(frozen=True)
-class _Table:
+class _ScannedTable:
     """A table as its clients see it."""
 
     metadata: Json
@@ -151,27 +155,27 @@ class _Table:
     @property
     def _schema(self) -> Json:
         current = self.metadata["current-schema-id"]
-        found: Json = next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == current)
-        return found
+        current_schema: Json = next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == current)
+        return current_schema
 
     @cached_property
     def snapshots(self) -> dict[int, Json]:
         return {snapshot["snapshot-id"]: snapshot for snapshot in self.metadata.get("snapshots") or ()}
 
-    def columns(self, selected: set[int] | None, filter: Filter) -> set[int]:
+    def column_ids(self, selected: set[int] | None, filter: Filter) -> set[int]:
         """The ids of the columns that readers need: those selected, or all, and those that they filter by."""
         roots = {below: column.field_id for column in self.schema.fields for below in Schema(column).field_ids}
-        wanted = set(roots) if selected is None else selected
-        return {roots[each] for each in wanted | filter.fields}
+        selected_ids = set(roots) if selected is None else selected
+        return {roots[field_id] for field_id in selected_ids | filter.fields}
 
-    def version(self, snapshot_id: int) -> Version:
+    def open_version(self, snapshot_id: int) -> VersionExporter:
         """The version that a snapshot stands for."""
         refs = self.metadata.get("refs") or {}
         branches = [name for name, ref in refs.items() if ref["type"] == "branch"]
         branch, version = from_snapshot_id(snapshot_id, branches)
         like = self._schema if self._is_replaced_since(snapshot_id) else None
         try:
-            return Version.open(replace(self.ref, version=version, branch=branch), like=like)
+            return VersionExporter.open(replace(self.ref, version=version, branch=branch), like=like)
         except (TableNotFoundError, TableVersionNotFoundError) as error:
             raise IllegalArgumentError(
                 f"version {version} cannot be read: its manifest is not in place yet, or not any more; try again"
@@ -186,70 +190,72 @@ class _Table:
             if snapshot["summary"].get("lance.operation") in REPLACING
         )
 
-    def scanned(self, request: ScanRequest) -> Iterator[tuple[int, Version, Sequence[Fragment]]]:
+    def list_scanned(self, request: ScanRequest) -> Iterator[tuple[int, VersionExporter, Sequence[ExportFragment]]]:
         """Versions, each with the fragments of it that a scan is about."""
         if request.is_incremental:
-            yield from self._appended(request)
+            yield from self._list_appended(request)
             return
         snapshot_id = self.metadata.get("current-snapshot-id") if request.snapshot_id is None else request.snapshot_id
         if snapshot_id is None or snapshot_id == -1:
             return
-        self._known(snapshot_id)
-        version = self.version(snapshot_id)
+        self._require_snapshot(snapshot_id)
+        version = self.open_version(snapshot_id)
         yield snapshot_id, version, version.fragments
 
-    def _appended(self, request: ScanRequest) -> Iterator[tuple[int, Version, Sequence[Fragment]]]:
+    def _list_appended(self, request: ScanRequest) -> Iterator[tuple[int, VersionExporter, Sequence[ExportFragment]]]:
         """Versions that only added rows, each with the fragments that it added."""
-        for snapshot_id in self._between(request):
+        for snapshot_id in self._snapshot_ids_between(request):
             snapshot = self.snapshots[snapshot_id]
             if snapshot.get("summary", {}).get("operation") != "append":
                 continue
             parent = snapshot.get("parent-snapshot-id")
-            before = {each.id for each in self.version(parent).fragments} if parent in self.snapshots else set()
-            version = self.version(snapshot_id)
-            yield snapshot_id, version, [each for each in version.fragments if each.id not in before]
+            before = (
+                {fragment.id for fragment in self.open_version(parent).fragments} if parent in self.snapshots else set()
+            )
+            version = self.open_version(snapshot_id)
+            yield snapshot_id, version, [fragment for fragment in version.fragments if fragment.id not in before]
 
-    def _between(self, request: ScanRequest) -> list[int]:
+    def _snapshot_ids_between(self, request: ScanRequest) -> list[int]:
         """Snapshots after the start up to the end, oldest first."""
-        found: list[int] = []
-        at: Any = self._known(request.end_id)
-        while at != request.start_id:
-            if at not in self.snapshots:
+        snapshot_ids: list[int] = []
+        current: Any = self._require_snapshot(request.end_id)
+        while current != request.start_id:
+            if current not in self.snapshots:
                 raise IllegalArgumentError(
                     f"Starting snapshot (exclusive) {request.start_id} is not a parent ancestor of "
                     f"end snapshot {request.end_id}"
                 )
-            found.append(at)
-            at = self.snapshots[at].get("parent-snapshot-id")
-        return found[::-1]
+            snapshot_ids.append(current)
+            current = self.snapshots[current].get("parent-snapshot-id")
+        return snapshot_ids[::-1]
 
-    def _known(self, snapshot_id: int | None) -> int:
+    def _require_snapshot(self, snapshot_id: int | None) -> int:
         if snapshot_id is None or snapshot_id not in self.snapshots:
             raise IllegalArgumentError(f"Cannot find snapshot with ID {snapshot_id}")
         return snapshot_id
 
 
-class _Answer:
+class _ScanResult:
     """What is told, and what it has cost until now."""
 
     def __init__(self, residual: Any) -> None:
         self.residual = residual
         self.files: list[ExportRow] = []
-        self.later: list[str] = []
+        self.plan_tasks: list[str] = []
         self._bytes = 0
         self._copies = 0
 
-    def has_room(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Whether something of a size is copied for this answer; the first one always is."""
         is_first = not self._copies
         self._bytes += size
         self._copies += 1
         return is_first or (self._bytes <= COPIED_BYTES and self._copies <= COPIES)
 
-    def json(self) -> Json:
-        return scan_tasks([self._task(row) for row in self.files if row.rows], plan_tasks=self.later)
+    def to_json(self) -> Json:
+        return scan_tasks([self._task_json(row) for row in self.files if row.rows], plan_tasks=self.plan_tasks)
 
-    def _task(self, row: ExportRow) -> Json:
+    def _task_json(self, row: ExportRow) -> Json:
         task: Json = {
             "data-file": {
                 "spec-id": 0,
@@ -264,68 +270,73 @@ class _Answer:
         return task if self.residual is None else task | {"residual-filter": self.residual}
 
 
-def _wanted(part: object, fragments: Mapping[int, Fragment], columns: frozenset[int]) -> Wanted:
+def _parse_request(part: object, fragments: Mapping[int, ExportFragment], columns: frozenset[int]) -> ExportRequest:
     match part:
         case [int(number), int(start), int(stop)] if number in fragments:
             if 0 <= start < stop <= fragments[number].rows:
-                return Wanted(fragments[number], columns, range(start, stop))
-    raise _no_task()
+                return ExportRequest(fragments[number], columns, range(start, stop))
+    raise _task_not_found()
 
 
-def _size(version: Version, wanted: Wanted) -> int:
-    return int(version.row_bytes(wanted.fragment, wanted.columns) * len(wanted.rows))
+def _estimate_bytes(version: VersionExporter, request: ExportRequest) -> int:
+    return int(version.row_bytes(request.fragment, request.columns) * len(request.rows))
 
 
-def _split(wanted: Wanted, size: int) -> Iterator[Wanted]:
+def _split(request: ExportRequest, size: int) -> Iterator[ExportRequest]:
     """Parts of about the same size, each small enough for one answer."""
-    count = -(-len(wanted.rows) // max(1, -(-size // COPIED_BYTES)))
-    for start in range(0, len(wanted.rows), count):
-        yield wanted.of(wanted.rows[start : start + count])
+    count = -(-len(request.rows) // max(1, -(-size // COPIED_BYTES)))
+    for start in range(0, len(request.rows), count):
+        yield request.with_rows(request.rows[start : start + count])
 
 
-def _grouped(wanted: Iterable[Wanted], version: Version) -> Iterator[list[Wanted]]:
-    group: list[Wanted] = []
-    held = 0
-    for each in wanted:
-        size = _size(version, each)
-        if group and (held + size > COPIED_BYTES or len(group) == COPIES):
+def _group(requests: Iterable[ExportRequest], version: VersionExporter) -> Iterator[list[ExportRequest]]:
+    group: list[ExportRequest] = []
+    group_bytes = 0
+    for request in requests:
+        size = _estimate_bytes(version, request)
+        if group and (group_bytes + size > COPIED_BYTES or len(group) == COPIES):
             yield group
-            group, held = [], 0
-        group.append(each)
-        held += size
+            group, group_bytes = [], 0
+        group.append(request)
+        group_bytes += size
     if group:
         yield group
 
 
-def _present(ids: set[int], columns: Mapping[int, pa.Field[Any]]) -> frozenset[int]:
+def _present_columns(ids: set[int], columns: Mapping[int, pa.Field[Any]]) -> frozenset[int]:
     """The columns of a version that are needed; where it has none of them, a small one, for the number of rows."""
     present = frozenset(ids & columns.keys())
-    return present or frozenset([min(columns, key=lambda key: _width(columns[key].type))])
+    return present or frozenset([min(columns, key=lambda key: _bit_width(columns[key].type))])
 
 
-def _width(dtype: pa.DataType) -> int:
+def _bit_width(dtype: pa.DataType) -> int:
     try:
         return int(dtype.bit_width)
     except ValueError:
         return 1 << 32
 
 
-def _pruned(
-    version: Version, fragments: Sequence[Fragment], filter: Filter, schema: Schema, *, case_sensitive: bool
-) -> Iterator[Fragment]:
+def _prune(
+    version: VersionExporter,
+    fragments: Sequence[ExportFragment],
+    filter: Filter,
+    schema: Schema,
+    *,
+    case_sensitive: bool,
+) -> Iterator[ExportFragment]:
     """Fragments without those of which Lance can soon tell that no row of them matches."""
-    wanted = condition(filter.superset, schema, version.columns, case_sensitive=case_sensitive)
-    until = time.monotonic() + PRUNED_S
-    for fragment in fragments if wanted != FALSE else ():
-        if wanted != TRUE and time.monotonic() < until:
+    sql = to_lance_sql(filter.superset, schema, version.columns, case_sensitive=case_sensitive)
+    deadline = time.monotonic() + PRUNED_S
+    for fragment in fragments if sql != FALSE else ():
+        if sql != TRUE and time.monotonic() < deadline:
             try:
-                if not version.holds(fragment.id, wanted):
+                if not version.has_matching_row(fragment.id, sql):
                     continue
             except LanceNamespaceError:
                 # Lance has no way to compare this.
-                wanted = TRUE
+                sql = TRUE
         yield fragment
 
 
-def _no_task() -> PlanTaskNotFoundError:
+def _task_not_found() -> PlanTaskNotFoundError:
     return PlanTaskNotFoundError("Plan task does not exist: plan the scan again")

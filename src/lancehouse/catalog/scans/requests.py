@@ -16,8 +16,16 @@ from lance_namespace.errors import InvalidInputError
 from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import PlanTaskNotFoundError
-from lancehouse.catalog.iceberg.shapes import flag, mapping, optional_integer, texts
-from lancehouse.catalog.scans.expressions import MAX_DEPTH, Filter, balanced, depth, find, parse, unknown_column
+from lancehouse.catalog.iceberg.shapes import flag, optional_integer, require_object, texts
+from lancehouse.catalog.scans.expressions import (
+    MAX_DEPTH,
+    Filter,
+    balance,
+    find_field,
+    nesting_depth,
+    parse_filter,
+    unknown_column_error,
+)
 
 Json = dict[str, Any]
 
@@ -51,91 +59,91 @@ class ScanRequest:
     use_snapshot_schema: bool
 
     @classmethod
-    def of(cls, json: Any) -> Self:
+    def from_json(cls, json: Any) -> Self:
         """A request as it came.
 
         Raises:
             InvalidInputError: a value of the wrong type, two ways of naming snapshots at once, or too deep a filter.
         """
-        asked = mapping(json, _WHERE)
-        given = {key: asked[key] for key in _KEYS if key in asked}
-        if "filter" in given:
-            given["filter"] = balanced(given["filter"])
-        made = cls(
-            given,
-            optional_integer(given, "snapshot-id", _WHERE, bits=64),
-            optional_integer(given, "start-snapshot-id", _WHERE, bits=64),
-            optional_integer(given, "end-snapshot-id", _WHERE, bits=64),
-            None if given.get("select") is None else texts(given, "select", _WHERE),
-            [] if given.get("stats-fields") is None else texts(given, "stats-fields", _WHERE),
-            True if given.get("case-sensitive") is None else flag(given, "case-sensitive", _WHERE),
-            False if given.get("use-snapshot-schema") is None else flag(given, "use-snapshot-schema", _WHERE),
+        body = require_object(json, _WHERE)
+        fields = {key: body[key] for key in _KEYS if key in body}
+        if "filter" in fields:
+            fields["filter"] = balance(fields["filter"])
+        request = cls(
+            fields,
+            optional_integer(fields, "snapshot-id", _WHERE, bits=64),
+            optional_integer(fields, "start-snapshot-id", _WHERE, bits=64),
+            optional_integer(fields, "end-snapshot-id", _WHERE, bits=64),
+            None if fields.get("select") is None else texts(fields, "select", _WHERE),
+            [] if fields.get("stats-fields") is None else texts(fields, "stats-fields", _WHERE),
+            True if fields.get("case-sensitive") is None else flag(fields, "case-sensitive", _WHERE),
+            False if fields.get("use-snapshot-schema") is None else flag(fields, "use-snapshot-schema", _WHERE),
         )
-        optional_integer(given, "min-rows-requested", _WHERE, bits=64)
-        if made.snapshot_id is not None and made.is_incremental:
+        optional_integer(fields, "min-rows-requested", _WHERE, bits=64)
+        if request.snapshot_id is not None and request.is_incremental:
             raise InvalidInputError("scan: 'snapshot-id' goes with neither 'start-snapshot-id' nor 'end-snapshot-id'")
-        if (made.start_id is None) != (made.end_id is None):
+        if (request.start_id is None) != (request.end_id is None):
             raise InvalidInputError("scan: an incremental scan needs both 'start-snapshot-id' and 'end-snapshot-id'")
-        return made
+        return request
 
     @cached_property
     def is_incremental(self) -> bool:
         """Whether only rows are wanted that were appended between two snapshots."""
         return self.start_id is not None or self.end_id is not None
 
-    def filter(self, schema: Schema) -> Filter:
+    def parse_filter(self, schema: Schema) -> Filter:
         """The filter, whose names are of `schema`.
 
         Raises:
             InvalidInputError: it is no filter, or names a column that is not there.
         """
-        return parse(self.json.get("filter"), schema, case_sensitive=self.case_sensitive)
+        return parse_filter(self.json.get("filter"), schema, case_sensitive=self.case_sensitive)
 
-    def selected(self, *schemas: Schema) -> set[int] | None:
+    def selected_ids(self, *schemas: Schema) -> set[int] | None:
         """The ids of selected fields, named as in the first schema that has them; None for all.
 
         Raises:
             InvalidInputError: no schema has such a column.
         """
-        return None if self.select is None else set(self._ids("select", self.select, schemas))
+        return None if self.select is None else set(self._field_ids("select", self.select, schemas))
 
-    def with_stats(self, *schemas: Schema) -> set[int]:
+    def stats_field_ids(self, *schemas: Schema) -> set[int]:
         """The ids of fields whose statistics are asked for.
 
         Raises:
             InvalidInputError: no schema has such a column.
         """
-        return set(self._ids("stats-fields", self.stats_fields, schemas))
+        return set(self._field_ids("stats-fields", self.stats_fields, schemas))
 
-    def _ids(self, where: str, names: Sequence[str], schemas: Sequence[Schema]) -> list[int]:
+    def _field_ids(self, where: str, names: Sequence[str], schemas: Sequence[Schema]) -> list[int]:
         ids = []
         for name in names:
-            found = (find(schema, name, case_sensitive=self.case_sensitive) for schema in schemas)
-            field = next((field for field in found if field is not None), None)
+            matches = (find_field(schema, name, case_sensitive=self.case_sensitive) for schema in schemas)
+            field = next((field for field in matches if field is not None), None)
             if field is not None:
                 ids.append(field.field_id)
             elif name.split(".")[0] not in METADATA_COLUMNS and name != "*":
-                raise unknown_column(where, name, schemas[0])
+                raise unknown_column_error(where, name, schemas[0])
         return ids
 
 
-def completed(tasks: Json) -> Json:
+def completed_plan(tasks: Json) -> Json:
     """A plan. Nothing is held for it: its id is there because the specification wants one."""
     return {"status": "completed", "plan-id": str(uuid4()), **tasks}
 
 
 def scan_tasks(files: Sequence[Json] = (), deletes: Sequence[Json] = (), plan_tasks: Sequence[str] = ()) -> Json:
     """The tasks of a plan, all of them or some."""
-    found: Json = {"file-scan-tasks": list(files), "plan-tasks": list(plan_tasks)}
-    return found | ({"delete-files": list(deletes)} if deletes else {})
+    tasks: Json = {"file-scan-tasks": list(files), "plan-tasks": list(plan_tasks)}
+    return tasks | ({"delete-files": list(deletes)} if deletes else {})
 
 
-def token(content: Json) -> str:
+def encode_task(content: Json) -> str:
     """A plan task: all that is needed to do it, so that any server can. Whoever forges one gains nothing by it."""
     return base64.urlsafe_b64encode(zlib.compress(orjson.dumps(content))).decode()
 
 
-def from_token(text: object) -> Json:
+def decode_task(text: object) -> Json:
     """What a plan task holds.
 
     Raises:
@@ -150,6 +158,6 @@ def from_token(text: object) -> Json:
         content = orjson.loads(raw)
     except (ValueError, binascii.Error, zlib.error) as error:
         raise missing from error
-    if not isinstance(content, dict) or depth(content) > MAX_DEPTH + 2:
+    if not isinstance(content, dict) or nesting_depth(content) > MAX_DEPTH + 2:
         raise missing
     return content

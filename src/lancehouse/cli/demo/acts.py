@@ -16,15 +16,15 @@ from lance_namespace import CreateNamespaceRequest, LanceNamespace, connect
 from lance_namespace.errors import ConcurrentModificationError, InternalError
 
 from lancehouse.cli.demo import library
-from lancehouse.cli.output import Column
+from lancehouse.cli.output import OutputColumn
 from lancehouse.clients.transactions import transaction
 from lancehouse.spark import LanceCatalog
 from lancehouse.spark.pipelines import load
-from lancehouse.spark.watching import Done, watch
+from lancehouse.spark.watching import TaskProgress, watch_tasks
 
 if TYPE_CHECKING:
-    from lancehouse.cli.demo.story import Story
-    from lancehouse.cli.output import Progress
+    from lancehouse.cli.demo.story import DemoOutput
+    from lancehouse.cli.output import ProgressDisplay
 
 IMPL = "lancehouse.IcebergNamespace"
 NAMESPACE = ["main", "library"]
@@ -34,27 +34,31 @@ PIPELINE = "pipeline.yml"
 QUESTION = "my vector index is broken"
 QUERY = "SELECT topic, count(*) AS documents, max(length(text)) AS longest FROM documents GROUP BY topic ORDER BY topic"
 
-HITS = (Column("distance", "Distance", is_number=True), Column("topic", "Topic"), Column("text", "Text"))
+HITS = (
+    OutputColumn("distance", "Distance", is_number=True),
+    OutputColumn("topic", "Topic"),
+    OutputColumn("text", "Text"),
+)
 GROUPS = (
-    Column("topic", "Topic"),
-    Column("documents", "Documents", is_number=True),
-    Column("longest", "Longest", is_number=True),
+    OutputColumn("topic", "Topic"),
+    OutputColumn("documents", "Documents", is_number=True),
+    OutputColumn("longest", "Longest", is_number=True),
 )
 VERSIONS = (
-    Column("version", "Version", is_number=True),
-    Column("operation", "Operation"),
-    Column("rows", "Rows", is_number=True),
-    Column("tags", "Tags"),
+    OutputColumn("version", "Version", is_number=True),
+    OutputColumn("operation", "Operation"),
+    OutputColumn("rows", "Rows", is_number=True),
+    OutputColumn("tags", "Tags"),
 )
 PATIENCE_S = 60.0
 """How long one writer waits for the other to be ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoEnvironment:
     """Where it happens."""
 
-    story: Story
+    story: DemoOutput
     endpoint: str
     """Of the Iceberg REST catalog."""
     folder: Path
@@ -78,21 +82,21 @@ class Stage:
         return lance.dataset(namespace_client=self.client(), table_id=ID, version=version)
 
 
-def tell(stage: Stage) -> None:
+def run_all(stage: DemoEnvironment) -> None:
     """All of it."""
     for act in (pipeline, search, scan, query, upsert, race):
         act(stage)
 
 
-def pipeline(stage: Stage) -> None:
+def pipeline(stage: DemoEnvironment) -> None:
     """Files become a table."""
     story = stage.story
     with story.step("Run a pipeline on Spark: Parquet files, embeddings, a Lance table") as progress:
         library.write_files(stage.folder / "documents")
         file = Path(shutil.copy(Path(__file__).with_name(PIPELINE), stage.folder))
         stage.client().create_namespace(CreateNamespaceRequest(id=NAMESPACE))
-        said = _steps(progress) if progress.is_seen else None
-        report = load(file, {"endpoint": stage.endpoint}).run(stage.spark, said=said)
+        on_step = _step_callback(progress) if progress.is_seen else None
+        report = load(file, {"endpoint": stage.endpoint}).run(stage.spark, said=on_step)
         if not report.has_passed:
             raise InternalError(f"the pipeline failed: {'; '.join(report.failures)}")
     story.facts["pipeline"] = {"table": TABLE, "rows": report.rows, "version": report.version_after, "tag": report.tag}
@@ -100,103 +104,107 @@ def pipeline(stage: Stage) -> None:
     story.say(f"Version {report.version_after} was checked, and got the tag {report.tag}.")
 
 
-def _steps(progress: Progress) -> Callable[[str, Done | None], None]:
-    def said(step: str, tasks: Done | None) -> None:
+def _step_callback(progress: ProgressDisplay) -> Callable[[str, TaskProgress | None], None]:
+    def report_step(step: str, tasks: TaskProgress | None) -> None:
         if tasks is None:
             progress.say(step)
         progress.count(*(tasks.done, tasks.total) if tasks else (0, 0))
 
-    return said
+    return report_step
 
 
-def search(stage: Stage) -> None:
+def search(stage: DemoEnvironment) -> None:
     """The nearest vectors."""
     with stage.story.step(f"Search it with lance: “{QUESTION}”"):
         nearest = {"column": "embedding", "q": library.vector(QUESTION), "k": 3}
-        found = stage.dataset().to_table(columns=["topic", "text", "_distance"], nearest=nearest).to_pylist()
-    hits = [{"distance": f"{each['_distance']:.2f}", "topic": each["topic"], "text": each["text"]} for each in found]
+        matches = stage.dataset().to_table(columns=["topic", "text", "_distance"], nearest=nearest).to_pylist()
+    hits = [{"distance": f"{row['_distance']:.2f}", "topic": row["topic"], "text": row["text"]} for row in matches]
     stage.story.facts["search"] = hits
     stage.story.show(HITS, hits, "lance.dataset(namespace_client=…, table_id=…).to_table(nearest=…)")
 
 
-def scan(stage: Stage) -> None:
+def scan(stage: DemoEnvironment) -> None:
     """Iceberg's own client reads it."""
     from pyiceberg.catalog import load_catalog
 
     with stage.story.step("Scan it with pyiceberg, as if it were an Iceberg table"):
         table = load_catalog("demo", type="rest", uri=stage.endpoint).load_table(tuple(ID[1:]))
         fields = ("id", "topic")
-        found = table.scan(row_filter="topic in ('kitchen', 'garden')", selected_fields=fields).to_arrow()
-        counts = Counter(found["topic"].to_pylist())
-    stage.story.facts["pyiceberg"] = {"rows": found.num_rows, "columns": table.schema().column_names}
+        rows = table.scan(row_filter="topic in ('kitchen', 'garden')", selected_fields=fields).to_arrow()
+        counts = Counter(rows["topic"].to_pylist())
+    stage.story.facts["pyiceberg"] = {"rows": rows.num_rows, "columns": table.schema().column_names}
     words = ", ".join(f"{count} of {topic}" for topic, count in sorted(counts.items()))
-    stage.story.say(f"scan(row_filter=…) gives {found.num_rows} rows: {words}.")
+    stage.story.say(f"scan(row_filter=…) gives {rows.num_rows} rows: {words}.")
     stage.story.say(f"It knows {len(table.snapshots())} snapshots; each is a version of Lance.")
 
 
-def query(stage: Stage) -> None:
+def query(stage: DemoEnvironment) -> None:
     """SQL over the same rows."""
     catalog = stage.catalog()
-    with stage.story.step("Ask Spark SQL") as progress, watch(stage.spark, _tasks(progress)):
+    with stage.story.step("Ask Spark SQL") as progress, watch_tasks(stage.spark, _task_callback(progress)):
         catalog.register_views(".".join(NAMESPACE))
         groups = [row.asDict() for row in stage.spark.sql(QUERY).collect()]
     stage.story.facts["sql"] = groups
     stage.story.show(GROUPS, groups, QUERY)
 
 
-def _tasks(progress: Progress) -> Callable[[Done], None] | None:
+def _task_callback(progress: ProgressDisplay) -> Callable[[TaskProgress], None] | None:
     return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
 
 
-def upsert(stage: Stage) -> None:
+def upsert(stage: DemoEnvironment) -> None:
     """What a version was, it stays."""
     story = stage.story
     with (
         story.step("Upsert three documents, and look at both versions") as progress,
-        watch(stage.spark, _tasks(progress)),
+        watch_tasks(stage.spark, _task_callback(progress)),
     ):
         table = stage.dataset()
         before, new = table.version, table.count_rows()
         changed = library.rows([0, 1, new], "archive", ["a first text", "a second text", "a text that is new"])
         table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(changed)
         after = stage.dataset().version
-        counts = {each: stage.dataset(each).count_rows("topic = 'archive'") for each in (before, after)}
-        found = ("version", "operation", "rows", "tags")
-        history = [{name: row[name] for name in found} for row in stage.catalog().history(TABLE).collect()]
+        counts = {version: stage.dataset(version).count_rows("topic = 'archive'") for version in (before, after)}
+        columns = ("version", "operation", "rows", "tags")
+        history = [{name: row[name] for name in columns} for row in stage.catalog().history(TABLE).collect()]
     story.facts["upsert"] = {"archived": counts, "versions": history}
     words = ", ".join(f"version {version} has {count}" for version, count in counts.items())
     story.show(VERSIONS, history, f"Of the topic archive, {words}.")
 
 
-def race(stage: Stage) -> None:
+def race(stage: DemoEnvironment) -> None:
     """Two transactions begin at one version: the catalog lets one of them through."""
     story = stage.story
     with story.step("Let two writers commit at the same moment"), ThreadPoolExecutor(2) as threads:
         before, ready = stage.dataset(), Barrier(2)
         rows = before.count_rows()
         names = ("Ann", "Ben")
-        told = list(threads.map(lambda name: _write(stage, name, rows + names.index(name), ready), names))
+        refusals = list(
+            threads.map(lambda name: _append_with_retries(stage, name, rows + names.index(name), ready), names)
+        )
         after = stage.dataset()
-    writers = [{"writer": name, "told": said} for name, said in zip(names, told, strict=True)]
-    found = after.count_rows()
-    story.facts["race"] = {"writers": writers, "version": after.version, "rows": found}
-    for each in sorted(writers, key=lambda writer: writer["told"] is not None):
-        story.say(f"{each['writer']} {'committed.' if each['told'] is None else 'was told to retry: ' + each['told']}")
+    writers = [{"writer": name, "told": refusal} for name, refusal in zip(names, refusals, strict=True)]
+    row_count = after.count_rows()
+    story.facts["race"] = {"writers": writers, "version": after.version, "rows": row_count}
+    for writer in sorted(writers, key=lambda writer: writer["told"] is not None):
+        story.say(
+            f"{writer['writer']} {'committed.' if writer['told'] is None else 'was told to retry: ' + writer['told']}"
+        )
     story.say(
-        f"Version {before.version} had {rows:,} rows; after the second try version {after.version} has {found:,}."
+        f"Version {before.version} had {rows:,} rows; after the second try version {after.version} has {row_count:,}."
     )
 
 
-def _write(stage: Stage, name: str, number: int, ready: Barrier) -> str | None:
+def _append_with_retries(stage: DemoEnvironment, name: str, number: int, ready: Barrier) -> str | None:
     """Append a document in a transaction, until the catalog accepts it; what it said when it did not."""
-    client, told = stage.client(), None
+    client, refusal = stage.client(), None
     while True:
         try:
             with transaction(client) as tx:
                 tx.append(ID, library.rows([number], "race", [f"written by {name}"]))
-                if told is None:
+                if refusal is None:
                     ready.wait(PATIENCE_S)
         except ConcurrentModificationError as error:
-            told = f"error {int(error.code)}, {error}"
+            refusal = f"error {int(error.code)}, {error}"
         else:
-            return told
+            return refusal

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from lancehouse.cli.demo.story import Story
-    from lancehouse.cli.main import App
+    from lancehouse.cli.demo.story import DemoOutput
+    from lancehouse.cli.main import CliContext
 
 CORES = 2
 NEEDED = ("alembic", "orjson", "pyiceberg", "sqlalchemy", "starlette", "uvicorn", "datafusion", "pyspark")
@@ -26,7 +26,7 @@ KEPT = "lancehouse-demo"
 @click.command()
 @click.option("--keep", is_flag=True, help=f"Keep the data, in a new folder {KEPT} here.")
 @click.pass_obj
-def demo(app: App, keep: bool) -> None:
+def demo(app: CliContext, keep: bool) -> None:
     """See a catalog, a pipeline and a table from every side.
 
     Starts a catalog server and Spark on this machine, writes documents with embeddings into a Lance table, and reads
@@ -38,17 +38,17 @@ def demo(app: App, keep: bool) -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InvalidInputError(f"the demo needs {', '.join(missing)}: pip install 'lancehouse[server,spark]'")
     os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
-    _reach_this_machine()
-    from lancehouse.cli.demo.story import Story
+    _bypass_proxy()
+    from lancehouse.cli.demo.story import DemoOutput
 
-    story = Story(app)
+    story = DemoOutput(app)
     with _folder(keep) as folder:
-        _tell(app, story, folder, keep=keep)
+        _run_demo(app, story, folder, keep=keep)
     if not story.is_read:
         app.output.record("", story.facts)
 
 
-def _reach_this_machine() -> None:
+def _bypass_proxy() -> None:
     """No proxy leads to the demo's own server."""
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
@@ -70,39 +70,39 @@ def _folder(keep: bool) -> Iterator[Path]:
     yield kept
 
 
-def _tell(app: App, story: Story, folder: Path, *, keep: bool) -> None:
+def _run_demo(app: CliContext, story: DemoOutput, folder: Path, *, keep: bool) -> None:
     from lancehouse.cli.demo import acts, house
-    from lancehouse.spark.quiet import quiet
+    from lancehouse.spark.quiet import quiet_session
 
     story.title("Lancehouse: Lance tables in the catalog you already run.")
-    with house.start(folder) as address:
+    with house.start_server(folder) as address:
         with ExitStack() as stack:
             with story.step("Start a catalog server (lancehouse serve) and Spark") as progress:
                 progress.say("starting Spark")
                 options = {"spark.sql.warehouse.dir": str(folder / "spark")}
-                spark = stack.enter_context(quiet(CORES, options, shows_log=app.debug))
+                spark = stack.enter_context(quiet_session(CORES, options, shows_log=app.debug))
                 uri = address()
             story.facts["console"] = uri
             story.say(f"An Iceberg REST catalog is at {uri}/iceberg, on SQLite.")
-            acts.tell(acts.Stage(story, f"{uri}/iceberg", folder, spark))
-        _end(story, uri, folder if keep else None)
+            acts.run_all(acts.DemoEnvironment(story, f"{uri}/iceberg", folder, spark))
+        _show_next_steps(story, uri, folder if keep else None)
 
 
-def _end(story: Story, uri: str, kept: Path | None) -> None:
-    is_held = story.is_seen and sys.stdin.isatty()
+def _show_next_steps(story: DemoOutput, uri: str, kept: Path | None) -> None:
+    is_interactive = story.is_seen and sys.stdin.isatty()
     story.line()
     story.title("Next")
-    for command in _next(kept):
+    for command in _next_commands(kept):
         story.line(f"  {command}")
     story.line()
-    if not is_held:
+    if not is_interactive:
         story.line(f"The console was at {uri}; on a terminal it stays up until Enter.")
         return
     story.line(f"The same in a browser, until you press Enter: {uri}")
-    _wait()
+    _wait_for_enter()
 
 
-def _next(kept: Path | None) -> list[str]:
+def _next_commands(kept: Path | None) -> list[str]:
     """What to type now: a catalog that stays, and one's own files in it."""
     program, at = _program(), "--property endpoint=http://127.0.0.1:8181/iceberg"
     served = f" --db sqlite:///{kept / 'catalog.db'}" if kept else ""
@@ -120,7 +120,7 @@ def _program() -> str:
     return str(called.relative_to(Path.cwd())) if is_near else "lancehouse"
 
 
-def _wait() -> None:
+def _wait_for_enter() -> None:
     """Until Enter, Ctrl-C, or the terminal is gone."""
     try:
         sys.stdin.readline()

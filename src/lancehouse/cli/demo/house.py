@@ -30,7 +30,7 @@ main()
 
 
 @contextmanager
-def start(folder: Path) -> Iterator[Callable[[], str]]:
+def start_server(folder: Path) -> Iterator[Callable[[], str]]:
     """Start the server, on a free port of this machine; it is stopped at the end.
 
     What is yielded waits until the server is ready, and gives its address.
@@ -56,16 +56,16 @@ def start(folder: Path) -> Iterator[Callable[[], str]]:
             start_new_session=True,  # Ctrl-C is for the demo, which then stops it
         )
     try:
-        yield lambda: _address(process, log)
+        yield lambda: _wait_for_address(process, log)
     finally:
         _stop(process)
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+def _wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = monotonic() + START_S
     while process.poll() is None and monotonic() < deadline:
-        if found := re.search(r"^ready .*?(https?://\S+)/iceberg", log.read_text(errors="replace"), re.MULTILINE):
-            return found[1]
+        if match := re.search(r"^ready .*?(https?://\S+)/iceberg", log.read_text(errors="replace"), re.MULTILINE):
+            return match[1]
         sleep(LOOK_S)
     lines = log.read_text(errors="replace").strip().splitlines()
     why = next((line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)), "".join(lines[-1:]))

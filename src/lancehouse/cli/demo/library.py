@@ -51,9 +51,11 @@ def _texts(things: Iterable[str]) -> Iterator[str]:
 
 def rows(ids: Iterable[int], topic: str, texts: Iterable[str]) -> pa.Table:
     """Documents as the pipeline's table has them."""
-    ids, said = list(ids), pa.array(texts, pa.string())
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(embed(said).reshape(-1)), DIMENSION)
-    return pa.table({"id": pa.array(ids, pa.int64()), "topic": [topic] * len(ids), "text": said, "embedding": vectors})
+    ids, text_array = list(ids), pa.array(texts, pa.string())
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(embed(text_array).reshape(-1)), DIMENSION)
+    return pa.table(
+        {"id": pa.array(ids, pa.int64()), "topic": [topic] * len(ids), "text": text_array, "embedding": vectors}
+    )
 
 
 def embed(text: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -14,16 +14,16 @@ from rich.text import Text
 from lancehouse.cli.lazy import KINDS
 
 if TYPE_CHECKING:
-    from lancehouse.cli.main import App
-    from lancehouse.cli.output import Column, Progress, Row
+    from lancehouse.cli.main import CliContext
+    from lancehouse.cli.output import OutputColumn, ProgressDisplay, Row
 
 INDENT = 2
 
 
-class Story:
+class DemoOutput:
     """People read it as it goes; programs get `facts` at the end."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: CliContext) -> None:
         self.facts: dict[str, Any] = {}
         """What came of each step, by its name."""
         self.is_read = app.kind == KINDS[0]
@@ -41,7 +41,7 @@ class Story:
         self._console.print(f"[bold]{escape(words)}[/]")
 
     @contextmanager
-    def step(self, words: str) -> Iterator[Progress]:
+    def step(self, words: str) -> Iterator[ProgressDisplay]:
         """Say what happens, and show how far it is."""
         self._steps += 1
         self._console.print(f"\n[bold cyan]{self._steps}[/] [bold]{escape(words)}[/]")
@@ -52,7 +52,7 @@ class Story:
         """What came of it."""
         self._console.print(Padding(Text(words), (0, 0, 0, INDENT)))
 
-    def show(self, columns: Sequence[Column], rows: Sequence[Row], words: str) -> None:
+    def show(self, columns: Sequence[OutputColumn], rows: Sequence[Row], words: str) -> None:
         """The same, as a table."""
         if self.is_read:
             self._output.table(columns, rows, {}, words)

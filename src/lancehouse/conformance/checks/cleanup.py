@@ -7,7 +7,7 @@ from lancehouse.conformance.subject import Subject
 
 def check_no_secret_in_errors(subject: Subject) -> None:
     """No error of the whole run holds a secret."""
-    errors = subject.evidence.errors
+    errors = subject.log.errors
     leaking = [error for error in errors if any(secret in error for secret in subject.target.secrets)]
     assert not leaking, f"{len(leaking)} of {len(errors)} errors hold a secret, such as: {leaking[0]}"
     subject.note(f"{len(errors)} errors read")

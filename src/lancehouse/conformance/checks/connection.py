@@ -20,7 +20,7 @@ PROMPT_S = 5.0
 
 def check_constructor_offline(subject: Subject) -> None:
     """A client is made without its server."""
-    dead = _dead(subject)
+    dead = _dead_properties(subject)
     started = time.monotonic()
     try:
         subject.target.connect(**dead)
@@ -31,14 +31,18 @@ def check_constructor_offline(subject: Subject) -> None:
 
 def check_unreachable(subject: Subject) -> None:
     """A server that cannot be reached is error 17."""
-    client = subject.judged(subject.target.connect(**_dead(subject)))
-    with subject.refused(ErrorCode.SERVICE_UNAVAILABLE):
+    client = subject.with_error_checks(subject.target.connect(**_dead_properties(subject)))
+    with subject.expect_error(ErrorCode.SERVICE_UNAVAILABLE):
         client.list_namespaces(ListNamespacesRequest(id=subject.parent))
 
 
 def check_namespace_id(subject: Subject) -> None:
     """namespace_id is stable, and the same for equal clients."""
-    mine, again, other = subject.raw.namespace_id(), subject.raw.namespace_id(), subject.target.connect().namespace_id()
+    mine, again, other = (
+        subject.raw_client.namespace_id(),
+        subject.raw_client.namespace_id(),
+        subject.target.connect().namespace_id(),
+    )
     assert isinstance(mine, str), f"namespace_id is {mine!r}, no string"
     assert mine, "namespace_id is empty"
     assert mine == again, f"namespace_id changes from {mine!r} to {again!r}"
@@ -48,9 +52,9 @@ def check_namespace_id(subject: Subject) -> None:
 def check_no_secret_shown(subject: Subject) -> None:
     """No secret is in namespace_id, repr or str."""
     shown = {
-        "namespace_id": subject.raw.namespace_id(),
-        "repr": repr(subject.raw),
-        "str": str(subject.raw),
+        "namespace_id": subject.raw_client.namespace_id(),
+        "repr": repr(subject.raw_client),
+        "str": str(subject.raw_client),
     }
     leaking = [where for where, text in shown.items() for secret in subject.target.secrets if secret in text]
     assert not leaking, f"a secret is in {', '.join(leaking)}"
@@ -61,16 +65,18 @@ def check_no_secret_shown(subject: Subject) -> None:
 def check_pickle(subject: Subject) -> None:
     """A client can be pickled, as Spark and Ray do, and works after that."""
     try:
-        copy = pickle.loads(pickle.dumps(subject.raw))
+        copy = pickle.loads(pickle.dumps(subject.raw_client))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         pytest.skip(f"unsupported: pickle ({error})")
-    children = subject.judged(copy).list_namespaces(ListNamespacesRequest(id=[*subject.home[:-1]])).namespaces
+    children = (
+        subject.with_error_checks(copy).list_namespaces(ListNamespacesRequest(id=[*subject.home[:-1]])).namespaces
+    )
     assert any(name.endswith(subject.home[-1]) for name in children), "the copy does not see what its original sees"
 
 
 def check_threads(subject: Subject) -> None:
     """Threads that share a client get the right answers."""
-    tables = [subject.table() for _ in range(3)]
+    tables = [subject.new_table() for _ in range(3)]
     expected = {table[-1]: subject.describe(table).location for table in tables}
 
     def work(number: int) -> None:
@@ -89,13 +95,13 @@ def check_threads(subject: Subject) -> None:
 
 def check_other_client(subject: Subject) -> None:
     """What one client made, another one sees at once."""
-    table = subject.table()
-    other = subject.judged(subject.target.connect())
+    table = subject.new_table()
+    other = subject.with_error_checks(subject.target.connect())
     location = other.describe_table(DescribeTableRequest(id=table)).location
     assert location == subject.describe(table).location, f"another client sees it at {location}"
 
 
-def _dead(subject: Subject) -> dict[str, str]:
+def _dead_properties(subject: Subject) -> dict[str, str]:
     if not subject.target.urls:
         pytest.skip("no property holds the address of a server")
     return dict.fromkeys(subject.target.urls, DEAD_URL)

@@ -14,7 +14,7 @@ DETAILS = "load_detailed_metadata"
 
 
 @contextmanager
-def optional(what: str) -> Iterator[None]:
+def skip_if_unsupported(what: str) -> Iterator[None]:
     """Describe and list are basic operations; this option of theirs is not."""
     try:
         yield
@@ -24,8 +24,8 @@ def optional(what: str) -> Iterator[None]:
 
 def check_only_declared(subject: Subject) -> None:
     """check_declared tells a table without data from one with data."""
-    empty, full = subject.table(), subject.dataset()
-    with optional("check_declared"):
+    empty, full = subject.new_table(), subject.new_dataset()
+    with skip_if_unsupported("check_declared"):
         seen = [subject.describe(table, check_declared=True).is_only_declared for table in (empty, full)]
     if seen == [None, None]:
         pytest.skip("unsupported: check_declared (is_only_declared is null)")
@@ -35,9 +35,9 @@ def check_only_declared(subject: Subject) -> None:
 
 def check_include_declared(subject: Subject) -> None:
     """A list with include_declared=False has the tables with data only."""
-    namespace = subject.namespace()
-    empty, full = subject.table(namespace), subject.dataset(namespace=namespace)
-    with optional("include_declared"):
+    namespace = subject.new_namespace()
+    empty, full = subject.new_table(namespace), subject.new_dataset(namespace=namespace)
+    with skip_if_unsupported("include_declared"):
         listed = subject.list_tables(namespace, include_declared=False)
     assert listed == [full[-1]], f"of {empty[-1]} without and {full[-1]} with data it has {listed}"
     both = sorted(subject.list_tables(namespace, include_declared=True))
@@ -46,8 +46,8 @@ def check_include_declared(subject: Subject) -> None:
 
 def check_detailed(subject: Subject) -> None:
     """load_detailed_metadata gives version and schema."""
-    table = subject.dataset()
-    with optional(DETAILS):
+    table = subject.new_dataset()
+    with skip_if_unsupported(DETAILS):
         details = subject.describe(table, load_detailed_metadata=True)
     assert details.version, f"version is {details.version}"
     assert details.var_schema, "schema is null"
@@ -57,16 +57,16 @@ def check_detailed(subject: Subject) -> None:
 
 def check_detailed_stats(subject: Subject) -> None:
     """load_detailed_metadata gives statistics."""
-    with optional(DETAILS):
-        stats = subject.describe(subject.dataset(), load_detailed_metadata=True).stats
+    with skip_if_unsupported(DETAILS):
+        stats = subject.describe(subject.new_dataset(), load_detailed_metadata=True).stats
     assert stats is not None, "stats is null"
 
 
 def check_detailed_declared(subject: Subject) -> None:
     """load_detailed_metadata of a table without data is an answer, or a clean error."""
-    table = subject.table()
+    table = subject.new_table()
     try:
-        with optional(DETAILS):
+        with skip_if_unsupported(DETAILS):
             version = subject.describe(table, load_detailed_metadata=True).version
     except LanceNamespaceError as error:
         subject.note(f"error {int(error.code)}")
@@ -76,8 +76,8 @@ def check_detailed_declared(subject: Subject) -> None:
 
 def check_table_uri(subject: Subject) -> None:
     """with_table_uri gives a complete address."""
-    with optional("with_table_uri"):
-        uri = subject.describe(subject.dataset(), with_table_uri=True, load_detailed_metadata=True).table_uri
+    with skip_if_unsupported("with_table_uri"):
+        uri = subject.describe(subject.new_dataset(), with_table_uri=True, load_detailed_metadata=True).table_uri
     if uri is None:
         pytest.skip("unsupported: with_table_uri (it is null)")
     assert "://" in uri, f"it is {uri!r}"
@@ -85,12 +85,12 @@ def check_table_uri(subject: Subject) -> None:
 
 def check_vend_credentials(subject: Subject) -> None:
     """vend_credentials=True is answered where there is nothing to vend."""
-    with optional("vend_credentials"):
-        subject.describe(subject.table(), vend_credentials=True)
+    with skip_if_unsupported("vend_credentials"):
+        subject.describe(subject.new_table(), vend_credentials=True)
 
 
 def check_describe_version(subject: Subject) -> None:
     """Describing a version that does not exist is error 11."""
-    table = subject.dataset()
-    with optional(DETAILS), subject.refused(ErrorCode.TABLE_VERSION_NOT_FOUND):
+    table = subject.new_dataset()
+    with skip_if_unsupported(DETAILS), subject.expect_error(ErrorCode.TABLE_VERSION_NOT_FOUND):
         subject.describe(table, version=999, load_detailed_metadata=True)

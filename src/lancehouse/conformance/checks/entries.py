@@ -23,31 +23,31 @@ NO_NAMESPACE = ErrorCode.NAMESPACE_NOT_FOUND
 
 def check_namespace_exists(subject: Subject) -> None:
     """namespace_exists answers for a namespace that is there."""
-    subject.client.namespace_exists(NamespaceExistsRequest(id=subject.namespace()))
+    subject.client.namespace_exists(NamespaceExistsRequest(id=subject.new_namespace()))
 
 
 def check_namespace_exists_missing(subject: Subject) -> None:
     """namespace_exists is error 1 for a missing one."""
-    with subject.refused(NO_NAMESPACE):
-        subject.client.namespace_exists(NamespaceExistsRequest(id=[*subject.parent, subject.fresh("missing")]))
+    with subject.expect_error(NO_NAMESPACE):
+        subject.client.namespace_exists(NamespaceExistsRequest(id=[*subject.parent, subject.new_name("missing")]))
 
 
 def check_table_exists(subject: Subject) -> None:
     """table_exists answers for a table that is there."""
-    subject.client.table_exists(TableExistsRequest(id=subject.table()))
+    subject.client.table_exists(TableExistsRequest(id=subject.new_table()))
 
 
 def check_table_exists_missing(subject: Subject) -> None:
     """table_exists is error 4 for a missing one."""
-    with subject.refused(NOT_FOUND):
-        subject.client.table_exists(TableExistsRequest(id=[*subject.home, subject.fresh("missing")]))
+    with subject.expect_error(NOT_FOUND):
+        subject.client.table_exists(TableExistsRequest(id=[*subject.home, subject.new_name("missing")]))
 
 
 def check_register(subject: Subject) -> None:
     """A registered table opens by its name."""
-    table = subject.dataset()
+    table = subject.new_dataset()
     location = _detach(subject, table)
-    other = [*subject.home, subject.fresh()]
+    other = [*subject.home, subject.new_name()]
     _register(subject, other, location)
     assert subject.read(other).num_rows == ROWS.num_rows, "its rows are not there"
     assert other[-1] in subject.list_tables(subject.home), "it is not listed"
@@ -55,62 +55,62 @@ def check_register(subject: Subject) -> None:
 
 def check_register_existing(subject: Subject) -> None:
     """Registering a name that exists is error 5."""
-    table = subject.dataset()
+    table = subject.new_dataset()
     location = _detach(subject, table)
-    taken = subject.table()
-    with subject.refused(EXISTS):
+    taken = subject.new_table()
+    with subject.expect_error(EXISTS):
         _register(subject, taken, location)
 
 
 def check_register_overwrite(subject: Subject) -> None:
     """RegisterTable with mode Overwrite replaces the entry."""
-    table = subject.dataset()
+    table = subject.new_dataset()
     location = _detach(subject, table)
-    taken = subject.table()
+    taken = subject.new_table()
     _register(subject, taken, location, mode="Overwrite")
     assert subject.read(taken).num_rows == ROWS.num_rows, "the entry still leads elsewhere"
 
 
 def check_register_in_missing(subject: Subject) -> None:
     """Registering a table in a missing namespace is error 1."""
-    location = _detach(subject, subject.dataset())
-    with subject.refused(NO_NAMESPACE):
-        _register(subject, [*subject.parent, subject.fresh("missing"), subject.fresh()], location)
+    location = _detach(subject, subject.new_dataset())
+    with subject.expect_error(NO_NAMESPACE):
+        _register(subject, [*subject.parent, subject.new_name("missing"), subject.new_name()], location)
 
 
 def check_drop_table(subject: Subject) -> None:
     """drop_table removes the entry and the data."""
-    table = subject.dataset()
+    table = subject.new_dataset()
     described = subject.describe(table)
     subject.client.drop_table(DropTableRequest(id=table))
-    with subject.refused(NOT_FOUND):
+    with subject.expect_error(NOT_FOUND):
         subject.describe(table)
-    there = _opens(described.location or "", described.storage_options)
+    there = _can_open(described.location or "", described.storage_options)
     assert not there, f"the data lie at {described.location} still"
 
 
 def check_drop_declared(subject: Subject) -> None:
     """drop_table removes a table that has no data yet."""
-    table = subject.table()
+    table = subject.new_table()
     subject.client.drop_table(DropTableRequest(id=table))
-    with subject.refused(NOT_FOUND):
+    with subject.expect_error(NOT_FOUND):
         subject.describe(table)
 
 
 def check_drop_missing(subject: Subject) -> None:
     """drop_table on a missing table is error 4."""
-    with subject.refused(NOT_FOUND):
-        subject.client.drop_table(DropTableRequest(id=[*subject.home, subject.fresh("missing")]))
+    with subject.expect_error(NOT_FOUND):
+        subject.client.drop_table(DropTableRequest(id=[*subject.home, subject.new_name("missing")]))
 
 
 def check_rename(subject: Subject) -> None:
     """A renamed table has its rows under the new name, and the old one is gone."""
-    table = subject.dataset()
-    renamed = [*subject.home, subject.fresh()]
-    subject.ledger.table(renamed)
+    table = subject.new_dataset()
+    renamed = [*subject.home, subject.new_name()]
+    subject.created_objects.add_table(renamed)
     subject.client.rename_table(RenameTableRequest(id=table, new_table_name=renamed[-1]))
     assert subject.read(renamed).num_rows == ROWS.num_rows, "its rows are not there"
-    with subject.refused(NOT_FOUND):
+    with subject.expect_error(NOT_FOUND):
         subject.describe(table)
     listed = subject.list_tables(subject.home)
     assert renamed[-1] in listed, "the new name is not listed"
@@ -119,24 +119,24 @@ def check_rename(subject: Subject) -> None:
 
 def check_rename_to_existing(subject: Subject) -> None:
     """Renaming a table to a name that exists is error 5."""
-    table, taken = subject.table(), subject.table()
-    with subject.refused(EXISTS):
+    table, taken = subject.new_table(), subject.new_table()
+    with subject.expect_error(EXISTS):
         subject.client.rename_table(RenameTableRequest(id=table, new_table_name=taken[-1]))
     subject.describe(table)
 
 
 def check_rename_missing(subject: Subject) -> None:
     """Renaming a missing table is error 4."""
-    missing = [*subject.home, subject.fresh("missing")]
-    with subject.refused(NOT_FOUND):
-        subject.client.rename_table(RenameTableRequest(id=missing, new_table_name=subject.fresh()))
+    missing = [*subject.home, subject.new_name("missing")]
+    with subject.expect_error(NOT_FOUND):
+        subject.client.rename_table(RenameTableRequest(id=missing, new_table_name=subject.new_name()))
 
 
 def check_rename_across(subject: Subject) -> None:
     """A table can be renamed into another namespace."""
-    table, namespace = subject.dataset(), subject.namespace()
-    moved = [*namespace, subject.fresh()]
-    subject.ledger.table(moved)
+    table, namespace = subject.new_dataset(), subject.new_namespace()
+    moved = [*namespace, subject.new_name()]
+    subject.created_objects.add_table(moved)
     request = RenameTableRequest(id=table, new_table_name=moved[-1], new_namespace_id=namespace)
     subject.client.rename_table(request)
     assert subject.read(moved).num_rows == ROWS.num_rows, "its rows are not there"
@@ -144,11 +144,11 @@ def check_rename_across(subject: Subject) -> None:
 
 def check_list_all(subject: Subject) -> None:
     """list_all_tables finds tables of several namespaces."""
-    tables = [subject.table(subject.namespace()) for _ in range(2)]
-    if subject.nested:
-        child = [*tables[0][:-1], subject.fresh("child")]
+    tables = [subject.new_table(subject.new_namespace()) for _ in range(2)]
+    if subject.has_nested_namespaces:
+        child = [*tables[0][:-1], subject.new_name("child")]
         subject.create_namespace(child)
-        tables.append(subject.table(child))
+        tables.append(subject.new_table(child))
     listed: list[str] = []
     token: str | None = None
     while token or not listed:
@@ -170,18 +170,18 @@ def _detach(subject: Subject, table: Id) -> str:
 
 def _register(subject: Subject, table: Id, location: str, mode: str | None = None) -> None:
     """Register by address, or by the last part of it where the implementation wants that."""
-    subject.ledger.table(table, location)
+    subject.created_objects.add_table(table, location)
     try:
         subject.client.register_table(RegisterTableRequest(id=table, location=location, mode=mode))
     except InvalidInputError:
-        if subject.locations:
+        if subject.can_choose_location:
             raise
         within = location.rstrip("/").rpartition("/")[2]
         subject.client.register_table(RegisterTableRequest(id=table, location=within, mode=mode))
         subject.note("it wants a location relative to its root")
 
 
-def _opens(location: str, storage_options: dict[str, str] | None) -> bool:
+def _can_open(location: str, storage_options: dict[str, str] | None) -> bool:
     path = local_path(location)
     try:
         lance.dataset(location if path is None else str(path), storage_options=storage_options)

@@ -9,13 +9,13 @@ import pytest
 from lance_namespace import ListTablesRequest
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.conformance.subject import Id, Subject, bare
+from lancehouse.conformance.subject import Id, Subject, strip_namespace
 
 
 @pytest.fixture(scope="module")
 def crowd(_subject: Subject) -> tuple[Id, list[str]]:
     """A namespace with many tables, for this file."""
-    namespace = _subject.namespace(keep=True)
+    namespace = _subject.new_namespace(keep=True)
     names = [f"{_subject.token}_{number:04}" for number in range(_subject.target.entries)]
     for name in [*names[1::2], *names[::2]]:
         _subject.declare([*namespace, name], keep=True)
@@ -34,7 +34,7 @@ def siblings(_subject: Subject) -> list[str]:
 def check_tables_complete(subject: Subject, crowd: tuple[Id, list[str]]) -> None:
     """A long list of tables has each of them once."""
     namespace, names = crowd
-    _same(subject.list_tables(namespace), names)
+    _check_same_names(subject.list_tables(namespace), names)
     subject.note(f"{len(names)} tables")
 
 
@@ -56,7 +56,7 @@ def check_tables_paged(subject: Subject, crowd: tuple[Id, list[str]], limit: int
     """All pages together have every table once (limit {})."""
     namespace, names = crowd
     size = {"all": len(names), "more": len(names) + 1}.get(str(limit)) or int(limit)
-    _same(subject.list_tables(namespace, size), names)
+    _check_same_names(subject.list_tables(namespace, size), names)
 
 
 def check_pages_in_order(subject: Subject, crowd: tuple[Id, list[str]]) -> None:
@@ -88,29 +88,29 @@ def check_token_unknown(subject: Subject, crowd: tuple[Id, list[str]]) -> None:
 
 def check_change_between_pages(subject: Subject) -> None:
     """A table that comes or goes between two pages costs no other its place."""
-    namespace = subject.namespace()
+    namespace = subject.new_namespace()
     names = [f"{subject.token}_{letter}" for letter in "bdfh"]
     for name in names:
         subject.declare([*namespace, name])
     pages = subject.table_pages(namespace, 2)
-    seen = next(pages)
+    listed = next(pages)
     subject.declare([*namespace, f"{subject.token}_a"])
     subject.declare([*namespace, f"{subject.token}_z"])
-    subject.deregister([*namespace, bare(seen[0], namespace)])
-    seen = [bare(name, namespace) for name in [*seen, *(name for page in pages for name in page)]]
-    counted = Counter(seen)
-    assert all(counted[name] == 1 for name in names), f"of {names} this was listed: {seen}"
+    subject.deregister([*namespace, strip_namespace(listed[0], namespace)])
+    listed = [strip_namespace(name, namespace) for name in [*listed, *(name for page in pages for name in page)]]
+    counted = Counter(listed)
+    assert all(counted[name] == 1 for name in names), f"of {names} this was listed: {listed}"
 
 
 def check_namespaces_complete(subject: Subject, siblings: list[str]) -> None:
     """A long list of namespaces has each of them once."""
-    _same(_of(siblings, subject.list_namespaces(subject.parent)), siblings)
+    _check_same_names(_only_ours(siblings, subject.list_namespaces(subject.parent)), siblings)
     subject.note(f"{len(siblings)} namespaces")
 
 
 def check_namespaces_sorted(subject: Subject, siblings: list[str]) -> None:
     """A list of namespaces is in order."""
-    listed = _of(siblings, subject.list_namespaces(subject.parent))
+    listed = _only_ours(siblings, subject.list_namespaces(subject.parent))
     assert listed == sorted(listed), f"it begins {listed[:4]}"
 
 
@@ -120,15 +120,17 @@ def check_namespaces_paged(subject: Subject, siblings: list[str], limit: int) ->
     pages = list(subject.namespace_pages(subject.parent, limit))
     longest = max(len(page) for page in pages)
     assert longest <= limit, f"a page for limit {limit} has {longest} namespaces"
-    _same(_of(siblings, [bare(name, subject.parent) for page in pages for name in page]), siblings)
+    _check_same_names(
+        _only_ours(siblings, [strip_namespace(name, subject.parent) for page in pages for name in page]), siblings
+    )
 
 
-def _of(names: Iterable[str], listed: list[str]) -> list[str]:
+def _only_ours(names: Iterable[str], listed: list[str]) -> list[str]:
     """Those listed that are ours: the parent may hold other people's."""
     return [name for name in listed if name in set(names)]
 
 
-def _same(listed: list[str], names: list[str]) -> None:
+def _check_same_names(listed: list[str], names: list[str]) -> None:
     counted = Counter(listed)
     missing = [name for name in names if not counted[name]]
     double = [name for name in names if counted[name] > 1]

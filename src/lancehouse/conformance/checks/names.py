@@ -38,44 +38,44 @@ CASES = [pytest.param(text, id=what) for what, text in NAMES.items()]
 @pytest.mark.parametrize("text", CASES)
 def check_table(subject: Subject, text: str) -> None:
     """A table whose name has {} round-trips, or is refused with 13."""
-    table = [*subject.namespace(), _unique(subject, text)]
+    table = [*subject.new_namespace(), _unique_name(subject, text)]
     namespace, name = table[:-1], table[-1]
     try:
         declared = subject.declare(table)
     except InvalidInputError as error:
         subject.note(f"refused: {error}")
-        _not_listed(name, subject.list_tables(namespace))
+        _check_not_listed(name, subject.list_tables(namespace))
         return
     assert subject.list_tables(namespace) == [name], f"it is listed as {subject.list_tables(namespace)}"
     assert subject.describe(table).location == declared.location, "it is described at another location than declared"
     subject.deregister(table)
-    _not_listed(name, subject.list_tables(namespace))
+    _check_not_listed(name, subject.list_tables(namespace))
 
 
 @pytest.mark.parametrize("text", CASES)
 def check_namespace(subject: Subject, text: str) -> None:
     """A namespace whose name has {} round-trips, or is refused with 13."""
-    name = _unique(subject, text)
+    name = _unique_name(subject, text)
     namespace = [*subject.parent, name]
     try:
         subject.create_namespace(namespace)
     except InvalidInputError as error:
         subject.note(f"refused: {error}")
-        _not_listed(name, subject.list_namespaces(subject.parent))
+        _check_not_listed(name, subject.list_namespaces(subject.parent))
         return
     listed = subject.list_namespaces(subject.parent)
     alike = [one for one in listed if name.removesuffix(text)[:20] in one]
     assert listed.count(name) == 1, f"it is listed as {alike}"
     subject.describe_namespace(namespace)
-    _holds_a_table(subject, namespace)
+    _check_holds_table(subject, namespace)
     subject.drop_namespace(namespace)
-    _not_listed(name, subject.list_namespaces(subject.parent))
+    _check_not_listed(name, subject.list_namespaces(subject.parent))
 
 
 @pytest.mark.parametrize("text", [pytest.param("..", id="two dots"), pytest.param("../../escape", id="../../escape")])
 def check_default_location(subject: Subject, text: str) -> None:
     """A table called {} does not leave its namespace's folder."""
-    neighbour = [*subject.namespace(), subject.fresh()]
+    neighbour = [*subject.new_namespace(), subject.new_name()]
     table = [*neighbour[:-1], text]
     try:
         beside = subject.declare(neighbour, location=None).location or ""
@@ -89,9 +89,9 @@ def check_default_location(subject: Subject, text: str) -> None:
     assert ".." not in resolved.split("/"), f"it lies at {location}"
 
 
-def _holds_a_table(subject: Subject, namespace: Id) -> None:
+def _check_holds_table(subject: Subject, namespace: Id) -> None:
     try:
-        table = subject.table(namespace)
+        table = subject.new_table(namespace)
     except PermissionDeniedError as error:
         subject.note(f"no table in it: {error}")
         table = []
@@ -101,11 +101,11 @@ def _holds_a_table(subject: Subject, namespace: Id) -> None:
         subject.deregister(table)
 
 
-def _unique(subject: Subject, text: str) -> str:
+def _unique_name(subject: Subject, text: str) -> str:
     """The name with a token of its own in front, of the same kind and length."""
-    mark = subject.fresh()
+    mark = subject.new_name()
     return (mark + text)[:255] if len(text) == 255 else mark + text
 
 
-def _not_listed(name: str, listed: list[str]) -> None:
+def _check_not_listed(name: str, listed: list[str]) -> None:
     assert name not in listed, f"{name!r} is gone, and listed"

@@ -15,29 +15,29 @@ INVALID = ErrorCode.INVALID_INPUT
 
 def check_create(subject: Subject) -> None:
     """A created namespace can be described."""
-    subject.describe_namespace(subject.namespace())
+    subject.describe_namespace(subject.new_namespace())
 
 
 def check_create_existing(subject: Subject) -> None:
     """Creating a namespace that exists is error 2."""
-    namespace = subject.namespace()
-    with subject.refused(EXISTS):
+    namespace = subject.new_namespace()
+    with subject.expect_error(EXISTS):
         subject.create_namespace(namespace)
 
 
 def check_create_below_missing(subject: Subject) -> None:
     """Creating a namespace below a missing one is error 1."""
-    orphan = [*subject.parent, subject.fresh("missing"), subject.fresh("n")]
-    with subject.refused(NOT_FOUND) if subject.nested else subject.refused(NOT_FOUND, INVALID):
+    orphan = [*subject.parent, subject.new_name("missing"), subject.new_name("n")]
+    with subject.expect_error(NOT_FOUND) if subject.has_nested_namespaces else subject.expect_error(NOT_FOUND, INVALID):
         subject.create_namespace(orphan)
 
 
 def check_nesting(subject: Subject) -> None:
     """A namespace holds namespaces, or refuses a deeper level with 13."""
-    child = [*subject.namespace(), subject.fresh("child")]
-    if not subject.nested:
+    child = [*subject.new_namespace(), subject.new_name("child")]
+    if not subject.has_nested_namespaces:
         subject.note("flat: namespaces do not nest")
-        with subject.refused(INVALID):
+        with subject.expect_error(INVALID):
             subject.create_namespace(child)
         return
     subject.create_namespace(child)
@@ -49,7 +49,7 @@ def check_nesting(subject: Subject) -> None:
 
 def check_list(subject: Subject) -> None:
     """A new namespace is listed below its parent, once."""
-    namespace = subject.namespace()
+    namespace = subject.new_namespace()
     names = [name for page in subject.namespace_pages(subject.parent) for name in page]
     mine = [name for name in names if name.endswith(namespace[-1])]
     assert len(mine) == 1, f"{namespace[-1]} is listed {len(mine)} times"
@@ -61,49 +61,49 @@ def check_list(subject: Subject) -> None:
 
 def check_list_missing(subject: Subject) -> None:
     """Listing the namespaces below a missing one is error 1."""
-    missing = [*subject.parent, subject.fresh("missing")]
-    with subject.refused(NOT_FOUND) if subject.nested else subject.refused(NOT_FOUND, INVALID):
+    missing = [*subject.parent, subject.new_name("missing")]
+    with subject.expect_error(NOT_FOUND) if subject.has_nested_namespaces else subject.expect_error(NOT_FOUND, INVALID):
         subject.list_namespaces(missing)
 
 
 def check_list_empty(subject: Subject) -> None:
     """A namespace without children has an empty list."""
-    if not subject.nested:
+    if not subject.has_nested_namespaces:
         pytest.skip("namespaces do not nest")
-    children = subject.list_namespaces(subject.namespace())
+    children = subject.list_namespaces(subject.new_namespace())
     assert children == [], f"a new namespace has children: {children}"
 
 
 def check_describe_missing(subject: Subject) -> None:
     """Describing a missing namespace is error 1."""
-    with subject.refused(NOT_FOUND):
-        subject.describe_namespace([*subject.parent, subject.fresh("missing")])
+    with subject.expect_error(NOT_FOUND):
+        subject.describe_namespace([*subject.parent, subject.new_name("missing")])
 
 
 def check_drop(subject: Subject) -> None:
     """A dropped namespace is gone, from lists too."""
-    namespace = subject.namespace()
+    namespace = subject.new_namespace()
     subject.drop_namespace(namespace)
-    with subject.refused(NOT_FOUND):
+    with subject.expect_error(NOT_FOUND):
         subject.describe_namespace(namespace)
     assert namespace[-1] not in subject.list_namespaces(subject.parent), "it is listed still"
 
 
 def check_drop_with_table(subject: Subject) -> None:
     """Dropping a namespace that holds a table is error 3, and drops nothing."""
-    table = subject.table(subject.namespace())
-    with subject.refused(NOT_EMPTY):
+    table = subject.new_table(subject.new_namespace())
+    with subject.expect_error(NOT_EMPTY):
         subject.drop_namespace(table[:-1])
     subject.describe(table)
 
 
 def check_drop_with_namespace(subject: Subject) -> None:
     """Dropping a namespace that holds a namespace is error 3."""
-    if not subject.nested:
+    if not subject.has_nested_namespaces:
         pytest.skip("namespaces do not nest")
-    child = [*subject.namespace(), subject.fresh("child")]
+    child = [*subject.new_namespace(), subject.new_name("child")]
     subject.create_namespace(child)
-    with subject.refused(NOT_EMPTY):
+    with subject.expect_error(NOT_EMPTY):
         subject.drop_namespace(child[:-1])
     subject.describe_namespace(child)
 
@@ -111,7 +111,7 @@ def check_drop_with_namespace(subject: Subject) -> None:
 def check_drop_missing(subject: Subject) -> None:
     """Dropping a missing namespace, without a mode, succeeds or is error 1."""
     try:
-        subject.drop_namespace([*subject.parent, subject.fresh("missing")])
+        subject.drop_namespace([*subject.parent, subject.new_name("missing")])
     except NamespaceNotFoundError:
         subject.note("error 1")
     else:
@@ -120,7 +120,7 @@ def check_drop_missing(subject: Subject) -> None:
 
 def check_create_again(subject: Subject) -> None:
     """A dropped namespace can be created again, and is empty then."""
-    namespace = subject.namespace()
+    namespace = subject.new_namespace()
     subject.drop_namespace(namespace)
     subject.create_namespace(namespace)
     tables = subject.list_tables(namespace)
@@ -129,27 +129,27 @@ def check_create_again(subject: Subject) -> None:
 
 def check_dropped_is_forgotten(subject: Subject) -> None:
     """Declaring a table in a namespace that was just dropped is error 1."""
-    table = subject.table(subject.namespace())
+    table = subject.new_table(subject.new_namespace())
     subject.deregister(table)
     subject.drop_namespace(table[:-1])
-    with subject.refused(NOT_FOUND):
+    with subject.expect_error(NOT_FOUND):
         subject.declare(table)
 
 
 def check_levels(subject: Subject) -> None:
     """A namespace id without levels, or with an empty one, is error 13."""
-    with subject.refused(INVALID, EXISTS):  # where the root is a namespace, it exists
+    with subject.expect_error(INVALID, EXISTS):  # where the root is a namespace, it exists
         subject.create_namespace([])
-    with subject.refused(INVALID):
+    with subject.expect_error(INVALID):
         subject.create_namespace([*subject.parent, ""])
 
 
 def check_errors_name_it(subject: Subject) -> None:
     """Errors name the namespace that they are about."""
-    namespace, missing = subject.namespace(), [*subject.parent, subject.fresh("missing")]
-    with subject.refused(EXISTS) as refusal:
+    namespace, missing = subject.new_namespace(), [*subject.parent, subject.new_name("missing")]
+    with subject.expect_error(EXISTS) as refusal:
         subject.create_namespace(namespace)
     assert namespace[-1] in refusal.message, f"create_namespace: {refusal.message!r} does not name {namespace[-1]}"
-    with subject.refused(NOT_FOUND) as refusal:
+    with subject.expect_error(NOT_FOUND) as refusal:
         subject.describe_namespace(missing)
     assert missing[-1] in refusal.message, f"describe_namespace: {refusal.message!r} does not name {missing[-1]}"

@@ -23,50 +23,50 @@ LONG = {"long": "x" * 2000}
 
 def check_namespace(subject: Subject) -> None:
     """Properties of a namespace come back."""
-    namespace = subject.namespace(properties=PLAIN)
-    _holds(subject.describe_namespace(namespace).properties, PLAIN, "describe_namespace")
+    namespace = subject.new_namespace(properties=PLAIN)
+    _check_properties(subject.describe_namespace(namespace).properties, PLAIN, "describe_namespace")
 
 
 def check_namespace_created(subject: Subject) -> None:
     """CreateNamespace answers with the properties."""
-    answered = subject.create_namespace([*subject.parent, subject.fresh("n")], properties=PLAIN).properties
-    _holds(answered, PLAIN, "create_namespace")
+    answered = subject.create_namespace([*subject.parent, subject.new_name("n")], properties=PLAIN).properties
+    _check_properties(answered, PLAIN, "create_namespace")
 
 
 def check_namespace_values(subject: Subject) -> None:
     """Unusual keys and values of a namespace's properties come back as they are; a long one may be refused with 13."""
-    namespace, expected = _make(subject, subject.namespace)
-    _holds(subject.describe_namespace(namespace).properties, expected, "describe_namespace")
+    namespace, expected = _make_with_properties(subject, subject.new_namespace)
+    _check_properties(subject.describe_namespace(namespace).properties, expected, "describe_namespace")
 
 
 def check_namespace_separate(subject: Subject) -> None:
     """A namespace has no properties of another one."""
-    subject.namespace(properties=PLAIN)
-    properties = subject.describe_namespace(subject.namespace()).properties or {}
+    subject.new_namespace(properties=PLAIN)
+    properties = subject.describe_namespace(subject.new_namespace()).properties or {}
     assert not PLAIN.keys() & properties.keys(), f"a namespace made without properties has {properties}"
 
 
 def check_table(subject: Subject) -> None:
     """Properties of a table come back."""
-    table = subject.table(properties=PLAIN)
-    _holds(subject.describe(table).properties, PLAIN, "describe_table")
+    table = subject.new_table(properties=PLAIN)
+    _check_properties(subject.describe(table).properties, PLAIN, "describe_table")
 
 
 def check_table_declared(subject: Subject) -> None:
     """DeclareTable answers with the properties."""
-    answered = subject.declare([*subject.home, subject.fresh()], properties=PLAIN).properties
-    _holds(answered, PLAIN, "declare_table")
+    answered = subject.declare([*subject.home, subject.new_name()], properties=PLAIN).properties
+    _check_properties(answered, PLAIN, "declare_table")
 
 
 def check_table_values(subject: Subject) -> None:
     """Unusual keys and values of a table's properties come back as they are; a long one may be refused with 13."""
-    table, expected = _make(subject, subject.table)
-    _holds(subject.describe(table).properties, expected, "describe_table")
+    table, expected = _make_with_properties(subject, subject.new_table)
+    _check_properties(subject.describe(table).properties, expected, "describe_table")
 
 
 def check_storage_options(subject: Subject) -> None:
     """Properties of a table do not leak into its storage options."""
-    table = [*subject.home, subject.fresh()]
+    table = [*subject.home, subject.new_name()]
     declared = subject.declare(table, properties=PLAIN)
     for operation, options in {
         "declare_table": declared.storage_options,
@@ -78,14 +78,14 @@ def check_storage_options(subject: Subject) -> None:
 
 def check_described_equals_declared(subject: Subject) -> None:
     """Describe gives the same storage options as declare, but for credentials."""
-    table = [*subject.home, subject.fresh()]
+    table = [*subject.home, subject.new_name()]
     declared = subject.declare(table).storage_options or {}
     described = subject.describe(table).storage_options or {}
     missing = sorted(key for key in declared if key not in described and "expires" not in key)
     assert not missing, f"describe_table lacks {missing}"
 
 
-def _make(subject: Subject, make: Callable[..., Id]) -> tuple[Id, dict[str, str]]:
+def _make_with_properties(subject: Subject, make: Callable[..., Id]) -> tuple[Id, dict[str, str]]:
     """A namespace or table with unusual properties, and which of them it should have."""
     try:
         return make(properties={**ODD, **LONG}), {**ODD, **LONG}
@@ -94,7 +94,7 @@ def _make(subject: Subject, make: Callable[..., Id]) -> tuple[Id, dict[str, str]
     return make(properties=ODD), ODD
 
 
-def _holds(properties: dict[str, str] | None, expected: dict[str, str], operation: str) -> None:
+def _check_properties(properties: dict[str, str] | None, expected: dict[str, str], operation: str) -> None:
     if properties is None:
         pytest.skip("unsupported: properties (they are null)")
     changed = [key for key, value in expected.items() if properties.get(key) != value]

@@ -9,32 +9,32 @@ from typing import Any
 import pyarrow as pa
 
 from lancehouse.schema.walk import BLOB, EXTENSION
-from lancehouse.spark.pipelines.transforms import Transform
+from lancehouse.spark.pipelines.transforms import ArrowTransform
 from lancehouse.spark.sources.conforming import blob_field
 
 _MARK = b"lancehouse.blob"
 
 
-def seen(schema: pa.Schema) -> pa.Schema:
+def to_binary_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as steps see them."""
-    return pa.schema([_binary(field) if is_blob(field) else field for field in schema])
+    return pa.schema([_to_binary_field(field) if is_blob(field) else field for field in schema])
 
 
-def stored(schema: pa.Schema) -> pa.Schema:
+def to_blob_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as a table has them."""
     return pa.schema([blob_field(field.name) if _is_marked(field) else field for field in schema])
 
 
-def opened(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def to_binary_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batches of a source as steps see them.
 
     Args:
         batches: of the source.
-        schema: what `seen` makes of its columns.
+        schema: what `to_binary_schema` makes of its columns.
     """
     places = [place for place, field in enumerate(schema) if _is_marked(field)]
     for batch in batches:
-        yield _opened(batch, schema, places) if places else batch
+        yield _to_binary_batch(batch, schema, places) if places else batch
 
 
 def is_blob(field: pa.Field[Any]) -> bool:
@@ -44,7 +44,7 @@ def is_blob(field: pa.Field[Any]) -> bool:
     return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
 
 
-def _binary(field: pa.Field[Any]) -> pa.Field[Any]:
+def _to_binary_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return pa.field(field.name, pa.large_binary(), field.nullable, {_MARK: b"true"})
 
 
@@ -52,7 +52,7 @@ def _is_marked(field: pa.Field[Any]) -> bool:
     return _MARK in (field.metadata or {}) and field.type in (pa.large_binary(), pa.binary())
 
 
-def _opened(batch: pa.RecordBatch, schema: pa.Schema, places: Iterable[int]) -> pa.RecordBatch:
+def _to_binary_batch(batch: pa.RecordBatch, schema: pa.Schema, places: Iterable[int]) -> pa.RecordBatch:
     arrays: list[Any] = list(batch.columns)
     for place in places:
         array = arrays[place]
@@ -64,10 +64,10 @@ def _opened(batch: pa.RecordBatch, schema: pa.Schema, places: Iterable[int]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class BlobTransform:
     """Steps over the rows of a source, whose blobs they see as binaries; it goes to executors."""
 
-    transform: Transform
+    transform: ArrowTransform
     source: pa.Schema
 
     @property
@@ -82,4 +82,4 @@ class Opening:
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What becomes of batches of the source."""
-        return self.transform.batches(opened(batches, seen(self.source)))
+        return self.transform.batches(to_binary_batches(batches, to_binary_schema(self.source)))

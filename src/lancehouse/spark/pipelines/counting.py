@@ -9,35 +9,35 @@ from uuid import uuid4
 import pyarrow as pa
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.lake.progress import Progress
-from lancehouse.spark.address import Address
+from lancehouse.lake.progress import JobProgress
+from lancehouse.spark.address import TableAddress
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class RowCount:
     """A number that tasks add to; it goes to executors. A task that is repeated counts once."""
 
-    address: Address
+    address: TableAddress
     job: str = field(default_factory=lambda: f"count-{uuid4().hex}")
 
-    def of(self, key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count(self, key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count the rows that pass, which are known by a key."""
         rows = 0
         for batch in batches:
             rows += batch.num_rows
             yield batch
         try:
-            self._progress().put(key, rows)
+            self._progress().record(key, rows)
         except LanceNamespaceError:
             return  # the table is not there yet: somebody looks at the rows before they are written
 
     def take(self) -> int:
         """What was counted, which is forgotten then."""
         progress = self._progress()
-        rows = sum(progress.done().values())
+        rows = sum(progress.read_records().values())
         progress.clear()
         return int(rows)
 
-    def _progress(self) -> Progress:
-        at = self.address.place(self.job)
-        return Progress(at.location, at.storage_options, self.job)
+    def _progress(self) -> JobProgress:
+        at = self.address.write_location(self.job)
+        return JobProgress(at.location, at.storage_options, self.job)

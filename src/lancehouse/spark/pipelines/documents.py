@@ -13,7 +13,7 @@ import yaml
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.spark.pipelines.problems import Loc, PipelineError, Problem, Problems
-from lancehouse.spark.suggestions import meant
+from lancehouse.spark.suggestions import suggest
 
 VARIABLES = "variables"
 HERE = "here"
@@ -27,21 +27,21 @@ _RESOLVER: Any = yaml.SafeLoader("")
 _NULL = "tag:yaml.org,2002:null"
 
 
-class Text(str):
+class ScalarText(str):
     """A scalar as it is written: a number too, so that `007` stays what it is where text is wanted."""
 
     __slots__ = ("is_quoted",)
     is_quoted: bool
 
     @classmethod
-    def of(cls, written: str, *, is_quoted: bool) -> Text:
-        made = cls(written)
-        made.is_quoted = is_quoted
-        return made
+    def from_scalar(cls, written: str, *, is_quoted: bool) -> ScalarText:
+        scalar = cls(written)
+        scalar.is_quoted = is_quoted
+        return scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class PipelineDocument:
     """What a file says."""
 
     problems: Problems
@@ -49,13 +49,13 @@ class Document:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(path: Path, shown: str, given: Mapping[str, str]) -> Document:
+def read_document(path: Path, display_name: str, overrides: Mapping[str, str]) -> PipelineDocument:
     """Read a file and fill in its variables.
 
     Args:
         path: of the file.
-        shown: how it is called in errors.
-        given: variables that win over those of the file.
+        display_name: how it is called in errors.
+        overrides: variables that win over those of the file.
 
     Raises:
         PipelineError: it is no YAML, or has variables that nothing is known of.
@@ -65,29 +65,29 @@ def read(path: Path, shown: str, given: Mapping[str, str]) -> Document:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        raise InvalidInputError(f"{shown} cannot be read: {error.strerror}") from None
+        raise InvalidInputError(f"{display_name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidInputError(f"{shown} is no YAML: it is not UTF-8") from None
+        raise InvalidInputError(f"{display_name} is no YAML: it is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
-        mark, there = error.problem_mark or error.context_mark, text.splitlines() or [""]
-        line = min(mark.line if mark else 0, len(there) - 1)  # what never ends is found out after the last line
-        said = ", ".join(filter(None, (error.context, error.problem)))
-        if _BARE.search(there[line]):
-            said = 'inside {…} and […], what holds ${…} stands in quotes: "${name}"'
-        raise PipelineError([Problem(shown, line + 1, f"this is no YAML: {said}")]) from None
+        mark, source_lines = error.problem_mark or error.context_mark, text.splitlines() or [""]
+        line = min(mark.line if mark else 0, len(source_lines) - 1)  # what never ends is found out after the last line
+        reason = ", ".join(filter(None, (error.context, error.problem)))
+        if _BARE.search(source_lines[line]):
+            reason = 'inside {…} and […], what holds ${…} stands in quotes: "${name}"'
+        raise PipelineError([Problem(display_name, line + 1, f"this is no YAML: {reason}")]) from None
     except yaml.reader.ReaderError as error:
-        raise PipelineError([Problem(shown, 1, f"this is no YAML: {error.reason}")]) from None
-    problems = Problems(shown, lines := {(): 1})
+        raise PipelineError([Problem(display_name, 1, f"this is no YAML: {error.reason}")]) from None
+    problems = Problems(display_name, lines := {(): 1})
     if not isinstance(root, yaml.MappingNode):
-        raise PipelineError([Problem(shown, 1, "a pipeline has keys and values: source, steps, sink, …")])
-    values = _Reading(problems, lines).value(root, (), ())
-    variables = _variables(problems, values.pop(VARIABLES, None), path, given)
-    filled = {key: _filled(problems, value, (key,), variables) for key, value in values.items()}
-    return Document(problems, filled, variables)
+        raise PipelineError([Problem(display_name, 1, "a pipeline has keys and values: source, steps, sink, …")])
+    values = _NodeReader(problems, lines).value(root, (), ())
+    variables = _resolve_variables(problems, values.pop(VARIABLES, None), path, overrides)
+    filled = {key: _fill_variables(problems, value, (key,), variables) for key, value in values.items()}
+    return PipelineDocument(problems, filled, variables)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _NodeReader:
     """Turns nodes into values, and remembers their lines."""
 
     problems: Problems
@@ -104,74 +104,76 @@ class _Reading:
             return [self._item(child, (*loc, place), above) for place, child in enumerate(node.value)]
         if node.tag == _NULL:
             return None
-        if node.tag not in _KNOWN:
+        if node.tag not in _SCALAR_TAGS:
             self.problems.add(f"{node.tag} is no kind of value here", *loc)
-        return Text.of(node.value, is_quoted=getattr(node, "style", None) is not None)
+        return ScalarText.from_scalar(node.value, is_quoted=getattr(node, "style", None) is not None)
 
     def _item(self, node: yaml.Node, loc: Loc, above: tuple[yaml.Node, ...]) -> Any:
         self.lines[loc] = node.start_mark.line + 1
         return self.value(node, loc, above)
 
     def _entries(self, node: yaml.MappingNode, loc: Loc, above: tuple[yaml.Node, ...]) -> Iterator[tuple[str, Any]]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, child in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
-                self.problems.found.append(Problem(self.problems.file, line, "a key is a word"))
+                self.problems.problems.append(Problem(self.problems.file, line, "a key is a word"))
                 continue
-            if key.value in seen:
-                self.problems.found.append(Problem(self.problems.file, line, f"{key.value} is there twice"))
-            seen.add(key.value)
+            if key.value in keys:
+                self.problems.problems.append(Problem(self.problems.file, line, f"{key.value} is there twice"))
+            keys.add(key.value)
             self.lines[(*loc, key.value)] = line
             yield key.value, self.value(child, (*loc, key.value), above)
 
 
-_KNOWN = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "timestamp", "null")}
+_SCALAR_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "timestamp", "null")}
 
 
-def _variables(problems: Problems, said: Any, path: Path, given: Mapping[str, str]) -> dict[str, str]:
-    found = {HERE: str(path.absolute().parent)}
-    if said is not None and not isinstance(said, dict):
+def _resolve_variables(problems: Problems, declared: Any, path: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+    variables = {HERE: str(path.absolute().parent)}
+    if declared is not None and not isinstance(declared, dict):
         problems.add("variables are names and values", VARIABLES)
-        return found
-    known: dict[str, Any] = said or {}
-    for name in given:
-        if name not in known:
-            raise InvalidInputError(f"--set {name}: {problems.file} has no such variable; {meant(name, list(known))}")
-    for name, value in known.items():
+        return variables
+    values: dict[str, Any] = declared or {}
+    for name in overrides:
+        if name not in values:
+            raise InvalidInputError(
+                f"--set {name}: {problems.file} has no such variable; {suggest(name, list(values))}"
+            )
+    for name, value in values.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in (HERE, ENVIRONMENT[:-1]):
             problems.add(f"{name!r} can be no variable: it has letters, digits and _", VARIABLES, name)
-        elif name in given:
-            found[name] = given[name]
+        elif name in overrides:
+            variables[name] = overrides[name]
         elif isinstance(value, str):
-            found[name] = str(_filled(problems, value, (VARIABLES, name), found))
+            variables[name] = str(_fill_variables(problems, value, (VARIABLES, name), variables))
         elif value is None:
             problems.add(f"the variable {name} has no value: give --set {name}=…", VARIABLES, name)
-            found[name] = ""
+            variables[name] = ""
         else:
             problems.add(f"the variable {name} is no text", VARIABLES, name)
-            found[name] = ""
-    return found
+            variables[name] = ""
+    return variables
 
 
-def _filled(problems: Problems, value: Any, loc: Loc, variables: Mapping[str, str]) -> Any:
+def _fill_variables(problems: Problems, value: Any, loc: Loc, variables: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(problems, each, (*loc, key), variables) for key, each in value.items()}
+        return {key: _fill_variables(problems, each, (*loc, key), variables) for key, each in value.items()}
     if isinstance(value, list):
-        return [_filled(problems, each, (*loc, place), variables) for place, each in enumerate(value)]
-    if not isinstance(value, Text):
+        return [_fill_variables(problems, each, (*loc, place), variables) for place, each in enumerate(value)]
+    if not isinstance(value, ScalarText):
         return value
 
     def fill(found: re.Match[str]) -> str:
         if found[1]:
             return found[1]
-        return _looked_up(problems, found[2], loc, variables)
+        return _look_up(problems, found[2], loc, variables)
 
     is_one = _REFERENCE.fullmatch(value) is not None  # in {…} and […] YAML wants it in quotes, whatever it is
-    return Text.of(_REFERENCE.sub(fill, value), is_quoted=value.is_quoted and not is_one)
+    return ScalarText.from_scalar(_REFERENCE.sub(fill, value), is_quoted=value.is_quoted and not is_one)
 
 
-def _looked_up(problems: Problems, reference: str, loc: Loc, variables: Mapping[str, str]) -> str:
+def _look_up(problems: Problems, reference: str, loc: Loc, variables: Mapping[str, str]) -> str:
     parts = _NAME.fullmatch(reference)
     if parts is None:
         problems.add(
@@ -179,9 +181,9 @@ def _looked_up(problems: Problems, reference: str, loc: Loc, variables: Mapping[
         )
         return ""
     is_environment, name, otherwise = bool(parts[1]), parts[2], parts[3]
-    known = os.environ if is_environment else variables
-    if name in known:
-        return known[name]
+    values = os.environ if is_environment else variables
+    if name in values:
+        return values[name]
     if otherwise is not None:
         return otherwise
     if is_environment:
@@ -189,17 +191,17 @@ def _looked_up(problems: Problems, reference: str, loc: Loc, variables: Mapping[
     elif name in os.environ:
         problems.add(f"there is no variable {name}; that of the environment is ${{env.{name}}}", *loc)
     else:
-        problems.add(f"there is no variable {name}; {meant(name, list(variables))}", *loc)
+        problems.add(f"there is no variable {name}; {suggest(name, list(variables))}", *loc)
     return ""
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A value as YAML has it: numbers as numbers, `true` as true."""
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if not isinstance(value, Text) or value.is_quoted:
+        return [to_plain(each) for each in value]
+    if not isinstance(value, ScalarText) or value.is_quoted:
         return str(value) if isinstance(value, str) else value
     tag: str = _RESOLVER.resolve(yaml.ScalarNode, value, (True, False))
     return yaml.safe_load(value) if tag.rpartition(":")[2] in ("int", "float", "bool") else str(value)

@@ -11,16 +11,16 @@ from lance_namespace.errors import TableColumnNotFoundError
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
-from lancehouse.lake.changes import ADDRESS, ROW, quoted
-from lancehouse.lake.merging import check_keys, key_schema, keyed
-from lancehouse.lake.scans import Moment, Part, Scan, groups, like
-from lancehouse.spark.address import Address
-from lancehouse.spark.errors import translated
+from lancehouse.lake.changes import ADDRESS, ROW, quote_column
+from lancehouse.lake.merging import check_keys, key_schema, read_keys
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, empty_dataset, split_fragments
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.pipelines.problems import Problems
 from lancehouse.spark.pipelines.shape import ExpectPart
-from lancehouse.spark.reading import Pinned
+from lancehouse.spark.reading import PinnedVersion
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.tasks import Batches, results, spread
+from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
 
 EXPECT = "expect"
 
@@ -33,38 +33,40 @@ class _Condition:
     words: str
 
 
-def check(problems: Problems, address: Address, schema: pa.Schema, expect: ExpectPart) -> None:
+def check_expectations(problems: Problems, address: TableAddress, schema: pa.Schema, expect: ExpectPart) -> None:
     """See that all of it can be asked of a table with these columns."""
     for place, name in enumerate(expect.not_null):
         if name not in schema.names:
-            with problems.of(EXPECT, "not_null", place):
+            with problems.collect(EXPECT, "not_null", place):
                 raise TableColumnNotFoundError(f"{address} has no column {name}; it has {', '.join(schema.names)}")
     for place, key in enumerate(expect.unique):
-        with problems.of(EXPECT, "unique", place):
+        with problems.collect(EXPECT, "unique", place):
             check_keys(address, schema, key)
-    empty = like(schema)
+    empty = empty_dataset(schema)
     for place, condition in enumerate(expect.where):
-        with problems.of(EXPECT, "where", place):
-            _scan(f"NOT ({condition})").schema(address.ref(), empty)
+        with problems.collect(EXPECT, "where", place):
+            _to_scan(f"NOT ({condition})").schema(address.to_ref(), empty)
 
 
-def failures(spark: SparkSession, address: Address, version: int, expect: ExpectPart) -> list[str]:
+def find_failures(spark: SparkSession, address: TableAddress, version: int, expect: ExpectPart) -> list[str]:
     """What does not hold of a version, a sentence each."""
-    pinned = Pinned.at(address, Moment(version))
+    pinned = PinnedVersion.resolve(address, VersionSelector(version))
     _, dataset = pinned.open()
     rows = int(dataset.count_rows())
-    found = list(_size(rows, expect))
-    conditions = [_Condition(f"{quoted(name)} IS NULL", f"null in {name}") for name in expect.not_null]
+    sentences = list(_size_failures(rows, expect))
+    conditions = [_Condition(f"{quote_column(name)} IS NULL", f"null in {name}") for name in expect.not_null]
     conditions += [_Condition(f"NOT ({each})", f"against {each!r}") for each in expect.where]
-    counts = _counts(spark, pinned, conditions)
-    found += [f"{_rows(count)} {each.words}" for each, count in zip(conditions, counts, strict=True) if count]
+    counts = _count_each(spark, pinned, conditions)
+    sentences += [
+        f"{_format_rows(count)} {each.words}" for each, count in zip(conditions, counts, strict=True) if count
+    ]
     for key in expect.unique:
-        if count := _shared(spark, pinned, key):
-            found.append(f"{_rows(count)} not alone with their {', '.join(key)}, which should be unique")
-    return found
+        if count := _count_shared(spark, pinned, key):
+            sentences.append(f"{_format_rows(count)} not alone with their {', '.join(key)}, which should be unique")
+    return sentences
 
 
-def _size(rows: int, expect: ExpectPart) -> Iterator[str]:
+def _size_failures(rows: int, expect: ExpectPart) -> Iterator[str]:
     if expect.rows is None:
         return
     if rows < expect.rows.min:
@@ -73,31 +75,31 @@ def _size(rows: int, expect: ExpectPart) -> Iterator[str]:
         yield f"there are {rows} rows, more than {expect.rows.max}"
 
 
-def _rows(count: int) -> str:
+def _format_rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count} rows are"
 
 
-def _counts(spark: SparkSession, pinned: Pinned, conditions: Sequence[_Condition]) -> list[int]:
+def _count_each(spark: SparkSession, pinned: PinnedVersion, conditions: Sequence[_Condition]) -> list[int]:
     """How many rows meet each condition; every task looks at its own rows for all of them."""
     if not conditions:
         return []
     _, dataset = pinned.open()
     filters = [each.filter for each in conditions]
 
-    def work(parts: list[Part]) -> list[str]:
+    def work(parts: list[FragmentRange]) -> list[str]:
         table, dataset = pinned.open()
-        return [json.dumps([_scan(each).count(table, dataset, parts) for each in filters])]
+        return [json.dumps([_to_scan(each).count(table, dataset, parts) for each in filters])]
 
-    with translated():
-        done = results(spark, groups(dataset, parallelism(spark), split=False), work)
-    return [sum(each) for each in zip(*map(json.loads, done), strict=True)] or [0] * len(conditions)
+    with translate_task_errors():
+        result_texts = collect_results(spark, split_fragments(dataset, parallelism(spark), split=False), work)
+    return [sum(each) for each in zip(*map(json.loads, result_texts), strict=True)] or [0] * len(conditions)
 
 
-def _scan(filter: str) -> Scan:
+def _to_scan(filter: str) -> Scan:
     return Scan(columns=(), filter=filter, with_row_id=True)
 
 
-def _shared(spark: SparkSession, pinned: Pinned, key: Sequence[str]) -> int:
+def _count_shared(spark: SparkSession, pinned: PinnedVersion, key: Sequence[str]) -> int:
     """How many rows have a key that another has too; null is none. Spark shuffles the keys, and spills to disk."""
     _, dataset = pinned.open()
     columns = [field for field in key_schema(dataset.schema, key) if field.name not in (ADDRESS, ROW)]
@@ -106,13 +108,13 @@ def _shared(spark: SparkSession, pinned: Pinned, key: Sequence[str]) -> int:
     for field in columns:
         struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
 
-    def work(parts: list[Part]) -> Batches:
+    def work(parts: list[FragmentRange]) -> Batches:
         table, dataset = pinned.open()
-        return (batch.select(names) for batch in keyed(table, dataset, parts, key))
+        return (batch.select(names) for batch in read_keys(table, dataset, parts, key))
 
-    frame = spread(spark, groups(dataset, parallelism(spark), split=True), work, struct).dropna()
+    frame = run_in_tasks(spark, split_fragments(dataset, parallelism(spark), split=True), work, struct).dropna()
     number = functions.count(functions.lit(1)).alias("number")
-    shared = frame.groupBy(*names).agg(number).where("number > 1")
-    with translated():
-        [row] = shared.agg(functions.sum("number")).collect()
+    duplicates = frame.groupBy(*names).agg(number).where("number > 1")
+    with translate_task_errors():
+        [row] = duplicates.agg(functions.sum("number")).collect()
     return int(row[0] or 0)

@@ -31,25 +31,25 @@ class Expressions:
 
     columns: Mapping[str, str]
 
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Compute them. A mere name takes the column as it is.
 
         Raises:
             InvalidInputError: an expression cannot be understood or computed, or is not one value for each row.
         """
-        kept = {name: _named(batch.schema, said) for name, said in self.columns.items()}
-        computed = _computed(batch, {name: said for name, said in self.columns.items() if kept[name] is None})
+        positions = {name: _find_column(batch.schema, said) for name, said in self.columns.items()}
+        computed = _compute(batch, {name: said for name, said in self.columns.items() if positions[name] is None})
         fields, arrays = [], []
-        for name, place in kept.items():
+        for name, place in positions.items():
             field = computed.schema.field(name) if place is None else batch.schema.field(place).with_name(name)
             fields.append(field)
             arrays.append(computed.column(name) if place is None else batch.column(place))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _named(schema: pa.Schema, said: str) -> int | None:
+def _find_column(schema: pa.Schema, expression: str) -> int | None:
     """The column that an expression is the name of."""
-    name = said.strip()
+    name = expression.strip()
     if name[:1] == name[-1:] == "`" and len(name) > 2:
         name = name[1:-1].replace("``", "`")
     elif not _PLAIN.fullmatch(name):
@@ -58,24 +58,24 @@ def _named(schema: pa.Schema, said: str) -> int | None:
     return places[0] if len(places) == 1 else None
 
 
-def _computed(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
-    frame: Any = _context().create_dataframe([[batch]]) if columns else None
+def _compute(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
+    frame: Any = _session_context().create_dataframe([[batch]]) if columns else None
     fields, arrays = [], []
-    for name, said in columns.items():
-        if _WINDOW.search(said):
-            raise InvalidInputError(f"{said!r} looks at other rows: use a step sql for that")
-        with _translated(said, batch.schema):
-            made = frame.select(frame.parse_sql_expr(said).alias(name))
-            field = made.schema().field(0)
-            found = pa.Table.from_batches(made.collect(), pa.schema([field])).column(0).combine_chunks()
+    for name, expression in columns.items():
+        if _WINDOW.search(expression):
+            raise InvalidInputError(f"{expression!r} looks at other rows: use a step sql for that")
+        with _translate_errors(expression, batch.schema):
+            selected = frame.select(frame.parse_sql_expr(expression).alias(name))
+            field = selected.schema().field(0)
+            values = pa.Table.from_batches(selected.collect(), pa.schema([field])).column(0).combine_chunks()
         dtype = _VIEWS.get(field.type, field.type)
         fields.append(pa.field(name, dtype))
-        arrays.append(found.cast(dtype))
+        arrays.append(values.cast(dtype))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 @lru_cache(1)
-def _context() -> Any:
+def _session_context() -> Any:
     try:
         import datafusion
     except ImportError as error:
@@ -87,7 +87,7 @@ def _context() -> Any:
 
 
 @contextmanager
-def _translated(said: str, schema: pa.Schema) -> Iterator[None]:
+def _translate_errors(expression: str, schema: pa.Schema) -> Iterator[None]:
     """Turn what DataFusion raises, which has no class of its own, into one sentence."""
     try:
         yield
@@ -97,8 +97,10 @@ def _translated(said: str, schema: pa.Schema) -> Iterator[None]:
         text = str(error)
         if missing := _MISSING.search(text):
             there = ", ".join(schema.names)
-            raise TableColumnNotFoundError(f"{said!r}: there is no column {missing[1]}; there are {there}") from error
+            raise TableColumnNotFoundError(
+                f"{expression!r}: there is no column {missing[1]}; there are {there}"
+            ) from error
         if "AggregateFunction" in text:
-            raise InvalidInputError(f"{said!r} looks at other rows: use a step sql for that") from error
+            raise InvalidInputError(f"{expression!r} looks at other rows: use a step sql for that") from error
         words = _WRAPPED.sub(r"\1", _NOISE.sub("", text).strip().splitlines()[0])
-        raise InvalidInputError(f"{said!r}: {words}") from error
+        raise InvalidInputError(f"{expression!r}: {words}") from error

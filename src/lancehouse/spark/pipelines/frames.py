@@ -9,16 +9,16 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.schema.incoming import from_rows
-from lancehouse.schema.outgoing import to_rows
+from lancehouse.schema.incoming import from_spark_rows
+from lancehouse.schema.outgoing import to_spark_rows
 from lancehouse.schema.spark import from_spark
-from lancehouse.spark.pipelines.blobs import opened, seen, stored
-from lancehouse.spark.pipelines.counting import Count
-from lancehouse.spark.pipelines.functions import FOREIGN, Named
-from lancehouse.spark.pipelines.transforms import Transform
-from lancehouse.spark.session import struct
-from lancehouse.spark.sources import Source, Unit
-from lancehouse.spark.tasks import Batches, spread
+from lancehouse.spark.pipelines.blobs import to_binary_batches, to_binary_schema, to_blob_schema
+from lancehouse.spark.pipelines.counting import RowCount
+from lancehouse.spark.pipelines.functions import FOREIGN, NamedFunction
+from lancehouse.spark.pipelines.transforms import ArrowTransform
+from lancehouse.spark.session import to_struct
+from lancehouse.spark.sources import IngestSource, Unit
+from lancehouse.spark.tasks import Batches, run_in_tasks
 
 _PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
 _NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"
@@ -28,32 +28,39 @@ _TAIL = re.compile(r"\s*(SQLSTATE: \w+)?\s*[;.]?\s*\(?(line \d+,? ?pos \d+\)?.*)
 _CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
 
 
-def of_source(spark: SparkSession, found: Source, transform: Transform, count: Count) -> DataFrame:
+def from_source(spark: SparkSession, source: IngestSource, transform: ArrowTransform, count: RowCount) -> DataFrame:
     """The rows of a source, which are counted, after steps in Arrow: all in the same tasks."""
-    rows, schema, plain = to_rows(stored(transform.schema)), found.schema, seen(found.schema)
+    rows, schema, plain = (
+        to_spark_rows(to_blob_schema(transform.schema)),
+        source.schema,
+        to_binary_schema(source.schema),
+    )
 
     def work(unit: Unit) -> Batches:
-        made = transform.batches(opened(count.of(unit.key, unit.batches(schema)), plain))
-        return (each for batch in made for each in rows.batches(batch))
+        made = transform.batches(to_binary_batches(count.count(unit.key, unit.batches(schema)), plain))
+        return (each for batch in made for each in rows.convert_batches(batch))
 
-    return spread(spark, found.units, work, struct(rows.struct))
+    return run_in_tasks(spark, source.units, work, to_struct(rows.struct))
 
 
-def after(frame: DataFrame, transform: Transform) -> DataFrame:
+def apply_steps(frame: DataFrame, transform: ArrowTransform) -> DataFrame:
     """The rows of a DataFrame, after steps in Arrow."""
     if not transform.steps:
         return frame
-    known = frame.schema.jsonValue()
-    incoming, rows = from_rows(known, seen(from_spark(known))), to_rows(stored(transform.schema))
+    struct_json = frame.schema.jsonValue()
+    incoming, rows = (
+        from_spark_rows(struct_json, to_binary_schema(from_spark(struct_json))),
+        to_spark_rows(to_blob_schema(transform.schema)),
+    )
 
     def work(batches: Batches) -> Batches:
-        made = transform.batches(incoming.batch(batch) for batch in batches)
-        return (each for batch in made for each in rows.batches(batch))
+        made = transform.batches(incoming.convert_batch(batch) for batch in batches)
+        return (each for batch in made for each in rows.convert_batches(batch))
 
-    return frame.mapInArrow(work, struct(rows.struct))
+    return frame.mapInArrow(work, to_struct(rows.struct))
 
 
-def columns(frame: DataFrame) -> pa.Schema:
+def step_schema(frame: DataFrame) -> pa.Schema:
     """The columns, as steps in Arrow see them.
 
     Raises:
@@ -61,13 +68,13 @@ def columns(frame: DataFrame) -> pa.Schema:
         TableSchemaValidationError: Lance has no such type.
     """
     try:
-        known = frame.schema.jsonValue()
+        struct_json = frame.schema.jsonValue()
     except PySparkException as error:
-        raise InvalidInputError(_words(error)) from error
-    return seen(from_spark(known))
+        raise InvalidInputError(_clean_message(error)) from error
+    return to_binary_schema(from_spark(struct_json))
 
 
-def by_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
+def run_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
     """What a query makes of rows, which are its table `input`.
 
     Raises:
@@ -77,29 +84,29 @@ def by_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
     try:
         return spark.sql((_NESTED if _WITH.match(query) else _PLAIN).replace("<query>", text), rows=frame)
     except PySparkException as error:
-        raise InvalidInputError(_words(error)) from error
+        raise InvalidInputError(_clean_message(error)) from error
 
 
-def by_python(function: Named, frame: DataFrame) -> DataFrame:
+def run_python(function: NamedFunction, frame: DataFrame) -> DataFrame:
     """What a function makes of rows.
 
     Raises:
         InvalidInputError: it fails, or gives something else.
     """
     try:
-        made = function(frame)
+        result = function(frame)
     except LanceNamespaceError:
         raise
     except PySparkException as error:
-        raise InvalidInputError(f"{function.name} failed: {_words(error)}") from error
+        raise InvalidInputError(f"{function.name} failed: {_clean_message(error)}") from error
     except FOREIGN as error:
         raise InvalidInputError(f"{function.name} failed: {type(error).__name__}: {error}") from error
-    if not isinstance(made, DataFrame):
-        raise InvalidInputError(f"{function.name} gave {type(made).__name__}, not a DataFrame")
-    return made
+    if not isinstance(result, DataFrame):
+        raise InvalidInputError(f"{function.name} gave {type(result).__name__}, not a DataFrame")
+    return result
 
 
-def _words(error: PySparkException) -> str:
+def _clean_message(error: PySparkException) -> str:
     """What Spark says, without what it says for itself."""
     first = str(error).strip().split("\n\n")[0].splitlines()[0]
     return _CONDITION.sub("", _TAIL.sub("", first))

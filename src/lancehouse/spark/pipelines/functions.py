@@ -24,7 +24,7 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 from pyspark import cloudpickle
 
-from lancehouse.lake.fingerprints import fingerprint, imported_names, levels_of
+from lancehouse.lake.fingerprints import fingerprint_functions, imported_names, package_levels
 
 FOREIGN = (Exception, SystemExit)
 """What code of others raises: anything."""
@@ -34,7 +34,7 @@ _LOCK = RLock()
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModuleSource:
     """A module as text."""
 
     name: str
@@ -44,11 +44,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedFunction:
     """A function by its name, `module:function`; it can be sent to executors."""
 
     name: str
-    sources: tuple[Source, ...] = field(default=(), repr=False)
+    sources: tuple[ModuleSource, ...] = field(default=(), repr=False)
     """Of its module, if that is not installed."""
     digest: str = ""
     """The same as long as the module is."""
@@ -61,37 +61,37 @@ class Named:
 
     def load(self) -> Callable[..., Any]:
         """The function, of this process."""
-        return _loaded(self)
+        return _load(self)
 
 
-def find(name: str, folder: Path) -> Named:
+def get_function(name: str, folder: Path) -> NamedFunction:
     """Find a function, in the folder first; it is imported to see that this works.
 
     Raises:
         InvalidInputError: there is no such module or function, or the module cannot be imported.
     """
     module = name.partition(":")[0]
-    sources = tuple(sorted(_sources(folder, module).values(), key=lambda each: each.name))
+    sources = tuple(sorted(_collect_sources(folder, module).values(), key=lambda each: each.name))
     if sources:
         digest = _digest([each.name + each.text for each in sources])
     else:
-        origin = _origin(name, module, folder)
+        origin = _module_origin(name, module, folder)
         digest = _digest([name, Path(origin).read_text("utf-8", "replace") if origin else ""])
-    found = Named(name, sources, digest)
-    function = found.load()
+    named = NamedFunction(name, sources, digest)
+    function = named.load()
     if not callable(function):
         raise InvalidInputError(f"{name} is no function, but {type(function).__name__}")
-    return replace(found, code=fingerprint({name: function}).digest)
+    return replace(named, code=fingerprint_functions({name: function}).digest)
 
 
-def pickled_by_value(functions: Sequence[Named]) -> None:
+def pickle_by_value(functions: Sequence[NamedFunction]) -> None:
     """Have Spark send what these modules define to executors as it is: they do not have the modules."""
     for name in {each.name for function in functions for each in function.sources}:
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
-def _origin(name: str, module: str, folder: Path) -> str | None:
+def _module_origin(name: str, module: str, folder: Path) -> str | None:
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):
@@ -102,34 +102,34 @@ def _origin(name: str, module: str, folder: Path) -> str | None:
 
 
 @lru_cache(256)
-def _loaded(named: Named) -> Callable[..., Any]:
+def _load(named: NamedFunction) -> Callable[..., Any]:
     module, _, path = named.name.partition(":")
     try:
-        found: Any = _import(module, named)
+        resolved: Any = _import_module(module, named)
     except FOREIGN as error:
         raise InvalidInputError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
     for step in path.split("."):
-        if not hasattr(found, step):
-            there = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
-            raise InvalidInputError(f"{module} has no {path}; it has {', '.join(sorted(there)) or 'no functions'}")
-        found = getattr(found, step)
-    function: Callable[..., Any] = found
+        if not hasattr(resolved, step):
+            functions = [each for each, value in vars(resolved).items() if callable(value) and not each.startswith("_")]
+            raise InvalidInputError(f"{module} has no {path}; it has {', '.join(sorted(functions)) or 'no functions'}")
+        resolved = getattr(resolved, step)
+    function: Callable[..., Any] = resolved
     return function
 
 
-def _import(module: str, named: Named) -> ModuleType:
+def _import_module(module: str, named: NamedFunction) -> ModuleType:
     if not named.sources:
         return importlib.import_module(module)
     with _LOCK:
         for each in named.sources:
-            if (known := sys.modules.get(each.name)) is None:
+            if (loaded := sys.modules.get(each.name)) is None:
                 continue
-            if hasattr(known, _MARK):
-                if getattr(known, _MARK) != named.digest:
+            if hasattr(loaded, _MARK):
+                if getattr(loaded, _MARK) != named.digest:
                     del sys.modules[each.name]
-            elif getattr(known, "__file__", None) not in (each.file, None):
+            elif getattr(loaded, "__file__", None) not in (each.file, None):
                 raise ImportError(
-                    f"there is another module {each.name}, of {known.__file__}; rename that of {each.file}"
+                    f"there is another module {each.name}, of {loaded.__file__}; rename that of {each.file}"
                 )
         for other in [each for each in sys.meta_path if isinstance(each, _Finder)]:
             sys.meta_path.remove(other)
@@ -140,7 +140,7 @@ def _import(module: str, named: Named) -> ModuleType:
 class _Finder(MetaPathFinder):
     """Finds modules that came as text. It stays: functions may import when they are called."""
 
-    def __init__(self, named: Named) -> None:
+    def __init__(self, named: NamedFunction) -> None:
         self._sources = {each.name: each for each in named.sources}
         self._digest = named.digest
 
@@ -153,7 +153,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    def __init__(self, source: Source, digest: str) -> None:
+    def __init__(self, source: ModuleSource, digest: str) -> None:
         self._source = source
         self._digest = digest
 
@@ -169,32 +169,32 @@ class _Loader(Loader):
 # The modules of a folder
 
 
-def _sources(folder: Path, module: str) -> dict[str, Source]:
+def _collect_sources(folder: Path, module: str) -> dict[str, ModuleSource]:
     """A module with all that it imports from the same folder, at once or when it is called."""
-    found: dict[str, Source] = {}
-    todo = list(levels_of(module))
+    sources: dict[str, ModuleSource] = {}
+    todo = list(package_levels(module))
     while todo:
         name = todo.pop()
-        if name in found or (source := _source(folder, name)) is None:
+        if name in sources or (source := _find_source(folder, name)) is None:
             continue
-        found[name] = source
-        todo += [level for each in _imports(source) for level in levels_of(each)]
-    return found if module in found else {}
+        sources[name] = source
+        todo += [level for each in _imported_modules(source) for level in package_levels(each)]
+    return sources if module in sources else {}
 
 
-def _source(folder: Path, name: str) -> Source | None:
+def _find_source(folder: Path, name: str) -> ModuleSource | None:
     base = folder.joinpath(*name.split("."))
     for file, is_package in ((base / "__init__.py", True), (base.with_name(f"{base.name}.py"), False)):
         if file.is_file():
             try:
-                return Source(name, str(file), file.read_text("utf-8"), is_package)
+                return ModuleSource(name, str(file), file.read_text("utf-8"), is_package)
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidInputError(f"{file} cannot be read: {error}") from error
     # A folder without __init__.py is a package too, of nothing but what lies in it.
-    return Source(name, str(base), "", True) if base.is_dir() and any(base.glob("*.py")) else None
+    return ModuleSource(name, str(base), "", True) if base.is_dir() and any(base.glob("*.py")) else None
 
 
-def _imports(source: Source) -> Iterator[str]:
+def _imported_modules(source: ModuleSource) -> Iterator[str]:
     try:
         tree = ast.parse(source.text)
     except SyntaxError as error:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancehouse.spark.pipelines.shape import Shape, SinkPart, StepPart
-from lancehouse.spark.pipelines.tables import State
+from lancehouse.spark.pipelines.shape import PipelineSpec, SinkPart, StepPart
+from lancehouse.spark.pipelines.tables import TargetState
 
 ARROW, SPARK, DRIVER = "Arrow", "Spark", "driver"
 """Where a step runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlanLine:
     """One step of a plan."""
 
     step: str
@@ -26,45 +26,45 @@ class Line:
     """Those that there are after it."""
 
 
-def of_step(part: StepPart, where: str, schema: pa.Schema) -> Line:
+def describe_step(part: StepPart, where: str, schema: pa.Schema) -> PlanLine:
     """What a step does."""
-    return Line(part.kind, where, _does(part), columns(schema))
+    return PlanLine(part.kind, where, _format_step(part), format_columns(schema))
 
 
-def of_end(shape: Shape, state: State, where: str) -> Iterator[Line]:
+def describe_end(shape: PipelineSpec, state: TargetState, where: str) -> Iterator[PlanLine]:
     """What is done with the rows."""
-    yield Line("sink", where, _goes(shape.sink, state))
+    yield PlanLine("sink", where, _format_sink(shape.sink, state))
     for index in shape.indices:
-        yield Line("index", ARROW, f"{index.kind.upper()} of {index.column}, called {index.called}")
+        yield PlanLine("index", ARROW, f"{index.kind.upper()} of {index.column}, called {index.index_name}")
     if shape.compact is not None:
-        yield Line("compact", ARROW, "make fewer, larger fragments")
-    if asked := [name for name in ("rows", "not_null", "unique", "where") if getattr(shape.expect, name)]:
-        yield Line("expect", ARROW, f"{', '.join(asked)}; else {shape.expect.on_failure}")
+        yield PlanLine("compact", ARROW, "make fewer, larger fragments")
+    if expectations := [name for name in ("rows", "not_null", "unique", "where") if getattr(shape.expect, name)]:
+        yield PlanLine("expect", ARROW, f"{', '.join(expectations)}; else {shape.expect.on_failure}")
     if shape.publish is not None:
-        yield Line("publish", DRIVER, f"tag {shape.publish.tag}")
+        yield PlanLine("publish", DRIVER, f"tag {shape.publish.tag}")
 
 
-def columns(schema: pa.Schema) -> str:
+def format_columns(schema: pa.Schema) -> str:
     """Columns with their types."""
-    return ", ".join(f"{field.name} {_short(field.type)}" for field in schema)
+    return ", ".join(f"{field.name} {_format_type(field.type)}" for field in schema)
 
 
-def _short(dtype: Any) -> str:
+def _format_type(dtype: Any) -> str:
     return f"{dtype.value_type}[{dtype.list_size}]" if isinstance(dtype, pa.FixedSizeListType) else str(dtype)
 
 
-def _does(part: StepPart) -> str:
+def _format_step(part: StepPart) -> str:
     if part.embed is not None:
         return f"{part.embed.into} = {part.embed.function}({', '.join(part.embed.from_)})"
     if part.select is None:
         return " ".join(str(getattr(part, part.kind)).split())
-    chosen = (name if said == name else f"{said} AS {name}" for name, said in part.select.items())
-    return ", ".join(chosen) + (f" WHERE {part.where}" if part.where else "")
+    selected = (name if said == name else f"{said} AS {name}" for name, said in part.select.items())
+    return ", ".join(selected) + (f" WHERE {part.where}" if part.where else "")
 
 
-def _goes(sink: SinkPart, state: State) -> str:
-    if state.made is not None:
-        return f"nothing: this run has made version {state.made} of {sink.table}"
+def _format_sink(sink: SinkPart, state: TargetState) -> str:
+    if state.run_version is not None:
+        return f"nothing: this run has made version {state.run_version} of {sink.table}"
     if state.dataset is None:
         return f"create {sink.table}"
     by = f" by {', '.join(sink.on)}" if sink.on else ""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.lake.scans import Moment, Part, Scan, groups
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.lake.windows import has_blobs
-from lancehouse.spark.address import Address, Catalog
-from lancehouse.spark.pipelines.documents import plain
-from lancehouse.spark.pipelines.shape import Shape, SourcePart
-from lancehouse.spark.reading import Pinned
-from lancehouse.spark.sources import Source, Unit, open_source
-from lancehouse.spark.sources.conforming import conformed
+from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.pipelines.documents import to_plain
+from lancehouse.spark.pipelines.shape import PipelineSpec, SourcePart
+from lancehouse.spark.reading import PinnedVersion
+from lancehouse.spark.sources import IngestSource, Unit, open_source
+from lancehouse.spark.sources.conforming import conform
 from lancehouse.spark.sources.opening import ICEBERG
 
 
@@ -27,11 +27,11 @@ class Origin:
     part: SourcePart
     folder: Path
     """Where files are, whose paths do not begin at the root."""
-    address: Address | None
+    address: TableAddress | None
     """Of a Lance table."""
 
     @classmethod
-    def of(cls, shape: Shape, folder: Path) -> Origin:
+    def from_spec(cls, shape: PipelineSpec, folder: Path) -> Origin:
         """That of a pipeline.
 
         Raises:
@@ -41,17 +41,17 @@ class Origin:
         if part.table is None:
             return cls(part, folder, None)
         catalog = part.catalog or shape.catalog
-        return cls(part, folder, Catalog.of(catalog.impl, catalog.properties).table(part.table))
+        return cls(part, folder, Connection.from_properties(catalog.impl, catalog.properties).table_address(part.table))
 
     @property
     def name(self) -> list[str]:
         """What it is known by when it comes again; the units tell which rows."""
         if self.address is not None:
-            return [f"{self.address.catalog} {self.address}", str(self.part.filter), str(self.part.columns)]
+            return [f"{self.address.connection} {self.address}", str(self.part.filter), str(self.part.columns)]
         return [*self._paths(), str(self.part.columns)]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What it is, for people."""
         if self.address is not None:
             at = (
@@ -66,20 +66,20 @@ class Origin:
             f"Iceberg table {self.part.iceberg}" if self.part.iceberg else f"files {', '.join(self.part.files or ())}"
         )
 
-    def open(self, parallelism: int = 1) -> Source:
+    def open(self, parallelism: int = 1) -> IngestSource:
         """Look at it, without reading its rows.
 
         Raises:
             LanceNamespaceError: it is not there, cannot be read, or has no such column; or the filter is none.
         """
         if self.address is not None:
-            return _table(self.address, self.part, parallelism)
+            return _open_table(self.address, self.part, parallelism)
         if self.part.iceberg is not None:
             return open_source(
                 self.part.iceberg, ICEBERG, self.part.columns, self.part.properties, parallelism=parallelism
             )
         return open_source(
-            self._paths(), self.part.format, self.part.columns, plain(self.part.options), parallelism=parallelism
+            self._paths(), self.part.format, self.part.columns, to_plain(self.part.options), parallelism=parallelism
         )
 
     def _paths(self) -> list[str]:
@@ -92,9 +92,9 @@ class Origin:
 class TableUnit(Unit):
     """Some rows of a version of a Lance table."""
 
-    pinned: Pinned
+    pinned: PinnedVersion
     scan: Scan
-    parts: tuple[Part, ...]
+    parts: tuple[FragmentRange, ...]
     key: str
     bytes: int = 0
     rows: int | None = field(default=None)
@@ -103,21 +103,23 @@ class TableUnit(Unit):
         """The rows in a schema; Lance decides about threads."""
         table, dataset = self.pinned.open()
         for batch in self.scan.batches(table, dataset, self.parts):
-            yield conformed(batch, schema, (), str(table))
+            yield conform(batch, schema, (), str(table))
 
 
-def _table(address: Address, part: SourcePart, parallelism: int) -> Source:
-    pinned = Pinned.at(address, Moment(part.version, part.tag))
+def _open_table(address: TableAddress, part: SourcePart, parallelism: int) -> IngestSource:
+    pinned = PinnedVersion.resolve(address, VersionSelector(part.version, part.tag))
     table, dataset = pinned.open()
     scan = Scan(part.columns, part.filter)
     if any("." in name for name in part.columns or ()):
         raise TableSchemaValidationError(f"{table}: columns are whole ones here; take a field in a step select")
-    known = dataset.schema
-    read = scan.schema(table, dataset)  # which has blobs as the binaries that they are read as
-    schema = pa.schema([known.field(each.name) if has_blobs(known.field(each.name)) else each for each in read])
+    full_schema = dataset.schema
+    scanned_schema = scan.schema(table, dataset)  # which has blobs as the binaries that they are read as
+    schema = pa.schema(
+        [full_schema.field(each.name) if has_blobs(full_schema.field(each.name)) else each for each in scanned_schema]
+    )
     where = f"{address} {pinned.branch or ''} version {pinned.version} {part.filter} {part.columns}"
     units: list[Unit] = [
         TableUnit(pinned, scan, tuple(parts), f"{where} {parts}")
-        for parts in groups(dataset, parallelism, split=part.filter is None)
+        for parts in split_fragments(dataset, parallelism, split=part.filter is None)
     ]
-    return Source(schema, units)
+    return IngestSource(schema, units)

@@ -10,24 +10,24 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lancehouse.spark.pipelines import planning, running
-from lancehouse.spark.pipelines.documents import read
-from lancehouse.spark.pipelines.planning import Plan
+from lancehouse.spark.pipelines.documents import read_document
+from lancehouse.spark.pipelines.planning import PipelinePlan
 from lancehouse.spark.pipelines.problems import Problems
-from lancehouse.spark.pipelines.reports import Report
+from lancehouse.spark.pipelines.reports import RunReport
 from lancehouse.spark.pipelines.running import Listener
-from lancehouse.spark.pipelines.shape import Shape, shaped
+from lancehouse.spark.pipelines.shape import PipelineSpec, parse_spec
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """A file whose shape is right."""
 
-    shape: Shape
+    shape: PipelineSpec
     folder: Path
     """Where files and functions are looked for."""
     problems: Problems = field(repr=False)
 
-    def plan(self, spark: SparkSession | Callable[[], SparkSession], run: str | None = None) -> Plan:
+    def plan(self, spark: SparkSession | Callable[[], SparkSession], run: str | None = None) -> PipelinePlan:
         """See that all of it can be done, and how. Nothing is written.
 
         Args:
@@ -39,9 +39,9 @@ class Pipeline:
         """
         start = spark if callable(spark) else lambda: spark
         fresh = Problems(self.problems.file, self.problems.lines)
-        return planning.plan(self.shape, fresh, self.folder, run, start)
+        return planning.plan_pipeline(self.shape, fresh, self.folder, run, start)
 
-    def run(self, spark: SparkSession, run: str | None = None, said: Listener | None = None) -> Report:
+    def run(self, spark: SparkSession, run: str | None = None, said: Listener | None = None) -> RunReport:
         """Check it, then carry it out. `report.failures` tells of expectations that do not hold.
 
         Args:
@@ -54,8 +54,8 @@ class Pipeline:
             LanceNamespaceError: a step failed. What came before it is done, and stays so.
         """
         plan = self.plan(spark, run)
-        report = running.begun(plan)
-        running.run(plan, spark, said, report)
+        report = running.create_report(plan)
+        running.run_plan(plan, spark, said, report)
         return report
 
 
@@ -71,5 +71,5 @@ def load(file: str | os.PathLike[str], variables: Mapping[str, str] | None = Non
         InvalidInputError: the file cannot be read, or has no such variable.
     """
     path = Path(file)
-    document = read(path, os.fspath(file), variables or {})
-    return Pipeline(shaped(document), path.absolute().parent, document.problems)
+    document = read_document(path, os.fspath(file), variables or {})
+    return Pipeline(parse_spec(document), path.absolute().parent, document.problems)

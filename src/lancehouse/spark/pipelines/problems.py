@@ -43,29 +43,29 @@ class Problems:
 
     file: str
     lines: Mapping[Loc, int]
-    found: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
     def add(self, text: str, *loc: Any) -> None:
         """Note what is wrong with what the file says somewhere; if it says nothing there, the line is that above."""
         while loc and loc not in self.lines:
             loc = loc[:-1]
-        self.found.append(Problem(self.file, self.lines.get(loc, 1), text))
+        self.problems.append(Problem(self.file, self.lines.get(loc, 1), text))
 
     @contextmanager
-    def of(self, *loc: Any) -> Iterator[None]:
+    def collect(self, *loc: Any) -> Iterator[None]:
         """Note what is raised inside."""
         try:
             yield
         except PipelineError as error:
-            self.found.extend(error.problems)
+            self.problems.extend(error.problems)
         except LanceNamespaceError as error:
             self.add(str(error), *loc)
 
-    def stop(self) -> None:
+    def raise_if_any(self) -> None:
         """Go no further if anything is wrong.
 
         Raises:
             PipelineError: it is.
         """
-        if self.found:
-            raise PipelineError(self.found)
+        if self.problems:
+            raise PipelineError(self.problems)

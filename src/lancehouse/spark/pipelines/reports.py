@@ -11,7 +11,7 @@ UNFINISHED = "not finished"
 
 
 @dataclass(slots=True)
-class Step:
+class RunStep:
     """One step of a run."""
 
     step: str
@@ -26,7 +26,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Report:
+class RunReport:
     """A run, as far as it went."""
 
     pipeline: str
@@ -43,7 +43,7 @@ class Report:
     version_after: int | None = None
     tag: str | None = None
     seconds: float = 0.0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RunStep] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """Expectations that do not hold, a sentence each."""
     error: str | None = None

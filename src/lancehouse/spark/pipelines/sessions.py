@@ -10,14 +10,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lancehouse.spark.pipelines.shape import SparkPart
-from lancehouse.spark.quiet import quiet
-from lancehouse.spark.session import prepare
+from lancehouse.spark.quiet import quiet_session
+from lancehouse.spark.session import prepare_environment
 
 LOCAL, REMOTE = "local", "sc://"
 
 
 @contextmanager
-def session(settings: SparkPart, *, shows_log: bool = False) -> Iterator[SparkSession]:
+def open_session(settings: SparkPart, *, shows_log: bool = False) -> Iterator[SparkSession]:
     """The session that is active, else a new one, which is stopped at the end.
 
     Args:
@@ -29,10 +29,12 @@ def session(settings: SparkPart, *, shows_log: bool = False) -> Iterator[SparkSe
     """
     master, options = settings.master, dict(settings.options)
     if master is None or master.startswith(LOCAL):
-        with quiet(None, {**({"spark.master": master} if master else {}), **options}, shows_log=shows_log) as spark:
+        with quiet_session(
+            None, {**({"spark.master": master} if master else {}), **options}, shows_log=shows_log
+        ) as spark:
             yield spark
         return
-    prepare()
+    prepare_environment()
     builder = SparkSession.builder.appName("lancehouse")
     builder = builder.remote(master) if master.startswith(REMOTE) else builder.master(master)
     try:

@@ -21,42 +21,42 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from lancehouse.identifiers import parse_levels
-from lancehouse.spark.pipelines.documents import VARIABLES, Document, plain
+from lancehouse.spark.pipelines.documents import VARIABLES, PipelineDocument, to_plain
 from lancehouse.spark.pipelines.problems import Loc
-from lancehouse.spark.suggestions import close, meant
+from lancehouse.spark.suggestions import find_close, suggest
 
 
-def _as_list(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _as_lists(value: Any) -> Any:
-    return [_as_list(each) for each in value] if isinstance(value, list) else [[value]]
+def _to_lists(value: Any) -> Any:
+    return [_to_list(each) for each in value] if isinstance(value, list) else [[value]]
 
 
-def _exactly(value: Any) -> Any:
+def _to_range(value: Any) -> Any:
     return {"min": value, "max": value} if isinstance(value, str) else value
 
 
-def _options(value: Any) -> Any:
+def _parse_options(value: Any) -> Any:
     match str(value).lower():
         case "true":
             return {}
         case "false" | "none":
             return None
     if isinstance(value, dict):
-        return plain(value)
+        return to_plain(value)
     raise PydanticCustomError("wrong", "must be true, false or options of a compaction")
 
 
-def _function(value: str) -> str:
+def _check_function(value: str) -> str:
     module, _, name = value.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise PydanticCustomError("wrong", "must name a function as module:function")
     return value
 
 
-def _table(value: str) -> str:
+def _check_table(value: str) -> str:
     try:
         parse_levels(value)
     except InvalidInputError:
@@ -68,55 +68,55 @@ _TAG = re.compile(r"[\w.-]+", re.ASCII)
 """Lance's own rule, with what follows it."""
 
 
-def _tag(value: str) -> str:
+def _check_tag(value: str) -> str:
     if not _TAG.fullmatch(value) or ".." in value or value.startswith(".") or value.endswith((".", ".lock")):
         raise PydanticCustomError("wrong", "must be letters, digits, '.', '-' and '_'")
     return value
 
 
 Word = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-Names = Annotated[tuple[Word, ...], BeforeValidator(_as_list)]
-Function = Annotated[Word, AfterValidator(_function)]
-Table = Annotated[Word, AfterValidator(_table)]
-Tag = Annotated[Word, AfterValidator(_tag)]
+Names = Annotated[tuple[Word, ...], BeforeValidator(_to_list)]
+Function = Annotated[Word, AfterValidator(_check_function)]
+Table = Annotated[Word, AfterValidator(_check_table)]
+Tag = Annotated[Word, AfterValidator(_check_tag)]
 Texts = dict[str, str]
 
 
-class Part(BaseModel):
+class SpecPart(BaseModel):
     """A part of a pipeline. Keys that are not known are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _one_of(part: Part, *names: str) -> str:
-    given = [name for name in names if name in part.model_fields_set]
-    if len(given) != 1:
-        said = " and ".join(given) if given else "none of them"
-        raise PydanticCustomError("wrong", f"needs one of {', '.join(names)}, and has {said}")
-    return given[0]
+def _require_one_of(part: SpecPart, *names: str) -> str:
+    present = [name for name in names if name in part.model_fields_set]
+    if len(present) != 1:
+        listed = " and ".join(present) if present else "none of them"
+        raise PydanticCustomError("wrong", f"needs one of {', '.join(names)}, and has {listed}")
+    return present[0]
 
 
-def _only_with(part: Part, kind: str, *names: str) -> None:
+def _refuse_without(part: SpecPart, kind: str, *names: str) -> None:
     for name in names:
         if name in part.model_fields_set:
             raise PydanticCustomError("wrong", f"{name} goes with {kind} only")
 
 
-class CatalogPart(Part):
+class CatalogPart(SpecPart):
     """Where tables are."""
 
     impl: Word
     properties: Texts = Field(default={}, repr=False)
 
 
-class SparkPart(Part):
+class SparkPart(SpecPart):
     """The session."""
 
     master: Word | None = None
     options: Texts = {}
 
 
-class SourcePart(Part):
+class SourcePart(SpecPart):
     """What is read: files, an Iceberg table or a Lance table."""
 
     files: Names | None = None
@@ -132,8 +132,8 @@ class SourcePart(Part):
     columns: Names | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        kind = _one_of(self, "files", "iceberg", "table")
+    def _check_keys(self) -> Self:
+        kind = _require_one_of(self, "files", "iceberg", "table")
         keys = {
             "files": ("format", "options"),
             "iceberg": ("properties",),
@@ -141,7 +141,7 @@ class SourcePart(Part):
         }
         for other, names in keys.items():
             if other != kind:
-                _only_with(self, other, *names)
+                _refuse_without(self, other, *names)
         if self.version is not None and self.tag is not None:
             raise PydanticCustomError("wrong", "needs version or tag, not both")
         return self
@@ -152,7 +152,7 @@ class SourcePart(Part):
         return "files" if self.files is not None else "iceberg" if self.iceberg is not None else "table"
 
 
-class EmbedPart(Part):
+class EmbedPart(SpecPart):
     """A column that a function makes of others."""
 
     function: Function
@@ -160,7 +160,7 @@ class EmbedPart(Part):
     into: Word
 
 
-class StepPart(Part):
+class StepPart(SpecPart):
     """What becomes of the rows."""
 
     select: dict[str, str] | None = Field(default=None, min_length=1)
@@ -171,8 +171,8 @@ class StepPart(Part):
     python: Function | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        _one_of(self, "where" if self.select is None else "select", "arrow", "embed", "sql", "python")
+    def _check_keys(self) -> Self:
+        _require_one_of(self, "where" if self.select is None else "select", "arrow", "embed", "sql", "python")
         return self
 
     @property
@@ -181,7 +181,7 @@ class StepPart(Part):
         return next(name for name in type(self).model_fields if getattr(self, name) is not None)
 
 
-class SinkPart(Part):
+class SinkPart(SpecPart):
     """Where rows go."""
 
     table: Table
@@ -198,15 +198,17 @@ class SinkPart(Part):
     data_storage_version: Word | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.mode == "merge" and not self.on:
             raise PydanticCustomError("wrong", "needs on, the columns that are the key, with mode merge")
         if self.mode != "merge":
-            _only_with(self, "mode merge", "on", "when_matched", "when_not_matched", "delete_by_source", "latest_by")
+            _refuse_without(
+                self, "mode merge", "on", "when_matched", "when_not_matched", "delete_by_source", "latest_by"
+            )
         return self
 
 
-class IndexPart(Part):
+class IndexPart(SpecPart):
     """An index; what is not here is a parameter of its kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -216,47 +218,47 @@ class IndexPart(Part):
     name: Word | None = None
 
     @property
-    def called(self) -> str:
+    def index_name(self) -> str:
         """Its name."""
         return self.name or f"{self.column}_idx"
 
     @property
     def params(self) -> dict[str, Any]:
         """In pylance's words."""
-        found: dict[str, Any] = plain(self.model_extra or {})
-        return found
+        params: dict[str, Any] = to_plain(self.model_extra or {})
+        return params
 
 
-class RowsPart(Part):
+class RowsPart(SpecPart):
     """How many rows there are to be."""
 
     min: int = Field(default=0, ge=0)
     max: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_range(self) -> Self:
         if self.max is not None and self.max < self.min:
             raise PydanticCustomError("wrong", "has a max that is less than its min")
         return self
 
 
-class ExpectPart(Part):
+class ExpectPart(SpecPart):
     """What must hold."""
 
-    rows: Annotated[RowsPart | None, BeforeValidator(_exactly)] = None
+    rows: Annotated[RowsPart | None, BeforeValidator(_to_range)] = None
     not_null: Names = ()
-    unique: Annotated[tuple[tuple[Word, ...], ...], BeforeValidator(_as_lists)] = ()
+    unique: Annotated[tuple[tuple[Word, ...], ...], BeforeValidator(_to_lists)] = ()
     where: Names = ()
     on_failure: Literal["keep", "restore"] = "keep"
 
 
-class PublishPart(Part):
+class PublishPart(SpecPart):
     """How readers find what passed."""
 
     tag: Tag
 
 
-class Shape(Part):
+class PipelineSpec(SpecPart):
     """A pipeline as it is written."""
 
     name: Word
@@ -267,34 +269,34 @@ class Shape(Part):
     steps: tuple[StepPart, ...] = ()
     sink: SinkPart
     indices: tuple[IndexPart, ...] = ()
-    compact: Annotated[dict[str, Any] | None, BeforeValidator(_options)] = None
+    compact: Annotated[dict[str, Any] | None, BeforeValidator(_parse_options)] = None
     expect: ExpectPart = ExpectPart()
     publish: PublishPart | None = None
 
 
-def shaped(document: Document) -> Shape:
+def parse_spec(document: PipelineDocument) -> PipelineSpec:
     """What a document says.
 
     Raises:
         PipelineError: something that cannot be; all of it is told.
     """
     try:
-        shape = Shape.model_validate(document.values)
+        shape = PipelineSpec.model_validate(document.values)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        misspelt = {_misspelt(each["loc"]) for each in found if each["type"] == "extra_forbidden"}
-        for each in found:
-            if each["type"] != "missing" or each["loc"] not in misspelt:
-                document.problems.add(_text(each), *each["loc"])
+        errors = error.errors(include_url=False)
+        intended = {_intended_key(each["loc"]) for each in errors if each["type"] == "extra_forbidden"}
+        for each in errors:
+            if each["type"] != "missing" or each["loc"] not in intended:
+                document.problems.add(_format_error(each), *each["loc"])
         shape = None
-    document.problems.stop()
+    document.problems.raise_if_any()
     assert shape is not None
     return shape
 
 
-def _misspelt(loc: Loc) -> Loc:
+def _intended_key(loc: Loc) -> Loc:
     """Where the key would be that was meant by one that is not known."""
-    return (*loc[:-1], *(close(str(loc[-1]), _keys(loc)) or [""]))
+    return (*loc[:-1], *(find_close(str(loc[-1]), _known_keys(loc)) or [""]))
 
 
 _KINDS: Mapping[str, str] = {
@@ -314,9 +316,9 @@ _KINDS: Mapping[str, str] = {
 _SINGLE: Mapping[str, str] = {"steps": "this step", "indices": "this index"}
 
 
-def _text(error: ErrorDetails) -> str:
+def _format_error(error: ErrorDetails) -> str:
     """Pydantic's finding in our words."""
-    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
     names = [str(step) for step in error["loc"]]
     key = next((name for name in reversed(names) if not name.isdecimal()), "a pipeline")
     key = _SINGLE.get(key, key) if names[-1:] and names[-1].isdecimal() else key
@@ -325,43 +327,43 @@ def _text(error: ErrorDetails) -> str:
             above = next((name for name in reversed(names[:-1]) if not name.isdecimal()), "the pipeline")
             return f"{_SINGLE.get(above, above)} needs {key}"
         case "extra_forbidden":
-            return f"there is no key {key} here; {meant(key, _keys(error['loc']))}"
+            return f"there is no key {key} here; {suggest(key, _known_keys(error['loc']))}"
         case "literal_error":
             expected = str(context["expected"]).replace("'", "")
-            return f"{key} must be {expected}, not {_shown(given)}"
+            return f"{key} must be {expected}, not {_format_value(value)}"
         case "string_too_short" | "too_short":
             return f"{key} must not be empty"
         case "greater_than" | "greater_than_equal":
             return (
-                f"{key} must be {context.get('gt', -1) + 1 if 'gt' in context else context['ge']} or more, not {given}"
+                f"{key} must be {context.get('gt', -1) + 1 if 'gt' in context else context['ge']} or more, not {value}"
             )
         case "value_error" | "wrong":
             return f"{key} {error['msg'].removeprefix('Value error, ')}"
     if kind in _KINDS:
-        return f"{key} must be {_KINDS[kind]}, not {_shown(given)}"
+        return f"{key} must be {_KINDS[kind]}, not {_format_value(value)}"
     return f"{key}: {error['msg']}"
 
 
-def _shown(given: Any) -> str:
-    if isinstance(given, str):
-        return repr(str(given))
-    if given is None:
+def _format_value(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(str(value))
+    if value is None:
         return "nothing"
-    return "keys and values" if isinstance(given, dict) else "a list" if isinstance(given, list) else repr(given)
+    return "keys and values" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
 
 
-def _keys(loc: Sequence[Any]) -> list[str]:
+def _known_keys(loc: Sequence[Any]) -> list[str]:
     """The keys that are known where one is not."""
-    part: Any = Shape
+    part: Any = PipelineSpec
     for step in loc[:-1]:
-        if isinstance(step, str) and isinstance(part, type) and issubclass(part, Part):
-            part = _part(part.model_fields[step].annotation)
+        if isinstance(step, str) and isinstance(part, type) and issubclass(part, SpecPart):
+            part = _find_part(part.model_fields[step].annotation)
     keys = [field.alias or name for name, field in part.model_fields.items()]
-    return [VARIABLES, *keys] if part is Shape else keys
+    return [VARIABLES, *keys] if part is PipelineSpec else keys
 
 
-def _part(annotation: Any) -> Any:
+def _find_part(annotation: Any) -> Any:
     """The part that a field holds, by itself, in a list, or not at all."""
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+    if isinstance(annotation, type) and issubclass(annotation, SpecPart):
         return annotation
-    return next((found for each in getattr(annotation, "__args__", ()) if (found := _part(each))), None)
+    return next((found for each in getattr(annotation, "__args__", ()) if (found := _find_part(each))), None)

@@ -12,13 +12,13 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableColumnNotFoundError
 
 from lancehouse.spark.pipelines.expressions import Expressions
-from lancehouse.spark.pipelines.functions import FOREIGN, Named
+from lancehouse.spark.pipelines.functions import FOREIGN, NamedFunction
 
-_KEPT = "kept"
+_MASK = "kept"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class FilterStep:
     """Rows that meet a condition."""
 
     condition: str
@@ -30,14 +30,14 @@ class Where:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch for which it is true."""
-        kept = Expressions({_KEPT: self.condition}).of(batch).column(_KEPT)
-        if kept.type != pa.bool_():
-            raise InvalidInputError(f"{self.condition!r} is no condition, but {kept.type}")
-        return batch.filter(kept)
+        mask = Expressions({_MASK: self.condition}).evaluate(batch).column(_MASK)
+        if mask.type != pa.bool_():
+            raise InvalidInputError(f"{self.condition!r} is no condition, but {mask.type}")
+        return batch.filter(mask)
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class SelectStep:
     """Columns that are computed."""
 
     columns: Mapping[str, str]
@@ -49,14 +49,14 @@ class Select:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those of a batch."""
-        return Expressions(self.columns).of(batch)
+        return Expressions(self.columns).evaluate(batch)
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class FunctionStep:
     """Whatever a function makes of a batch."""
 
-    function: Named
+    function: NamedFunction
 
     @property
     def key(self) -> str:
@@ -65,19 +65,19 @@ class Mapped:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the function gives."""
-        made = _called(self.function, batch)
-        if isinstance(made, pa.Table):
-            return _whole(made)
-        if not isinstance(made, pa.RecordBatch):
-            raise InvalidInputError(f"{self.function.name} gave {type(made).__name__}, not a RecordBatch")
-        return made
+        result = _call(self.function, batch)
+        if isinstance(result, pa.Table):
+            return _to_single_batch(result)
+        if not isinstance(result, pa.RecordBatch):
+            raise InvalidInputError(f"{self.function.name} gave {type(result).__name__}, not a RecordBatch")
+        return result
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbedStep:
     """A column that a function makes of others, beside them or in the place of one of that name."""
 
-    function: Named
+    function: NamedFunction
     reads: tuple[str, ...]
     into: str
 
@@ -91,23 +91,23 @@ class Embedded:
         names = batch.schema.names
         if missing := [name for name in self.reads if name not in names]:
             raise TableColumnNotFoundError(f"there is no column {', '.join(missing)}; there are {', '.join(names)}")
-        made = _array(_called(self.function, *(batch.column(name) for name in self.reads)), self.function.name)
-        if len(made) != batch.num_rows:
-            raise InvalidInputError(f"{self.function.name} made {len(made)} values of {batch.num_rows} rows")
-        field = pa.field(self.into, made.type)
+        values = _to_array(_call(self.function, *(batch.column(name) for name in self.reads)), self.function.name)
+        if len(values) != batch.num_rows:
+            raise InvalidInputError(f"{self.function.name} made {len(values)} values of {batch.num_rows} rows")
+        field = pa.field(self.into, values.type)
         if self.into in names:
-            return batch.set_column(names.index(self.into), field, made)
-        return batch.append_column(field, made)
+            return batch.set_column(names.index(self.into), field, values)
+        return batch.append_column(field, values)
 
 
-Step = Where | Select | Mapped | Embedded
+ArrowStep = FilterStep | SelectStep | FunctionStep | EmbedStep
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
+class ArrowTransform:
     """Steps one after the other; it can be sent to executors."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ArrowStep, ...]
     schema: pa.Schema
     """Of what comes out."""
 
@@ -120,15 +120,15 @@ class Transform:
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What becomes of batches; nothing becomes of one without rows."""
         for batch in batches:
-            made = batch
+            current = batch
             for step in self.steps:
-                if not made.num_rows:
+                if not current.num_rows:
                     break
-                made = step(made)
-            if made.num_rows:
-                yield self._checked(made)
+                current = step(current)
+            if current.num_rows:
+                yield self._conform(current)
 
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.names != self.schema.names:
             raise InvalidInputError(
                 f"the steps gave the columns {', '.join(batch.schema.names)}, but of a batch without rows "
@@ -142,7 +142,7 @@ class Transform:
             raise InvalidInputError(f"the steps gave other types than of a batch without rows: {error}") from error
 
 
-def output(step: Step, schema: pa.Schema) -> pa.Schema:
+def output_schema(step: ArrowStep, schema: pa.Schema) -> pa.Schema:
     """The columns that a step gives, asked with a batch without rows.
 
     Raises:
@@ -150,17 +150,17 @@ def output(step: Step, schema: pa.Schema) -> pa.Schema:
     """
     empty = pa.RecordBatch.from_pylist([], schema)
     try:
-        made = step(empty).schema
+        result = step(empty).schema
     except InvalidInputError as error:
-        if isinstance(step, Mapped | Embedded):
+        if isinstance(step, FunctionStep | EmbedStep):
             raise InvalidInputError(f"{error} (it is asked for its columns with a batch without rows)") from error
         raise
-    if twice := sorted({name for name in made.names if made.names.count(name) > 1}):
+    if twice := sorted({name for name in result.names if result.names.count(name) > 1}):
         raise InvalidInputError(f"two columns are called {', '.join(twice)}")
-    return made
+    return result
 
 
-def _called(function: Named, *arguments: Any) -> Any:
+def _call(function: NamedFunction, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except LanceNamespaceError:
@@ -169,20 +169,20 @@ def _called(function: Named, *arguments: Any) -> Any:
         raise InvalidInputError(f"{function.name} failed: {type(error).__name__}: {error}") from error
 
 
-def _array(made: Any, name: str) -> pa.Array[Any]:
+def _to_array(result: Any, name: str) -> pa.Array[Any]:
     """What a function gave as an Arrow array; a matrix of numpy is vectors."""
-    if isinstance(made, pa.ChunkedArray):
-        return made.combine_chunks()
-    if isinstance(made, np.ndarray) and made.ndim == 2:
-        values: Any = pa.array(np.ascontiguousarray(made).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(values, made.shape[1])
-    if isinstance(made, np.ndarray) and made.ndim == 1:
-        return pa.array(made)
-    if not isinstance(made, pa.Array):
-        raise InvalidInputError(f"{name} gave {type(made).__name__}, not an Arrow array")
-    return made
+    if isinstance(result, pa.ChunkedArray):
+        return result.combine_chunks()
+    if isinstance(result, np.ndarray) and result.ndim == 2:
+        values: Any = pa.array(np.ascontiguousarray(result).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(values, result.shape[1])
+    if isinstance(result, np.ndarray) and result.ndim == 1:
+        return pa.array(result)
+    if not isinstance(result, pa.Array):
+        raise InvalidInputError(f"{name} gave {type(result).__name__}, not an Arrow array")
+    return result
 
 
-def _whole(table: pa.Table) -> pa.RecordBatch:
+def _to_single_batch(table: pa.Table) -> pa.RecordBatch:
     batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
     return batches[0] if len(batches) == 1 else pa.RecordBatch.from_pylist([], table.schema)

@@ -37,7 +37,7 @@ def blob_field(name: str) -> pa.Field[Any]:
     return pa.field(name, BLOB_TYPE, metadata={EXTENSION: BLOB})
 
 
-def blobs(values: Any) -> Any:
+def to_blobs(values: Any) -> Any:
     """Binaries as the values of a blob column."""
     data = values.cast(pa.large_binary())
     absent = [pa.nulls(len(data), field.type) for field in list(BLOB_TYPE)[1:]]
@@ -45,7 +45,7 @@ def blobs(values: Any) -> Any:
     return _untyped.StructArray.from_arrays([data, *absent], fields=list(BLOB_TYPE), mask=mask)
 
 
-def conformed(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, name: str) -> pa.RecordBatch:
+def conform(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, name: str) -> pa.RecordBatch:
     """A batch of a file in a schema: its columns by name, the file's partition, and nulls for what it lacks.
 
     Columns that are right already are not copied.
@@ -55,15 +55,15 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, na
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
-    told = dict(partition)
-    there = {column: place for place, column in enumerate(batch.schema.names)}
+    partition_values = dict(partition)
+    positions = {column: place for place, column in enumerate(batch.schema.names)}
     arrays = []
     for field in schema:
         try:
-            if field.name in there:
-                array = _cast(batch.column(there[field.name]), field)
+            if field.name in positions:
+                array = _cast_array(batch.column(positions[field.name]), field)
             else:
-                array = _repeated(told.get(field.name), field, batch.num_rows)
+                array = _repeat_value(partition_values.get(field.name), field, batch.num_rows)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise TableSchemaValidationError(
                 f"{name}: column {field.name} does not fit {field.type}: {error}"
@@ -78,34 +78,34 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, na
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _repeated(value: str | None, field: pa.Field[Any], count: int) -> Any:
-    dtype = storage(field.type)
+def _repeat_value(value: str | None, field: pa.Field[Any], count: int) -> Any:
+    dtype = storage_type(field.type)
     if value is None:
-        return _wrapped(pa.nulls(count, dtype), field.type)
-    return _wrapped(_untyped.repeat(_untyped.scalar(value).cast(dtype), count), field.type)
+        return _wrap(pa.nulls(count, dtype), field.type)
+    return _wrap(_untyped.repeat(_untyped.scalar(value).cast(dtype), count), field.type)
 
 
-def _cast(array: Any, field: pa.Field[Any]) -> Any:
-    wanted: Any = field.type
-    if array.type == wanted:
+def _cast_array(array: Any, field: pa.Field[Any]) -> Any:
+    target_type: Any = field.type
+    if array.type == target_type:
         return array
     array = array.storage if isinstance(array, pa.ExtensionArray) else array
-    dtype = storage(wanted)
+    dtype = storage_type(target_type)
     if array.type == dtype:
-        return _wrapped(array, wanted)
+        return _wrap(array, target_type)
     if _is_blob(field) and not isinstance(array.type, pa.StructType):
-        return _wrapped(blobs(array).cast(dtype), wanted)
-    if lost := _lost(array.type, dtype):
+        return _wrap(to_blobs(array).cast(dtype), target_type)
+    if lost := _describe_loss(array.type, dtype):
         raise pa.ArrowTypeError(lost)
-    return _wrapped(array.cast(dtype), wanted)
+    return _wrap(array.cast(dtype), target_type)
 
 
-def storage(dtype: Any) -> Any:
+def storage_type(dtype: Any) -> Any:
     """What the values of a type are kept as."""
     return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
 
 
-def _wrapped(array: Any, dtype: Any) -> Any:
+def _wrap(array: Any, dtype: Any) -> Any:
     return dtype.wrap_array(array) if isinstance(dtype, pa.BaseExtensionType) else array
 
 
@@ -116,27 +116,29 @@ def _is_blob(field: pa.Field[Any]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _lost(have: Any, want: Any, name: str = "") -> str:
+def _describe_loss(have: Any, want: Any, name: str = "") -> str:
     """What a cast would lose without a word: a field of a struct, or what a value means; empty if it is nothing."""
     match have, want:
         case pa.StructType(), pa.StructType():
-            wanted = {child.name: child.type for child in want}
+            target_types = {child.name: child.type for child in want}
             above = f"{name}." if name else ""
-            found = (_lost(child.type, wanted.get(child.name), above + child.name) for child in have)
-            return next(filter(None, found), "")
+            losses = (_describe_loss(child.type, target_types.get(child.name), above + child.name) for child in have)
+            return next(filter(None, losses), "")
         case _, None:
             return f"it has {name} besides, which would be lost"
         case pa.MapType(), pa.MapType():
-            return _lost(have.key_type, want.key_type, name) or _lost(have.item_type, want.item_type, name)
+            return _describe_loss(have.key_type, want.key_type, name) or _describe_loss(
+                have.item_type, want.item_type, name
+            )
         case (
             (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
             (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()),
         ):
-            return _lost(have.value_type, want.value_type, name)
-    one, other = _meaning(have), _meaning(want)
+            return _describe_loss(have.value_type, want.value_type, name)
+    one, other = _find_meaning(have), _find_meaning(want)
     is_same = one == other or None in (one, other) or (one, other) in _SAME
     return "" if is_same else f"{name or 'it'} has {one}s, of which {other}s would be made"
 
 
-def _meaning(dtype: Any) -> str | None:
+def _find_meaning(dtype: Any) -> str | None:
     return next((word for is_one, word in _MEANINGS if is_one(dtype)), None)

@@ -17,7 +17,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.lake.errors import redacted
+from lancehouse.lake.errors import redact
 
 _BY_TEXT: tuple[tuple[re.Pattern[str], type[LanceNamespaceError]], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), kind)
@@ -34,7 +34,7 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], type[LanceNamespaceError]], ...] = tuple(
 
 
 @contextmanager
-def reading(name: str, options: Mapping[str, str]) -> Iterator[None]:
+def translate_read_errors(name: str, options: Mapping[str, str]) -> Iterator[None]:
     """Turn what pyarrow raises inside into a Lance error that names the file.
 
     Args:
@@ -46,32 +46,32 @@ def reading(name: str, options: Mapping[str, str]) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InvalidInputError(f"there is no file at {name}") from error
     except UnicodeDecodeError as error:
-        raise InvalidInputError(wrong_encoding(name, error.encoding)) from error
+        raise InvalidInputError(wrong_encoding_message(name, error.encoding)) from error
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
         text = str(error)
-        said = redacted(text, options)
+        message = redact(text, options)
         kind = next((kind for pattern, kind in _BY_TEXT if pattern.search(text)), InvalidInputError)
         # A cause is printed with its own text: it may only be shown where there is nothing to hide.
-        raise kind(f"{name} cannot be read: {said}") from (error if said == text else None)
+        raise kind(f"{name} cannot be read: {message}") from (error if message == text else None)
 
 
-def wrong_encoding(name: str, encoding: str) -> str:
+def wrong_encoding_message(name: str, encoding: str) -> str:
     """What is said of a file that is not in an encoding."""
     return f"{name} is not in the encoding {encoding}: name its own, such as options={{'encoding': 'latin-1'}}"
 
 
-def require_columns(wanted: list[str], there: list[str], about: str) -> None:
+def require_columns(wanted: list[str], available: list[str], about: str) -> None:
     """Check that each column asked for is there, and once.
 
     Raises:
         TableColumnNotFoundError: one is not there; says what is.
         InvalidInputError: none is asked for, or one twice.
     """
-    missing = [name for name in wanted if name not in there]
+    missing = [name for name in wanted if name not in available]
     if missing:
         names = ", ".join(missing)
-        raise TableColumnNotFoundError(f"{about} has no column {names}; it has {', '.join(there) or 'none'}")
+        raise TableColumnNotFoundError(f"{about} has no column {names}; it has {', '.join(available) or 'none'}")
     if not wanted or len(set(wanted)) < len(wanted):
         raise InvalidInputError(f"columns must name at least one column, and each once, not {wanted!r}")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
-from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.listing import SourceFile
 from lancehouse.spark.sources.options import TextOptions
 
 COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
@@ -17,7 +17,7 @@ COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """The least of a file that can be read by itself."""
 
     bytes: int
@@ -25,20 +25,20 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FileSurvey:
     """What is known of a file before its rows are read."""
 
     schema: pa.Schema
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
     doubts: Mapping[str, str] = field(default_factory=dict)
     """Columns whose type cannot be inferred, and why; `schema` has one for them all the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A file, or some pieces of it."""
 
-    file: File
+    file: SourceFile
     bytes: int
     rows: int | None = None
     pieces: range | None = None
@@ -51,23 +51,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadRequest:
     """What is asked of a file."""
 
     schema: pa.Schema
-    known: frozenset[str] | None
+    source_columns: frozenset[str] | None
     """All columns of the source; None where some of them were chosen, and others do not matter."""
     use_threads: bool
 
-    def require_known(self, names: Iterable[str], file: File) -> None:
+    def require_known(self, names: Iterable[str], file: SourceFile) -> None:
         """Check that a file has no column that would be lost because it was not seen when the source was opened.
 
         Raises:
             TableSchemaValidationError: it has one.
         """
-        if self.known is None:
+        if self.source_columns is None:
             return
-        new = [name for name in names if name not in self.known and name not in self.schema.names]
+        new = [name for name in names if name not in self.source_columns and name not in self.schema.names]
         if new:
             raise TableSchemaValidationError(
                 f"{file.name} has a column {', '.join(new)} that was not seen when the source was opened, as it is not "
@@ -86,7 +86,7 @@ class Format(Protocol):
     def options(self) -> TextOptions:
         """How its files are read."""
 
-    def configured(self, options: Mapping[str, Any]) -> Format:
+    def with_options(self, options: Mapping[str, Any]) -> Format:
         """The same with options.
 
         Raises:
@@ -97,41 +97,47 @@ class Format(Protocol):
     def extensions(self) -> tuple[str, ...]:
         """The endings of names, in lower case."""
 
-    def survey(self, file: File) -> Survey:
+    def survey(self, file: SourceFile) -> FileSurvey:
         """Look at a file without reading all of it."""
 
-    def read(self, parts: Sequence[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The rows, in the schema that is wanted."""
 
 
-def format_of(files: Sequence[File], asked: str | None, known: Mapping[str, Format]) -> tuple[str, list[File]]:
+def choose_format(
+    files: Sequence[SourceFile], requested: str | None, formats_by_name: Mapping[str, Format]
+) -> tuple[str, list[SourceFile]]:
     """The format of files, and those that have it. Files whose names were given are read as they are told to be.
 
     Raises:
         InvalidInputError: an extension that is not known, several formats, or no file of the format asked for.
     """
-    if asked is not None:
-        chosen = [file for file in files if file.named or file.path.lower().endswith(known[asked].extensions)]
+    if requested is not None:
+        chosen = [
+            file for file in files if file.is_named or file.path.lower().endswith(formats_by_name[requested].extensions)
+        ]
         if not chosen:
-            endings = ", ".join(known[asked].extensions)
+            endings = ", ".join(formats_by_name[requested].extensions)
             raise InvalidInputError(
-                f"there is no file of format {asked} ({endings}) beside {files[0].name}: to read files whatever they "
+                f"there is no file of format {requested} ({endings}) beside {files[0].name}: "
+                "to read files whatever they "
                 "are called, name them by a glob"
             )
-        return asked, chosen
-    formats: dict[str, File] = {}
+        return requested, chosen
+    formats: dict[str, SourceFile] = {}
     for file in files:
-        formats.setdefault(_by_extension(file, known), file)
+        formats.setdefault(_format_by_extension(file, formats_by_name), file)
     if len(formats) > 1:
         (one, first), (other, second) = [*formats.items()][:2]
         raise InvalidInputError(f"{first.name} is {one} but {second.name} is {other}: say with format= which to read")
     return next(iter(formats)), list(files)
 
 
-def _by_extension(file: File, known: Mapping[str, Format]) -> str:
-    for name, each in known.items():
+def _format_by_extension(file: SourceFile, formats_by_name: Mapping[str, Format]) -> str:
+    for name, each in formats_by_name.items():
         if file.path.lower().endswith(each.extensions):
             return name
     raise InvalidInputError(
-        f"the format of {file.name} cannot be told from its extension: say it with format=, one of {', '.join(known)}"
+        f"the format of {file.name} cannot be told from its extension: say it with format=, one of "
+        f"{', '.join(formats_by_name)}"
     )

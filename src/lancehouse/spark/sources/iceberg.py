@@ -30,12 +30,12 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.identifiers import parse_levels
-from lancehouse.lake.errors import redacted
+from lancehouse.lake.errors import redact
 from lancehouse.schema.iceberg import from_iceberg
-from lancehouse.spark.sources.conforming import conformed
-from lancehouse.spark.sources.errors import reading, require_columns
+from lancehouse.spark.sources.conforming import conform
+from lancehouse.spark.sources.errors import require_columns, translate_read_errors
 from lancehouse.spark.sources.options import ALL_OPTIONS
-from lancehouse.spark.sources.units import Source, Unit, gathered, joint_key, target_bytes
+from lancehouse.spark.sources.units import IngestSource, Unit, group_by_size, joint_key, target_bytes
 
 _KINDS: Mapping[type[Exception], type[LanceNamespaceError]] = {
     exceptions.NoSuchTableError: TableNotFoundError,
@@ -56,7 +56,7 @@ _KINDS: Mapping[type[Exception], type[LanceNamespaceError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class IcebergScan:
     """What all units of a scan share."""
 
     metadata: TableMetadata = field(repr=False)
@@ -75,7 +75,7 @@ class Scan:
 class IcebergUnit(Unit):
     """A file of an Iceberg table with its deletes, or several small ones."""
 
-    scan: Scan
+    scan: IcebergScan
     tasks: tuple[FileScanTask, ...] = field(repr=False)
     key: str
     bytes: int
@@ -85,35 +85,35 @@ class IcebergUnit(Unit):
         """The rows in a schema; pyiceberg decides about threads."""
         for task in self.tasks:
             name = task.file.file_path
-            with reading(name, self.scan.io.properties):
+            with translate_read_errors(name, self.scan.io.properties):
                 for batch in self.scan.batches(task):
-                    yield conformed(batch, schema, (), name)
+                    yield conform(batch, schema, (), name)
 
 
 def open_iceberg(
     source: Table | DataScan | str, columns: Sequence[str] | None, options: Mapping[str, str], parallelism: int
-) -> Source:
+) -> IngestSource:
     """A table, as it is now or as a scan says, as a source; see `open_source`."""
     _require_properties(source, options)
-    with _translated(source if isinstance(source, str) else "the Iceberg table", options):
-        planned = _scan(source, options)
-        there = [column.name for column in planned.projection().fields]
+    with _translate_errors(source if isinstance(source, str) else "the Iceberg table", options):
+        data_scan = _to_data_scan(source, options)
+        available = [column.name for column in data_scan.projection().fields]
         if columns is not None:
-            require_columns(list(columns), there, "the Iceberg table")
-            planned = planned.select(*columns)
-        tasks = sorted(planned.plan_files(), key=lambda task: task.file.file_path)
-        projection = planned.projection()
+            require_columns(list(columns), available, "the Iceberg table")
+            data_scan = data_scan.select(*columns)
+        tasks = sorted(data_scan.plan_files(), key=lambda task: task.file.file_path)
+        projection = data_scan.projection()
         schema = from_iceberg(json.loads(projection.model_dump_json()))
-    scan = Scan(
-        metadata=planned.table_metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []}),
-        io=planned.io,
+    scan = IcebergScan(
+        metadata=data_scan.table_metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []}),
+        io=data_scan.io,
         projection=projection,
-        row_filter=planned.row_filter,
-        case_sensitive=planned.case_sensitive,
+        row_filter=data_scan.row_filter,
+        case_sensitive=data_scan.case_sensitive,
     )
-    target = target_bytes([_bytes(task) for task in tasks], parallelism)
-    units: list[Unit] = [_unit(scan, group) for group in gathered(tasks, _bytes, target)]
-    return Source(schema if columns is None else pa.schema([schema.field(name) for name in columns]), units)
+    target = target_bytes([_file_bytes(task) for task in tasks], parallelism)
+    units: list[Unit] = [_to_unit(scan, group) for group in group_by_size(tasks, _file_bytes, target)]
+    return IngestSource(schema if columns is None else pa.schema([schema.field(name) for name in columns]), units)
 
 
 def _require_properties(source: Table | DataScan | str, options: Mapping[str, str]) -> None:
@@ -125,7 +125,7 @@ def _require_properties(source: Table | DataScan | str, options: Mapping[str, st
             raise InvalidInputError(f"{name!r} is no option of a table of pyiceberg: give it to the table's catalog")
 
 
-def _scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataScan:
+def _to_data_scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataScan:
     if isinstance(source, str):
         catalog, *levels = parse_levels(source)
         if len(levels) < 2:
@@ -139,36 +139,36 @@ def _scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataSca
     return scan
 
 
-def _bytes(task: FileScanTask) -> int:
+def _file_bytes(task: FileScanTask) -> int:
     return task.file.file_size_in_bytes
 
 
-def _unit(scan: Scan, tasks: Sequence[FileScanTask]) -> IcebergUnit:
+def _to_unit(scan: IcebergScan, tasks: Sequence[FileScanTask]) -> IcebergUnit:
     about = f"{scan.row_filter} {sorted(file.file_path for task in tasks for file in task.delete_files)}"
     return IcebergUnit(
         scan=scan,
         tasks=tuple(tasks),
-        key=joint_key([f"{task.file.file_path} {_bytes(task)}" for task in tasks], about),
-        bytes=sum(map(_bytes, tasks)),
+        key=joint_key([f"{task.file.file_path} {_file_bytes(task)}" for task in tasks], about),
+        bytes=sum(map(_file_bytes, tasks)),
         rows=sum(task.file.record_count for task in tasks),
     )
 
 
-def _of_databases() -> tuple[type[Exception], ...]:
+def _database_errors() -> tuple[type[Exception], ...]:
     """What pyiceberg's SQL catalog raises, once it is in use."""
     errors = sys.modules.get("sqlalchemy.exc")
     return () if errors is None else (errors.SQLAlchemyError,)
 
 
 @contextmanager
-def _translated(about: str, options: Mapping[str, str]) -> Iterator[None]:
+def _translate_errors(about: str, options: Mapping[str, str]) -> Iterator[None]:
     """Turn what pyiceberg raises inside into a Lance error; it has no root of its own for them."""
     try:
         yield
     except LanceNamespaceError:
         raise
-    except (*_KINDS, *_of_databases()) as error:
+    except (*_KINDS, *_database_errors()) as error:
         kind: Any = next((_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS), ServiceUnavailableError)
         text = str(error)
-        said = redacted(text, options)
-        raise kind(f"{about}: {said}") from (error if said == text else None)
+        message = redact(text, options)
+        raise kind(f"{about}: {message}") from (error if message == text else None)

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lancehouse.spark.sources.conforming import blob_field, blobs, conformed
-from lancehouse.spark.sources.errors import reading
-from lancehouse.spark.sources.formats import Part, Piece, Survey, Wanted
-from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.conforming import blob_field, conform, to_blobs
+from lancehouse.spark.sources.errors import translate_read_errors
+from lancehouse.spark.sources.formats import FilePart, FilePiece, FileSurvey, ReadRequest
+from lancehouse.spark.sources.listing import SourceFile
 from lancehouse.spark.sources.options import TextOptions
 
 WINDOW_BYTES = 32 << 20
@@ -53,27 +53,27 @@ class Images:
     extensions = tuple(MEDIA_TYPES)
     options = TextOptions()
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
+    def with_options(self, options: Mapping[str, Any]) -> Self:
         """The same: images have no options."""
-        TextOptions.of("images", options, ())
+        TextOptions.parse("images", options, ())
         return self
 
-    def survey(self, file: File) -> Survey:
+    def survey(self, file: SourceFile) -> FileSurvey:
         """All is known already."""
-        return Survey(SCHEMA, (Piece(file.size, 1),))
+        return FileSurvey(SCHEMA, (FilePiece(file.size, 1),))
 
-    def read(self, parts: Sequence[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The rows, several files at once."""
         needs_bytes = "image" in wanted.schema.names
         with ThreadPoolExecutor(READERS) as readers:
-            for window in _windows([part.file for part in parts]):
-                contents = list(readers.map(_content, window)) if needs_bytes else [None] * len(window)
-                yield conformed(_rows(window, contents), wanted.schema, window[0].partition, window[0].name)
+            for window in _group_files([part.file for part in parts]):
+                contents = list(readers.map(_read_file, window)) if needs_bytes else [None] * len(window)
+                yield conform(_to_batch(window, contents), wanted.schema, window[0].partition, window[0].name)
 
 
-def _windows(files: Sequence[File]) -> Iterator[list[File]]:
+def _group_files(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
     """Files to read at once, all with the same columns from their folders."""
-    window: list[File] = []
+    window: list[SourceFile] = []
     size = 0
     for file in files:
         is_full = size + file.size > WINDOW_BYTES or len(window) == WINDOW_FILES
@@ -86,12 +86,15 @@ def _windows(files: Sequence[File]) -> Iterator[list[File]]:
         yield window
 
 
-def _content(file: File) -> bytes:
-    with reading(file.name, file.store.options), file.store.system().open_input_file(file.path) as opened:
+def _read_file(file: SourceFile) -> bytes:
+    with (
+        translate_read_errors(file.name, file.store.options),
+        file.store.file_system().open_input_file(file.path) as opened,
+    ):
         return opened.readall()
 
 
-def _rows(files: Sequence[File], contents: Sequence[bytes | None]) -> pa.RecordBatch:
+def _to_batch(files: Sequence[SourceFile], contents: Sequence[bytes | None]) -> pa.RecordBatch:
     paths = [PurePosixPath(file.path) for file in files]
     columns: list[Any] = [
         pa.array([file.name for file in files]),
@@ -99,6 +102,6 @@ def _rows(files: Sequence[File], contents: Sequence[bytes | None]) -> pa.RecordB
         pa.array([MEDIA_TYPES.get(path.suffix.lower()) for path in paths], pa.string()),
         pa.array([file.size for file in files], pa.int64()),
         pa.array([file.modified_ns // 1000 for file in files], pa.timestamp("us", "UTC")),
-        blobs(pa.array(contents, pa.large_binary())),
+        to_blobs(pa.array(contents, pa.large_binary())),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancehouse.spark.sources.formats import Part, Piece, Survey, Wanted
-from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.formats import FilePart, FilePiece, FileSurvey, ReadRequest
+from lancehouse.spark.sources.listing import SourceFile
 from lancehouse.spark.sources.tabular import Tabular
 
 _FILE = b"ARROW1"
@@ -21,20 +21,20 @@ class Ipc(Tabular):
     name = "arrow"
     extensions = (".arrow", ".feather", ".ipc")
 
-    def survey(self, file: File) -> Survey:
+    def survey(self, file: SourceFile) -> FileSurvey:
         """Read the schema, and how many batches there are."""
-        with _opened(file) as (reader, is_file):
+        with _open_reader(file) as (reader, is_file):
             count = reader.num_record_batches if is_file else 1
-            return Survey(reader.schema, (Piece(file.size // max(count, 1)),) * count)
+            return FileSurvey(reader.schema, (FilePiece(file.size // max(count, 1)),) * count)
 
-    def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The columns that are wanted, in the batches of the file."""
-        with _opened(part.file) as (reader, _):
+        with _open_reader(part.file) as (reader, _):
             names = reader.schema.names
             wanted.require_known(names, part.file)
         columns = [place for place, name in enumerate(names) if name in wanted.schema.names]
         options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=wanted.use_threads)
-        with _opened(part.file, options if columns else None) as (reader, is_file):
+        with _open_reader(part.file, options if columns else None) as (reader, is_file):
             if not is_file:
                 yield from reader
                 return
@@ -43,8 +43,8 @@ class Ipc(Tabular):
 
 
 @contextmanager
-def _opened(file: File, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[Any, bool]]:
-    with file.store.system().open_input_file(file.path) as opened:
+def _open_reader(file: SourceFile, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[Any, bool]]:
+    with file.store.file_system().open_input_file(file.path) as opened:
         is_file = opened.read(len(_FILE)) == _FILE
         opened.seek(0)
         opener: Any = pa.ipc.open_file if is_file else pa.ipc.open_stream

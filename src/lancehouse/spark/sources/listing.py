@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from lance_namespace.errors import InvalidInputError
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
-from lancehouse.spark.sources.errors import reading
+from lancehouse.spark.sources.errors import translate_read_errors
 from lancehouse.spark.sources.stores import Store, locate
 
 Path = str | os.PathLike[str]
@@ -25,7 +25,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SourceFile:
     """A file, as it was when it was listed."""
 
     store: Store
@@ -34,13 +34,13 @@ class File:
     modified_ns: int
     partition: tuple[tuple[str, str | None], ...] = ()
     """Columns that the folders above it tell, such as `year=2024`."""
-    named: bool = False
+    is_named: bool = False
     """Whether its name was given, by itself or by a glob, rather than found in a folder."""
 
     @property
     def name(self) -> str:
         """Its address, as its user writes it."""
-        return self.store.name(self.path)
+        return self.store.to_address(self.path)
 
     @property
     def key(self) -> str:
@@ -48,44 +48,44 @@ class File:
         return f"{self.name} {self.size} {self.modified_ns}"
 
 
-def find(source: Path | Iterable[Path], options: Mapping[str, str]) -> list[File]:
+def list_files(source: Path | Iterable[Path], options: Mapping[str, str]) -> list[SourceFile]:
     """The files that are meant, by path. A path that exists is taken literally, whatever characters are in it.
 
     Raises:
         InvalidInputError: there is nothing.
     """
     places = [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Iterable) else list(source)
-    files: dict[str, File] = {}
+    files: dict[str, SourceFile] = {}
     for place in places:
         store, path = locate(place, options)
-        with reading(store.name(path), options):
-            found = list(_found(store, path))
-        if not found:
-            raise InvalidInputError(f"there is no file at {store.name(path)}")
-        for file in found:
+        with translate_read_errors(store.to_address(path), options):
+            matches = list(_list_matches(store, path))
+        if not matches:
+            raise InvalidInputError(f"there is no file at {store.to_address(path)}")
+        for file in matches:
             files.setdefault(file.name, file)
     if not files:
         raise InvalidInputError("the source is an empty list: give a file, a folder or a glob")
     return sorted(files.values(), key=lambda file: file.name)
 
 
-def _found(store: Store, path: str) -> Iterator[File]:
-    system = store.system()
+def _list_matches(store: Store, path: str) -> Iterator[SourceFile]:
+    system = store.file_system()
     info = system.get_file_info(path)
     if info.type == FileType.File:
-        yield _file(store, info, named=True)
+        yield _to_file(store, info, named=True)
     elif info.type == FileType.Directory:
-        yield from _below(store, system, path, root=path)
+        yield from _list_folder(store, system, path, root=path)
     elif _GLOB.search(path):
-        root, pattern = _split(system, path)
-        for match in _matches(system, root, pattern):
+        root, pattern = _split_glob(system, path)
+        for match in _match_glob(system, root, pattern):
             if match.type == FileType.File:
-                yield _file(store, match, root=root, named=True)
+                yield _to_file(store, match, root=root, named=True)
             else:
-                yield from _below(store, system, match.path, root=root)
+                yield from _list_folder(store, system, match.path, root=root)
 
 
-def _split(system: FileSystem, path: str) -> tuple[str, list[str]]:
+def _split_glob(system: FileSystem, path: str) -> tuple[str, list[str]]:
     """The folder that is meant literally, and the pattern below it."""
     segments = path.split("/")
     for place, segment in enumerate(segments):
@@ -95,54 +95,54 @@ def _split(system: FileSystem, path: str) -> tuple[str, list[str]]:
     raise AssertionError(f"{path} exists")
 
 
-def _below(store: Store, system: FileSystem, folder: str, *, root: str) -> Iterator[File]:
-    for info in _walked(system, folder):
-        if info.type == FileType.File and not any(map(_is_hidden, _relative(info.path, folder))):
-            yield _file(store, info, root=root)
+def _list_folder(store: Store, system: FileSystem, folder: str, *, root: str) -> Iterator[SourceFile]:
+    for info in _walk(system, folder):
+        if info.type == FileType.File and not any(map(_is_hidden, _relative_segments(info.path, folder))):
+            yield _to_file(store, info, root=root)
 
 
-def _walked(system: FileSystem, folder: str) -> Iterator[FileInfo]:
+def _walk(system: FileSystem, folder: str) -> Iterator[FileInfo]:
     is_local = isinstance(system, LocalFileSystem)
     for info in system.get_file_info(FileSelector(folder, recursive=not is_local)):
         yield info
-        if is_local and info.type == FileType.Directory and not _leads_back(system, info.path):
-            yield from _walked(system, info.path)
+        if is_local and info.type == FileType.Directory and not _is_link_cycle(system, info.path):
+            yield from _walk(system, info.path)
 
 
-def _leads_back(system: FileSystem, folder: str) -> bool:
+def _is_link_cycle(system: FileSystem, folder: str) -> bool:
     """Whether a folder is a link to one that it lies in: what is there was found before."""
     way = pathlib.Path(folder)
     return isinstance(system, LocalFileSystem) and way.resolve() in {above.resolve() for above in way.parents}
 
 
-def _matches(system: FileSystem, folder: str, segments: Sequence[str]) -> Iterator[FileInfo]:
+def _match_glob(system: FileSystem, folder: str, segments: Sequence[str]) -> Iterator[FileInfo]:
     """What a pattern means below a folder, level by level, so that only folders that can match are listed."""
     pattern, *rest = segments
     if pattern == "**":
-        yield from _matches(system, folder, rest or ["*"])
+        yield from _match_glob(system, folder, rest or ["*"])
     for info in system.get_file_info(FileSelector(folder, allow_not_found=True)):
         name = info.path.rstrip("/").rpartition("/")[2]
         is_folder = info.type == FileType.Directory
-        if is_folder and _leads_back(system, info.path):
+        if is_folder and _is_link_cycle(system, info.path):
             continue
         if pattern == "**":
             if is_folder and not _is_hidden(name):
-                yield from _matches(system, info.path, segments)
+                yield from _match_glob(system, info.path, segments)
         elif fnmatchcase(name, pattern) and (pattern[0] == name[0] or not _is_hidden(name)):
             if not rest:
                 yield info
             elif is_folder:
-                yield from _matches(system, info.path, rest)
+                yield from _match_glob(system, info.path, rest)
 
 
-def _file(store: Store, info: FileInfo, *, root: str | None = None, named: bool = False) -> File:
-    folders = [] if root is None else _relative(info.path, root)[:-1]
+def _to_file(store: Store, info: FileInfo, *, root: str | None = None, named: bool = False) -> SourceFile:
+    folders = [] if root is None else _relative_segments(info.path, root)[:-1]
     matches = [match for folder in folders if (match := _PARTITION.fullmatch(folder))]
     partition = tuple((match[1], None if match[2] == _NULL else unquote(match[2])) for match in matches)
-    return File(store, info.path, info.size or 0, info.mtime_ns or 0, partition, named)
+    return SourceFile(store, info.path, info.size or 0, info.mtime_ns or 0, partition, named)
 
 
-def _relative(path: str, folder: str) -> list[str]:
+def _relative_segments(path: str, folder: str) -> list[str]:
     return path.removeprefix(folder.rstrip("/")).strip("/").split("/")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from lance_namespace.errors import UnsupportedOperationError
 
 from lancehouse.spark.sources.files import open_files
-from lancehouse.spark.sources.units import Source
+from lancehouse.spark.sources.units import IngestSource
 
 ICEBERG = "iceberg"
 
@@ -22,7 +22,7 @@ def open_source(
     options: Mapping[str, Any] = MappingProxyType({}),
     *,
     parallelism: int = 1,
-) -> Source:
+) -> IngestSource:
     """Look at a source, without reading its rows.
 
     Files of several schemas become one: numbers are widened, and what a file lacks is null. Folders below the given

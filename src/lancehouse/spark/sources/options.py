@@ -14,7 +14,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Table
 from lancehouse.credentials import EXPIRES, REGIONS, SECRETS, SPELLINGS, TUNING
 from lancehouse.schema.ddl import from_ddl
 from lancehouse.schema.spark import from_spark
-from lancehouse.spark.suggestions import close, meant
+from lancehouse.spark.suggestions import find_close, suggest
 
 UTF8 = "utf-8"
 _STORES = ("aws_", "azure_", "google_", "s3_", "gcs_", "adls_", "object_store_")
@@ -53,32 +53,34 @@ class TextOptions:
     """All columns, in this order."""
 
     @classmethod
-    def of(cls, format: str, given: Mapping[str, Any], known: Sequence[str]) -> Self:
+    def parse(cls, format: str, options: Mapping[str, Any], option_names: Sequence[str]) -> Self:
         """What somebody gave.
 
         Args:
             format: the name of the format, for errors.
-            given: the options, as text or as what they mean.
-            known: the names of the options that the format has.
+            options: the options, as text or as what they mean.
+            option_names: the names of the options that the format has.
 
         Raises:
             InvalidInputError: there is no such option, or it cannot be this.
         """
-        for name in given:
-            if name not in known:
-                near = close(name, [*known, *sorted(_OF_STORES)])
-                said = meant(name, known) if known else f"{format} files say themselves how they are read"
-                hint = f"did you mean {near[0]}?" if near else said
+        for name in options:
+            if name not in option_names:
+                near = find_close(name, [*option_names, *sorted(_OF_STORES)])
+                explanation = (
+                    suggest(name, option_names) if option_names else f"{format} files say themselves how they are read"
+                )
+                hint = f"did you mean {near[0]}?" if near else explanation
                 raise InvalidInputError(f"{format} has no option {name!r}; {hint}")
-        found = {name: _parse(name, value) for name, value in given.items()}
-        if {"types", "schema"} <= found.keys():
+        values = {name: _parse_option(name, value) for name, value in options.items()}
+        if {"types", "schema"} <= values.keys():
             raise InvalidInputError("the options types and schema are not given together: schema has all types")
-        if found.get("header") is False and found.get("schema") is None:
+        if values.get("header") is False and values.get("schema") is None:
             raise InvalidInputError(
                 "files without a header need the option schema, with the name and type of each column, such as "
                 "'id bigint, name string'"
             )
-        return cls(**found)
+        return cls(**values)
 
     @property
     def key(self) -> str:
@@ -121,12 +123,12 @@ class TextOptions:
         for name in self.types.names:
             if name not in schema.names:
                 raise TableColumnNotFoundError(
-                    f"the option types has a column {name!r}, and {about} has not; {meant(name, schema.names)}"
+                    f"the option types has a column {name!r}, and {about} has not; {suggest(name, schema.names)}"
                 )
         return pa.schema([self.types.field(each.name) if each.name in self.types.names else each for each in schema])
 
 
-def _parse(name: str, value: Any) -> Any:
+def _parse_option(name: str, value: Any) -> Any:
     try:
         return _PARSERS[name](value)
     except LanceNamespaceError as error:
@@ -135,78 +137,78 @@ def _parse(name: str, value: Any) -> Any:
         raise InvalidInputError(f"the option {name} must be {_EXPECTED[name]}, not {value!r}") from error
 
 
-def _character(value: str) -> str:
+def _parse_character(value: str) -> str:
     text = {"\\t": "\t", "tab": "\t"}.get(value, value)
     if len(text.encode()) != 1 or text in "\r\n":
         raise ValueError
     return text
 
 
-def _optional_character(value: str | None) -> str | None:
-    return None if value in (None, "", "none") else _character(str(value))
+def _parse_optional_character(value: str | None) -> str | None:
+    return None if value in (None, "", "none") else _parse_character(str(value))
 
 
-def _flag(value: bool | str) -> bool:
+def _parse_flag(value: bool | str) -> bool:
     return value if isinstance(value, bool) else {"true": True, "false": False}[value.lower()]
 
 
-def _count(value: int | str) -> int:
+def _parse_count(value: int | str) -> int:
     if isinstance(value, bool) or (number := int(value)) < 0:
         raise ValueError
     return number
 
 
-def _nulls(value: str | Sequence[str]) -> tuple[str, ...]:
-    found = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
-    texts = [found] if isinstance(found, str) else list(found)
+def _parse_null_values(value: str | Sequence[str]) -> tuple[str, ...]:
+    parsed = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
+    texts = [parsed] if isinstance(parsed, str) else list(parsed)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError
     return tuple(dict.fromkeys(["", *texts]))
 
 
-def _encoding(value: str) -> str:
+def _parse_encoding(value: str) -> str:
     " ".encode(value)  # raises for codecs of Python that are no encodings of text, such as base64
     return codecs.lookup(value).name
 
 
-def _types(value: Any) -> pa.Schema:
+def _parse_types(value: Any) -> pa.Schema:
     if isinstance(value, str) and value.startswith("{"):
         value = json.loads(value)
     if isinstance(value, Mapping):
-        return pa.schema([_field(name, dtype) for name, dtype in value.items()])
-    return _schema(value)
+        return pa.schema([_parse_field(name, dtype) for name, dtype in value.items()])
+    return _parse_schema(value)
 
 
-def _field(name: str, dtype: Any) -> pa.Field[Any]:
+def _parse_field(name: str, dtype: Any) -> pa.Field[Any]:
     if isinstance(dtype, pa.DataType):
         return pa.field(name, dtype)
     column = {"name": name, "type": from_ddl(dtype), "nullable": True, "metadata": {}}
     return from_spark({"type": "struct", "fields": [column]}).field(0)
 
 
-def _schema(value: Any) -> pa.Schema:
+def _parse_schema(value: Any) -> pa.Schema:
     if isinstance(value, pa.Schema):
-        found = value
+        schema = value
     elif isinstance(value, str):
         struct: Any = from_ddl(f"struct<{value}>")
-        found = from_spark(struct)
+        schema = from_spark(struct)
     else:
-        found = from_spark(value.jsonValue())  # a StructType of Spark
-    if not found.names:
+        schema = from_spark(value.jsonValue())  # a StructType of Spark
+    if not schema.names:
         raise ValueError
-    return found
+    return schema
 
 
 _PARSERS: Mapping[str, Any] = {
-    "delimiter": _character,
-    "quote": _optional_character,
-    "escape": _optional_character,
-    "header": _flag,
-    "skip_rows": _count,
-    "null_values": _nulls,
-    "encoding": _encoding,
-    "types": _types,
-    "schema": _schema,
+    "delimiter": _parse_character,
+    "quote": _parse_optional_character,
+    "escape": _parse_optional_character,
+    "header": _parse_flag,
+    "skip_rows": _parse_count,
+    "null_values": _parse_null_values,
+    "encoding": _parse_encoding,
+    "types": _parse_types,
+    "schema": _parse_schema,
 }
 _EXPECTED: Mapping[str, str] = {
     "delimiter": "one character, or 'tab'",

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lancehouse.spark.sources.formats import Part, Piece, Survey, Wanted
-from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.formats import FilePart, FilePiece, FileSurvey, ReadRequest
+from lancehouse.spark.sources.listing import SourceFile
 from lancehouse.spark.sources.tabular import Tabular
-from lancehouse.spark.sources.units import runs
+from lancehouse.spark.sources.units import split_into_runs
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 32 << 10
@@ -25,25 +25,25 @@ class Parquet(Tabular):
     name = "parquet"
     extensions = (".parquet", ".pq")
 
-    def survey(self, file: File) -> Survey:
+    def survey(self, file: SourceFile) -> FileSurvey:
         """Read the footer."""
-        with file.store.system().open_input_file(file.path) as opened:
+        with file.store.file_system().open_input_file(file.path) as opened:
             parquet = pq.ParquetFile(opened)
             groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
             total = sum(group.total_byte_size for group in groups) or 1
-            pieces = [Piece(file.size * group.total_byte_size // total, group.num_rows) for group in groups]
-            return Survey(parquet.schema_arrow, tuple(pieces))
+            pieces = [FilePiece(file.size * group.total_byte_size // total, group.num_rows) for group in groups]
+            return FileSurvey(parquet.schema_arrow, tuple(pieces))
 
-    def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The columns that are wanted, in batches of a few megabytes."""
-        with part.file.store.system().open_input_file(part.file.path) as opened:
+        with part.file.store.file_system().open_input_file(part.file.path) as opened:
             parquet = pq.ParquetFile(opened, pre_buffer=True)
             names = parquet.schema_arrow.names
             wanted.require_known(names, part.file)
             columns = [name for name in names if name in wanted.schema.names]
             groups = range(parquet.num_row_groups) if part.pieces is None else part.pieces
             sizes = [parquet.metadata.row_group(number).total_byte_size for number in groups]
-            for window in runs(sizes, WINDOW_BYTES):
+            for window in split_into_runs(sizes, WINDOW_BYTES):
                 numbers = [groups[place] for place in window]
                 yield from parquet.iter_batches(
                     batch_size=_batch_rows(parquet.metadata, numbers),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, rebuilt
+from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, map_children
 
 INTEGER_DIGITS = 20
 """Of the largest integers."""
@@ -20,7 +20,7 @@ Partition = Sequence[tuple[str, str | None]]
 _VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def unified(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     """The columns of all files, in the widest type of each; what a file lacks may be null.
 
     Args:
@@ -29,83 +29,86 @@ def unified(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     Raises:
         TableSchemaValidationError: two files differ in a column by more than width; names them.
     """
-    so_far, first = pa.schema([]), ""
+    merged, first = pa.schema([]), ""
     seen: set[pa.Schema] = set()
     for name, schema in schemas:
         if schema in seen:
             continue
         seen.add(schema)
-        plain = _plain_schema(name, schema)
-        so_far = plain if not first else _merged(so_far, first, plain, name)
+        plain = _normalize_schema(name, schema)
+        merged = plain if not first else _merge_schemas(merged, first, plain, name)
         first = first or name
-    return so_far
+    return merged
 
 
-def partition_fields(partitions: Iterable[Partition], there: pa.Schema) -> list[pa.Field[Any]]:
+def partition_fields(partitions: Iterable[Partition], schema: pa.Schema) -> list[pa.Field[Any]]:
     """The columns that folders tell and files do not have: integers, dates, or else strings."""
     values: dict[str, set[str]] = {}
     for partition in set(map(tuple, partitions)):
         for name, value in partition:
-            if name not in there.names:
+            if name not in schema.names:
                 values.setdefault(name, set()).update(() if value is None else (value,))
-    return [pa.field(name, _text_type(texts)) for name, texts in values.items()]
+    return [pa.field(name, _infer_type(texts)) for name, texts in values.items()]
 
 
-def _text_type(texts: Iterable[str]) -> pa.DataType:
+def _infer_type(texts: Iterable[str]) -> pa.DataType:
     if not texts:
         return pa.string()
-    for parse, dtype in ((_integer, pa.int64()), (_date, pa.date32())):
+    for parse, dtype in ((_is_integer, pa.int64()), (_is_date, pa.date32())):
         if all(map(parse, texts)):
             return dtype
     return pa.string()
 
 
-def _integer(text: str) -> bool:
+def _is_integer(text: str) -> bool:
     # `007` is no number: as one it would not be the same any more.
     digits = text.removeprefix("-")
     return digits.isdecimal() and str(int(text)) == text and abs(int(text)) < 2**63
 
 
-def _date(text: str) -> bool:
+def _is_date(text: str) -> bool:
     try:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
 
 
-def _plain_schema(name: str, schema: pa.Schema) -> pa.Schema:
+def _normalize_schema(name: str, schema: pa.Schema) -> pa.Schema:
     twice = [column for column, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise TableSchemaValidationError(f"{name} has more than one column {', '.join(twice)}: rename them")
-    return pa.schema([_plain(field) for field in schema])
+    return pa.schema([_normalize_field(field) for field in schema])
 
 
-def _plain(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[Any]:
+def _normalize_field(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[Any]:
     """A field without the traces of its file: no ids, no views, and if told so no dictionaries."""
-    kept: Any = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"PARQUET:")}
-    dtype = rebuilt(field.type, lambda child: _plain(child, decode=decode))
+    metadata: Any = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"PARQUET:")}
+    dtype = map_children(field.type, lambda child: _normalize_field(child, decode=decode))
     if decode and isinstance(dtype, pa.DictionaryType):
         dtype = dtype.value_type
     bare = field.with_type(_VIEWS.get(dtype, dtype)).remove_metadata()
-    return bare.with_metadata(kept) if kept else bare
+    return bare.with_metadata(metadata) if metadata else bare
 
 
-def without_nulls(dtype: Any) -> Any:
+def replace_null_types(dtype: Any) -> Any:
     """A type in which what has no type at all is a string."""
     return (
-        pa.string() if dtype == pa.null() else rebuilt(dtype, lambda child: child.with_type(without_nulls(child.type)))
+        pa.string()
+        if dtype == pa.null()
+        else map_children(dtype, lambda child: child.with_type(replace_null_types(child.type)))
     )
 
 
-def _merged(so_far: pa.Schema, first: str, schema: pa.Schema, name: str) -> pa.Schema:
-    fields = {field.name: field for field in so_far}
+def _merge_schemas(merged: pa.Schema, first: str, schema: pa.Schema, name: str) -> pa.Schema:
+    fields = {field.name: field for field in merged}
     for column in schema:
-        known = fields.get(column.name)
-        wider = column.with_nullable(True) if known is None else _wider(known, column)
+        existing = fields.get(column.name)
+        wider = column.with_nullable(True) if existing is None else _widen_field(existing, column)
         if wider is None:
-            assert known is not None
+            assert existing is not None
             raise TableSchemaValidationError(
-                f"column {column.name} is {column.type} in {name} but {known.type} in {first} and the files after it: "
+                f"column {column.name} is {column.type} in {name} "
+                f"but {existing.type} in {first} and the files after it: "
                 "read them one after the other, or make them the same"
             )
         fields[column.name] = wider
@@ -114,20 +117,20 @@ def _merged(so_far: pa.Schema, first: str, schema: pa.Schema, name: str) -> pa.S
     return pa.schema(list(fields.values()))
 
 
-def _wider(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any] | None:
+def _widen_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any] | None:
     if one.equals(other):
         return one
-    for left, right in ((one, other), (_plain(one, decode=True), _plain(other, decode=True))):
+    for left, right in ((one, other), (_normalize_field(one, decode=True), _normalize_field(other, decode=True))):
         try:
             (merged,) = pa.unify_schemas([pa.schema([left]), pa.schema([right])], promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid):
             continue
         if all(_is_widening(field.type, merged.type) for field in (left, right)):
-            return merged.with_type(_roomy(merged.type, left.type, right.type))
+            return merged.with_type(_widen_decimal(merged.type, left.type, right.type))
     return None
 
 
-def _roomy(merged: Any, *types: Any) -> Any:
+def _widen_decimal(merged: Any, *types: Any) -> Any:
     """A decimal with room for the integers that it shall hold too, of which pyarrow's own has one digit too few."""
     if not isinstance(merged, pa.Decimal128Type) or not any(map(pa.types.is_integer, types)):
         return merged

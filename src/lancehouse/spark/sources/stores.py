@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from lance_namespace.errors import InvalidInputError
 from pyarrow import fs
 
-from lancehouse.credentials import EXPIRES, canonical
+from lancehouse.credentials import EXPIRES, canonical_options
 
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 _SCHEMES: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
@@ -41,15 +41,15 @@ class Store:
     """Of Azure, where the address names it: the part between `@` and the first slash."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
-    def system(self) -> fs.FileSystem:
+    def file_system(self) -> fs.FileSystem:
         """The file system, connected once in a process."""
-        known = canonical(self.options)
+        options = canonical_options(self.options)
         for name, variables in _ENVIRONMENT.items():
             if found := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
-                known.setdefault(name, found)
-        return _connected(self.scheme.lower(), self.bucket, self.account, tuple(sorted(known.items())))
+                options.setdefault(name, found)
+        return _connect(self.scheme.lower(), self.bucket, self.account, tuple(sorted(options.items())))
 
-    def name(self, path: str) -> str:
+    def to_address(self, path: str) -> str:
         """A path of the file system as its user writes it."""
         if not self.scheme:
             return path
@@ -81,24 +81,24 @@ def locate(source: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[
 
 
 @lru_cache(maxsize=32)
-def _connected(scheme: str, bucket: str, account: str, options: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+def _connect(scheme: str, bucket: str, account: str, options: tuple[tuple[str, str], ...]) -> fs.FileSystem:
     match _SCHEMES.get(scheme):
         case "s3":
-            return _s3(dict(options), bucket)
+            return _open_s3(dict(options), bucket)
         case "gs":
-            return _gcs(dict(options))
+            return _open_gcs(dict(options))
         case "az":
-            return _azure(dict(options), account)
+            return _open_azure(dict(options), account)
     return fs.LocalFileSystem()
 
 
-def _s3(options: Mapping[str, str], bucket: str) -> fs.FileSystem:
+def _open_s3(options: Mapping[str, str], bucket: str) -> fs.FileSystem:
     scheme, _, host = options.get("aws_endpoint", "").rpartition("://")
     arguments: dict[str, Any] = {
         "access_key": options.get("aws_access_key_id"),
         "secret_key": options.get("aws_secret_access_key"),
         "session_token": options.get("aws_session_token"),
-        "region": options.get("aws_region") or (None if host else _region(bucket)),
+        "region": options.get("aws_region") or (None if host else _find_region(bucket)),
         "scheme": scheme or None,
         "endpoint_override": host.rstrip("/") or None,
         "anonymous": _is_on(options, "aws_skip_signature", "skip_signature"),
@@ -107,14 +107,14 @@ def _s3(options: Mapping[str, str], bucket: str) -> fs.FileSystem:
     return fs.S3FileSystem(**{key: value for key, value in arguments.items() if value})
 
 
-def _region(bucket: str) -> str | None:
+def _find_region(bucket: str) -> str | None:
     """Where AWS keeps a bucket: whoever is not told asks for it, as Lance does."""
     with suppress(OSError):
         return fs.resolve_s3_region(bucket)
     return None
 
 
-def _gcs(options: Mapping[str, str]) -> fs.FileSystem:
+def _open_gcs(options: Mapping[str, str]) -> fs.FileSystem:
     if _is_on(options, "google_skip_signature", "skip_signature"):
         return fs.GcsFileSystem(anonymous=True)
     token = options.get("google_storage_token")
@@ -126,7 +126,7 @@ def _gcs(options: Mapping[str, str]) -> fs.FileSystem:
     return fs.GcsFileSystem(access_token=token, credential_token_expiration=expires)
 
 
-def _azure(options: Mapping[str, str], account: str) -> fs.FileSystem:
+def _open_azure(options: Mapping[str, str], account: str) -> fs.FileSystem:
     name = account.partition(".")[0] or options.get("azure_storage_account_name")
     if not name:
         raise InvalidInputError(
@@ -139,9 +139,9 @@ def _azure(options: Mapping[str, str], account: str) -> fs.FileSystem:
         "client_secret": options.get("azure_storage_client_secret"),
         "tenant_id": options.get("azure_storage_tenant_id"),
     }
-    make: Any = fs.AzureFileSystem
-    made: fs.FileSystem = make(name, **{key: value for key, value in arguments.items() if value})
-    return made
+    file_system_class: Any = fs.AzureFileSystem
+    file_system: fs.FileSystem = file_system_class(name, **{key: value for key, value in arguments.items() if value})
+    return file_system
 
 
 def _is_on(options: Mapping[str, str], *names: str) -> bool:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
-from lancehouse.spark.sources.conforming import conformed
-from lancehouse.spark.sources.errors import reading, wrong_encoding
-from lancehouse.spark.sources.formats import Part, Wanted
-from lancehouse.spark.sources.listing import File
+from lancehouse.spark.sources.conforming import conform
+from lancehouse.spark.sources.errors import translate_read_errors, wrong_encoding_message
+from lancehouse.spark.sources.formats import FilePart, ReadRequest
+from lancehouse.spark.sources.listing import SourceFile
 from lancehouse.spark.sources.options import TextOptions
 
 BLOCK_BYTES = 4 << 20
@@ -32,21 +32,21 @@ class Tabular(ABC):
     known: ClassVar[tuple[str, ...]] = ()
     """The names of its options."""
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
+    def with_options(self, options: Mapping[str, Any]) -> Self:
         """The same with options."""
-        return replace(self, options=TextOptions.of(self.name, options, self.known))
+        return replace(self, options=TextOptions.parse(self.name, options, self.known))
 
-    def read(self, parts: Sequence[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The rows, in the schema that is wanted."""
         for part in parts:
             file = part.file
-            with reading(file.name, file.store.options):
+            with translate_read_errors(file.name, file.store.options):
                 for batch in self.raw(part, wanted):
                     if batch.num_rows:
-                        yield conformed(batch, wanted.schema, file.partition, file.name)
+                        yield conform(batch, wanted.schema, file.partition, file.name)
 
     @abstractmethod
-    def raw(self, part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The rows as the file has them, with the columns that are wanted and perhaps others."""
 
 
@@ -56,7 +56,7 @@ _NOT_TEXT = "invalid UTF8"
 
 
 @contextmanager
-def inferred(file: File, options: TextOptions) -> Iterator[None]:
+def explain_type_errors(file: SourceFile, options: TextOptions) -> Iterator[None]:
     """Say of text that does not fit its types where they come from.
 
     Raises:
@@ -67,7 +67,7 @@ def inferred(file: File, options: TextOptions) -> Iterator[None]:
         yield
     except pa.ArrowInvalid as error:
         if _NOT_TEXT in str(error):
-            raise InvalidInputError(wrong_encoding(file.name, options.encoding)) from error
+            raise InvalidInputError(wrong_encoding_message(file.name, options.encoding)) from error
         raise TableSchemaValidationError(
             f"{file.name} does not fit the types of its first {BLOCK_BYTES >> 20} MB, or of the table: {error}; give a "
             "type that fits, such as options={'types': {'column': 'string'}}, or create the table with such types and "
@@ -85,7 +85,7 @@ def is_large(number: float) -> bool:
     return not -(2**63) <= number < 2**63
 
 
-def too_large(column: str, value: str) -> str:
+def too_large_message(column: str, value: str) -> str:
     """What is said of integers that no type of 64 bits holds, and a double would round."""
     return (
         f"column {column} has integers of more than 64 bits, such as {value}: give its type, such as "

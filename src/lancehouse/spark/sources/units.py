@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.schema.walk import relaxed
+from lancehouse.schema.walk import relax_nullability
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Unit(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class IngestSource:
     """What is read."""
 
     schema: pa.Schema
@@ -65,7 +65,7 @@ class Source:
 
     def table_schema(self, schema: pa.Schema, nullable: bool) -> pa.Schema:
         """The columns of a new table for rows that have these: unless somebody says otherwise, they may be null."""
-        return relaxed(schema) if nullable and not self.is_explicit else schema
+        return relax_nullability(schema) if nullable and not self.is_explicit else schema
 
     def require_types(self) -> None:
         """Check that the types of all columns are known, where nothing but the source tells them.
@@ -94,22 +94,22 @@ def target_bytes(sizes: Sequence[int], parallelism: int) -> int:
     return min(TARGET_BYTES, max(share, LEAST_BYTES))
 
 
-def runs(sizes: Sequence[int], target: int) -> list[range]:
+def split_into_runs(sizes: Sequence[int], target: int) -> list[range]:
     """Cut a row of things into runs of about the same size, none much larger than `target`."""
     total = sum(sizes)
     count = ceil(total / target)
-    found: list[range] = []
-    start = seen = 0
+    ranges: list[range] = []
+    start = total_before = 0
     for place, size in enumerate(sizes):
         # Whichever is nearer to the ideal end of a run: before this one, or after it.
-        if place > start and (seen + size / 2) * count > total * (len(found) + 1):
-            found.append(range(start, place))
+        if place > start and (total_before + size / 2) * count > total * (len(ranges) + 1):
+            ranges.append(range(start, place))
             start = place
-        seen += size
-    return [*found, range(start, len(sizes))]
+        total_before += size
+    return [*ranges, range(start, len(sizes))]
 
 
-def gathered(things: Sequence[T], size: Callable[[T], int], target: int) -> list[list[T]]:
+def group_by_size(things: Sequence[T], size: Callable[[T], int], target: int) -> list[list[T]]:
     """Put neighbours together up to `target`. What is more than half as large stays alone, so that a change before it
     does not change the groups after it.
     """
