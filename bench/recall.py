@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.search import SearchEffort, VectorSearch
+from lancehouse.lake.vector_search import SearchEffort, VectorSearch
 
 PYLANCE = "pylance's defaults"
 EFFORTS = {

@@ -82,8 +82,8 @@ def test_contents(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"lancehouse", "pyspark_lance", entry_points.partition("/")[0]}
     sources = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
-    page = ROOT / "src" / "lancehouse" / "server" / "console_files"
-    assert {f"lancehouse/server/console_files/{file.name}" for file in page.iterdir()} <= set(names)
+    page = ROOT / "src" / "lancehouse" / "server" / "console" / "files"
+    assert {f"lancehouse/server/console/files/{file.name}" for file in page.iterdir()} <= set(names)
 
 
 def test_import_and_connect(python: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse import inside
+from lancehouse import in_process
 from lancehouse.properties import IMPL, STORAGE, STORAGE_PREFIX
 
 HEADER_PREFIX = "header."
@@ -48,7 +48,7 @@ def _parse_text(value: str) -> str:
 
 def _parse_url(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https", inside.SCHEME) or not parts.hostname or re.search(r"\s", value):
+    if parts.scheme not in ("http", "https", in_process.SCHEME) or not parts.hostname or re.search(r"\s", value):
         raise ValueError("must be a URL that starts with http:// or https://")
     if parts.port == 0:  # a port that is no number, or too large a one, raises here
         raise ValueError("must not have port 0")

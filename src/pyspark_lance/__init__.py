@@ -1,5 +1,5 @@
 """Where Spark looks for `format("lance")`: it imports every module whose name begins with `pyspark_`."""
 
-from lancehouse.spark.source import LanceSource as DefaultSource
+from lancehouse.spark.data_source import LanceSource as DefaultSource
 
 __all__ = ["DefaultSource"]

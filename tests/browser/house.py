@@ -25,7 +25,7 @@ from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, LanceNa
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 
-from lancehouse.catalog import opening
+from lancehouse.catalog import bootstrap
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
@@ -178,10 +178,10 @@ def open_house(folder: Path, *, many: int = 0, count: int = 600, shots: int = 12
     """
     folder.mkdir(parents=True, exist_ok=True)
     url, places = f"sqlite:///{folder / 'catalog.db'}", {"main": folder / "warehouse", "attic": folder / "attic"}
-    database = opening.open_database(url)
+    database = bootstrap.open_database(url)
     try:
         wanted = [Warehouse(0, name, str(place)) for name, place in places.items()]
-        warehouse, _ = opening.record_warehouses(database, wanted, wanted[0])
+        warehouse, _ = bootstrap.record_warehouses(database, wanted, wanted[0])
         principals = Principals(database)
         credentials = {name: principals.create(name, [] if grant.levels else [grant]) for name, grant in GRANTS.items()}
         tokens = {name: principals.create_token(name, "tests") for name in GRANTS}
@@ -212,7 +212,7 @@ def open_house(folder: Path, *, many: int = 0, count: int = 600, shots: int = 12
 
 def grant_namespaces(url: str) -> None:
     """Give the roles on namespaces, which exist by now."""
-    database = opening.open_database(url)
+    database = bootstrap.open_database(url)
     for name, grant in GRANTS.items():
         if grant.levels:
             Principals(database).grant(name, grant)

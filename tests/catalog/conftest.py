@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.opening import open_database, record_warehouses
 from lancehouse.catalog.warehouses import Warehouse
 
 

@@ -21,7 +21,7 @@ from lance_namespace.errors import (
 
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.loading import LoadResult
+from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.history import snapshot_id
 from lancehouse.store import repository

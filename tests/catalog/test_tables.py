@@ -22,7 +22,7 @@ from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import MetadataNotFoundError
-from lancehouse.catalog.loading import LoadResult
+from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}

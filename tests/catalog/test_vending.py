@@ -20,7 +20,7 @@ from pyiceberg.io import load_file_io
 from lancehouse.catalog import vending
 from lancehouse.catalog.vending import check_warehouse, client_settings, session_policy, vend_access
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.clients.credentials import from_iceberg
+from lancehouse.clients.vended_credentials import from_iceberg
 from lancehouse.wire import iceberg as wire
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from lance_namespace import CreateNamespaceRequest, LanceNamespace
 
-from lancehouse.cli import config
+from lancehouse.cli import named_catalogs
 from lancehouse.cli.main import main
 from tests.servers.lancehouse import Served
 from tests.servers.moto import Bucket
@@ -56,7 +56,7 @@ class Place:
     def client(self) -> LanceNamespace:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LANCEHOUSE_CONFIG", str(self.file))
-            return config.load().catalog(self.catalog).connect()
+            return named_catalogs.load().catalog(self.catalog).connect()
 
     @property
     def levels(self) -> list[str]:

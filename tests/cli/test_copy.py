@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest
 
-from lancehouse.lake.survey import split_location
-from tests.care.homes import ROWS, Home, opened
+from lancehouse.lake.dataset_discovery import split_location
+from tests.admin.homes import ROWS, Home, opened
 from tests.cli.places import refused, run
 
 PAIRS = [

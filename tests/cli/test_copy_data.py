@@ -11,7 +11,7 @@ import pytest
 from lance_namespace import DescribeTableRequest
 
 from lancehouse.lake.dataset import local_folder
-from tests.care.homes import ROWS, Home, opened
+from tests.admin.homes import ROWS, Home, opened
 from tests.cli.places import run
 from tests.servers.lancehouse import PROGRAM
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests

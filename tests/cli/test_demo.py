@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from lance_namespace.errors import InternalError
 
-from lancehouse.cli.demo import command, house, library
-from lancehouse.cli.demo.story import DemoOutput
+from lancehouse.cli.demo import command, sample_data, server
+from lancehouse.cli.demo.narration import DemoOutput
 from lancehouse.cli.main import CliContext, main
 from tests.servers.lancehouse import PROGRAM
 
@@ -138,7 +138,7 @@ def test_programs_are_told_nothing_before_the_end(capsys: pytest.CaptureFixture[
 
 def test_the_server_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCEHOUSE_AUTH", "true")  # of somebody's own server
-    with house.start_server(tmp_path) as address:
+    with server.start_server(tmp_path) as address:
         uri = address()
         assert open_(f"{uri}/health/ready").status == 200
         assert open_(f"{uri}/iceberg/v1/config").status == 200
@@ -164,13 +164,13 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").mkdir()
     with (
         pytest.raises(InternalError, match=r"the catalog server did not start: .*catalog.db"),
-        house.start_server(tmp_path) as address,
+        server.start_server(tmp_path) as address,
     ):
         address()
 
 
 def test_similar_texts_are_near() -> None:
-    bread, loaf, index = library.embed(pa.array(["baking bread", "bread, baked", "a vector index"]))
+    bread, loaf, index = sample_data.embed(pa.array(["baking bread", "bread, baked", "a vector index"]))
     assert bread @ loaf > bread @ index
-    assert library.embed(pa.array([], pa.string())).shape == (0, library.DIMENSION)
-    assert library.rows([1], "a", [""])["embedding"].to_pylist() == [[0.0] * library.DIMENSION]
+    assert sample_data.embed(pa.array([], pa.string())).shape == (0, sample_data.DIMENSION)
+    assert sample_data.rows([1], "a", [""])["embedding"].to_pylist() == [[0.0] * sample_data.DIMENSION]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace import CreateNamespaceRequest, RegisterTableRequest
 
-from tests.care.homes import ROWS, Home, opened
+from tests.admin.homes import ROWS, Home, opened
 from tests.cli.places import run
 
 

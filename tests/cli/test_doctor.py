@@ -8,7 +8,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from tests.care.homes import ROWS, Home, opened
+from tests.admin.homes import ROWS, Home, opened
 from tests.cli.places import run
 from tests.servers.faults import FaultProxy, canned
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Role
-from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Principals
 from lancehouse.cli.main import main
 from lancehouse.cli.principal import ROLES
-from lancehouse.server.auth import Authenticator
+from lancehouse.server.http.auth import Authenticator
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
 

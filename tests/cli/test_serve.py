@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from lancehouse.cli.main import main
 from lancehouse.cli.serve import serve as command
-from lancehouse.server.options import SERVER_SETTINGS
+from lancehouse.server.setting_table import SERVER_SETTINGS
 from tests.server.serving import Client
 from tests.servers.lancehouse import PROGRAM
 

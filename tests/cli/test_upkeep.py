@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
+from lancehouse.cli.formatting import format_size
 from lancehouse.cli.main import main
-from lancehouse.cli.words import format_size
 from tests.servers.lancehouse import PROGRAM, Served, start_lancehouse
 from tests.servers.unity import Unity
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests
@@ -283,7 +283,7 @@ def test_sizes(number: int, said: str) -> None:
 
 
 def test_ages() -> None:
-    from lancehouse.cli.local import parse_age
+    from lancehouse.cli.local_spark import parse_age
 
     cases = {"90s": timedelta(seconds=90), "12h": timedelta(hours=12), "2w": timedelta(days=14), "0d": timedelta()}
     for text, expected in cases.items():

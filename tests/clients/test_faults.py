@@ -25,7 +25,7 @@ from pydantic import BaseModel
 import lancehouse
 from lancehouse import CommitStateUnknownError
 from lancehouse.clients import rest
-from lancehouse.clients.namespace import CatalogNamespace
+from lancehouse.clients.catalog_namespace import CatalogNamespace
 from lancehouse.clients.rest import Rest
 from lancehouse.settings import ClientSettings
 from tests.servers.faults import (

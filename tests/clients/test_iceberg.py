@@ -26,7 +26,7 @@ from lance_namespace import (
 from lance_namespace import errors as lance
 
 import lancehouse
-from lancehouse.clients.namespace import LOOKAHEAD
+from lancehouse.clients.catalog_namespace import LOOKAHEAD
 from tests.servers.faults import FaultProxy, canned
 from tests.servers.lancehouse import Served
 from tests.servers.loopback import Answer, Loopback, Request

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from lancehouse.clients.namespace import Entry
+from lancehouse.clients.catalog_namespace import Entry
 from lancehouse.clients.snapshots import (
     COLUMNS,
     StagedVersion,

@@ -16,7 +16,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.lake.compaction import CompactionPlan, CompactionResult, commit, discard, execute, plan
+from lancehouse.jobs.compaction import CompactionPlan, CompactionResult, commit, discard, execute, plan
 from lancehouse.lake.dataset import TableRef
 from tests.lake.folder import rows
 from tests.lake.maintenance import Worn, managing, worn_in, worn_path

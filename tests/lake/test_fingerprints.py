@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lancehouse.lake.fingerprints import Fingerprint, fingerprint_functions
+from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions
 
 MAIN = """
 import json

@@ -16,10 +16,10 @@ from lance.fragment import write_fragments
 from lance_namespace import CreateTableVersionRequest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, TableNotFoundError
 
-from lancehouse.lake import orphans
+from lancehouse.jobs import orphans
+from lancehouse.jobs.job_progress import JobProgress
+from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
-from lancehouse.lake.progress import JobProgress
 from lancehouse.lake.versions import list_manifests
 from tests.clients.managed import House, killed_before_the_manifest_is_final, staged
 from tests.lake.folder import rows

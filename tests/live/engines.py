@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Role
-from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Principals
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.reference import Reference

@@ -15,8 +15,8 @@ from lance.blob import blob_array, blob_field
 from lance_namespace import LanceNamespace, RegisterTableRequest, connect
 from pyiceberg.catalog import Catalog, load_catalog
 
+from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant
-from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Principals
 from tests.live.gateways import ask
 from tests.servers.lancehouse import Served

@@ -13,11 +13,11 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from lancehouse.catalog import hashes
+from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Role
-from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Credential, Principals
-from lancehouse.server.attempts import FREE
-from lancehouse.server.limits import ServerLimits
+from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.http.login_throttling import FREE
 from tests.live.gateways import Heard, ask
 from tests.security.watch import attacked
 from tests.server.serving import serving

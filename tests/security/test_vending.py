@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Role
-from lancehouse.catalog.opening import open_database
 from lancehouse.catalog.principals import Principals
 from tests.live.gateways import Heard, ask, stream
 from tests.servers.lancehouse import Served, start_lancehouse

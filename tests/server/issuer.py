@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from lancehouse.server.issuers import IssuerSettings
+from lancehouse.server.http.issuers import IssuerSettings
 from tests.servers.loopback import Answer, Loopback, Request
 
 AUDIENCE = "lakehouse"

@@ -14,19 +14,19 @@ from typing import Any
 
 import uvicorn
 
-from lancehouse.catalog import opening
+from lancehouse.catalog import bootstrap
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.server.app import App
-from lancehouse.server.auth import Authenticator
-from lancehouse.server.door import StartupApp
-from lancehouse.server.limits import ServerLimits
-from lancehouse.server.observability import Log
-from lancehouse.server.protocol import create_protocol
-from lancehouse.server.routes import Route
+from lancehouse.server.http.application import App
+from lancehouse.server.http.auth import Authenticator
+from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.http.observability import Log
+from lancehouse.server.http.protocol import create_protocol
+from lancehouse.server.http.routes import Route
 from lancehouse.server.run import Server, listen
 from lancehouse.server.settings import ServerSettings
+from lancehouse.server.startup import StartupApp
 
 START_TIMEOUT_S = 30
 
@@ -101,9 +101,9 @@ def serving(
 ) -> Iterator[Client]:
     """A server on SQLite, with a warehouse for each name."""
     limits = limits or ServerLimits()
-    database = opening.open_database(f"sqlite:///{folder / 'catalog.db'}")
+    database = bootstrap.open_database(f"sqlite:///{folder / 'catalog.db'}")
     wanted = [Warehouse(0, name, str(folder / "warehouses" / name)) for name in names]
-    catalog = Catalog(database, opening.record_warehouses(database, wanted, wanted[0]))
+    catalog = Catalog(database, bootstrap.record_warehouses(database, wanted, wanted[0]))
     file = folder / "log"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     log = Log(level, descriptor)

@@ -19,8 +19,8 @@ from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role
 from lancehouse.catalog.principals import Credential, Principals
-from lancehouse.server.auth import Authenticator
-from lancehouse.server.tokens import Tokens
+from lancehouse.server.http.auth import Authenticator
+from lancehouse.server.http.tokens import Tokens
 from lancehouse.store import migrate
 from lancehouse.store.database import Database
 from tests.server.issuer import OpenId, pieces, unsigned
@@ -216,7 +216,7 @@ def test_all_servers_on_a_database_take_each_others_tokens(world: World) -> None
 
 
 def test_what_is_remembered_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancehouse.server.auth.REMEMBERED", 3)
+    monkeypatch.setattr("lancehouse.server.http.auth.REMEMBERED", 3)
     auth = Authenticator(world.principals, required=True, fresh_s=60)
     sent = [bearer(world.issued()) for _ in range(5)]
     for headers in sent:

@@ -6,7 +6,7 @@ from lance_namespace import errors as lance
 
 from lancehouse import errors as ours
 from lancehouse.catalog import errors as catalog
-from lancehouse.server.errors import (
+from lancehouse.server.http.errors import (
     ChangeDeadlineError,
     CommitDeadlineError,
     DeadlineError,

@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 
 from lancehouse.lake.history import snapshot_id
-from lancehouse.server.iceberg import ENDPOINTS
+from lancehouse.server.api.iceberg import ENDPOINTS
 from tests.server.serving import Answer, Client, serving
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}

@@ -18,7 +18,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.server.issuers import ALGORITHMS, Issuer, IssuerSettings
+from lancehouse.server.http.issuers import ALGORITHMS, Issuer, IssuerSettings
 from tests.server.issuer import AUDIENCE, OpenId, new_key, public, unsigned
 from tests.servers.loopback import Answer
 

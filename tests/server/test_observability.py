@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lancehouse.server.observability import JsonLogHandler, Log, RequestIds
+from lancehouse.server.http.observability import JsonLogHandler, Log, RequestIds
 
 
 def lines(file: Path) -> list[dict[str, object]]:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import threading
 
-from lancehouse.server.limits import ServerLimits
-from lancehouse.server.pools import PoolKey, Pools
+from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.http.pools import PoolKey, Pools
 
 
 def test_who_waits_in_one_place_keeps_nobody_waiting_in_another() -> None:

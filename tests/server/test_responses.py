@@ -5,9 +5,9 @@ import gzip
 import orjson
 import pytest
 
-from lancehouse.catalog.loading import LoadResult
-from lancehouse.server import responses
-from lancehouse.server.responses import GZIP_LEAST, GzipCache, Response
+from lancehouse.catalog.metadata_loader import LoadResult
+from lancehouse.server.http import responses
+from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
 
 LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
 

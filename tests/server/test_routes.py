@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.server import iceberg, routes
-from lancehouse.server.errors import MethodError, NoRouteError
-from lancehouse.server.routes import Match, RouteTable, match_path
+from lancehouse.server.api import iceberg
+from lancehouse.server.http import routes
+from lancehouse.server.http.errors import MethodError, NoRouteError
+from lancehouse.server.http.routes import Match, RouteTable, match_path
 from lancehouse.server.settings import RESERVED
 
 NS = "/v1/{prefix}/namespaces/{namespace}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.server.options import SERVER_SETTINGS
+from lancehouse.server.setting_table import SERVER_SETTINGS
 from lancehouse.server.settings import ServerSettings, is_loopback
 
 

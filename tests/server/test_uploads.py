@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
-from lancehouse.lake.streams import RowStream, read_stream
-from lancehouse.server import uploads
-from lancehouse.server.bodies import ClientDisconnectedError
-from lancehouse.server.budget import MemoryBudget, Reservation
-from lancehouse.server.errors import PayloadTooLargeError, TooSlowError
-from lancehouse.server.uploads import Upload, UploadReader
+from lancehouse.lake.row_streams import RowStream, read_stream
+from lancehouse.server.http import uploads
+from lancehouse.server.http.bodies import ClientDisconnectedError
+from lancehouse.server.http.errors import PayloadTooLargeError, TooSlowError
+from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
+from lancehouse.server.http.uploads import Upload, UploadReader
 
 T = TypeVar("T")
 GONE = {"type": "http.disconnect"}
@@ -244,7 +244,7 @@ def test_a_large_piece_is_put_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_one_batch_of_all_rows_is_read_in_parts(values: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "SPOOLED", 1000)
-    monkeypatch.setattr("lancehouse.lake.streams.BATCH_BYTES", 10_000)
+    monkeypatch.setattr("lancehouse.lake.row_streams.BATCH_BYTES", 10_000)
     rows = pa.table({"value": values})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:

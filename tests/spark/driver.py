@@ -8,8 +8,9 @@ from importlib import import_module
 
 from pyspark.sql import SparkSession
 
-from lancehouse.lake import indexing, scans
-from lancehouse.spark.sources import units
+from lancehouse.jobs import index_building
+from lancehouse.jobs.sources import units
+from lancehouse.lake import scans
 from tests.spark.cluster import ANSWER, LIGHT, ROOT
 from tests.spark.conftest import SETTINGS
 
@@ -36,7 +37,7 @@ def main() -> None:
     """Until the input ends. What goes wrong ends the process."""
     # Several tasks though there are few rows.
     scans.MIN_TASK_ROWS, units.LEAST_BYTES = 1, 64
-    indexing.plan.__kwdefaults__ = {**(indexing.plan.__kwdefaults__ or {}), "rows_per_task": 100}
+    index_building.plan.__kwdefaults__ = {**(index_building.plan.__kwdefaults__ or {}), "rows_per_task": 100}
     spark = session(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:
         question = json.loads(line)

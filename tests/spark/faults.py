@@ -85,8 +85,8 @@ def _is_first(sign: Path) -> bool:
 
 def install() -> None:
     """Have the calls in which tasks write come to such points."""
-    from lancehouse.lake import compaction, indexing
-    from lancehouse.lake.progress import JobProgress
+    from lancehouse.jobs import compaction, index_building
+    from lancehouse.jobs.job_progress import JobProgress
 
     put = JobProgress.record
 
@@ -102,7 +102,7 @@ def install() -> None:
 
     JobProgress.record = noted  # type: ignore[method-assign]
     compaction.execute = _stopping(compaction.execute)
-    indexing.execute = _stopping(indexing.execute)
+    index_building.execute = _stopping(index_building.execute)
 
 
 def _stopping(work: Callable[..., str]) -> Callable[..., str]:
@@ -128,7 +128,7 @@ def main() -> None:
 
     import lancehouse.clients.iceberg
     import lancehouse.spark.catalog
-    import lancehouse.spark.source  # noqa: F401
+    import lancehouse.spark.data_source  # noqa: F401
 
     work = daemon.worker
 

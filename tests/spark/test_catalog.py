@@ -28,8 +28,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from bench.recall import Case
-from lancehouse.lake import commits, fingerprints, scans
-from lancehouse.spark import LanceCatalog, jobs, maintenance, writing
+from lancehouse.jobs import fingerprints
+from lancehouse.lake import commits, scans
+from lancehouse.spark import LanceCatalog, jobs, maintenance, table_writer
 from lancehouse.spark.tasks import collect_results
 from tests.spark.conftest import failing
 
@@ -426,7 +427,7 @@ def test_rows_for_a_table_that_was_made_anew(catalog: LanceCatalog, tmp_path: Pa
         return done
 
     with (
-        patch.object(writing, "write_frame", and_then_made_anew),
+        patch.object(table_writer, "write_frame", and_then_made_anew),
         pytest.raises(ConcurrentModificationError, match="made anew"),
     ):
         getattr(catalog, how)(frame, "new")
@@ -439,7 +440,7 @@ def test_who_fails_takes_nothing_of_others_along(catalog: LanceCatalog, tmp_path
     (tmp_path / "x.csv").write_text("id\n1\n")
 
     def while_the_other_fails(*arguments: Any) -> int:
-        writing.undo_declaration(catalog._connection.table_address("new").to_ref())
+        table_writer.undo_declaration(catalog._connection.table_address("new").to_ref())
         failed.append("the other")
         return create(*arguments)
 

@@ -20,7 +20,7 @@ from lance_namespace import CreateNamespaceRequest, ListTablesRequest
 from lance_namespace.errors import InternalError, TableNotFoundError
 
 from lancehouse import IcebergNamespace
-from lancehouse.lake import orphans
+from lancehouse.jobs import orphans
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.fragments import FileLayout, locate_table
 from lancehouse.spark.address import TableAddress

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 from lancehouse.lake import commits, fragments
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import FileLayout, TableLocation
-from lancehouse.schema.incoming import from_spark_rows
-from lancehouse.schema.outgoing import to_spark_rows
+from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.schema.spark import to_spark
+from lancehouse.schema.spark_to_lance import from_spark_rows
 from tests.schema.rows import batch_of, seen
 from tests.schema.storable import DICTIONARIES, LEAVES, LEGACY_BLOB, NESTED, STORABLE, schemas
 

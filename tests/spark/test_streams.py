@@ -27,8 +27,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.options import SourceOptions, TableUse
-from lancehouse.spark.source import LanceSource
+from lancehouse.spark.data_source import LanceSource
+from lancehouse.spark.data_source_options import SourceOptions, TableUse
 from lancehouse.spark.streams import BATCH, CHECKPOINT, QUERY
 from tests.servers.lancehouse import Served
 

@@ -23,8 +23,8 @@ from lance_namespace.errors import (
 from pyspark.sql import SparkSession
 
 from lancehouse.identifiers import format_levels
+from lancehouse.pipelines import load
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.pipelines import load
 
 MANY = 4000
 ROWS = ("id", "concat('n', id) AS name", "id % 7 AS kind", "transform(sequence(1, 8), i -> float(sin(id * i))) AS emb")

@@ -16,20 +16,20 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
 )
 
-from lancehouse.catalog import locations, places
+from lancehouse.catalog import location_access, locations
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.documents import MetadataDocument, discard_files, discard_on_failure
+from lancehouse.catalog.document_cache import MetadataDocument, discard_files, discard_on_failure
 from lancehouse.catalog.entries import TableName, create_entry, record_commit, require_name_free
 from lancehouse.catalog.errors import ViewAlreadyExistsError
-from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.requirements import is_create
+from lancehouse.catalog.lance_cache import LanceMetadataCache
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
-from lancehouse.catalog.loading import LoadResult, MetadataLoader
-from lancehouse.catalog.metadata import LanceMetadataCache
+from lancehouse.catalog.metadata_loader import LoadResult, MetadataLoader
 from lancehouse.catalog.names import Levels, check_name, table_not_found
 from lancehouse.catalog.transactions import now_ms, write_once
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.history import snapshot_id
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
@@ -190,11 +190,13 @@ class Commits:
             return PreparedCommit(name, lambda _: entry, entry.id)
         if is_lance(table.properties):
             raise InvalidInputError(f"an Iceberg table cannot become a Lance table: {TABLE_TYPE} must not be {LANCE!r}")
-        if any(table.json[part] != before.table.json[part] for part in places.CHECKED):
-            places.check_table_paths(self._database, caller, warehouse, table, entry.id)
+        if any(table.json[part] != before.table.json[part] for part in location_access.CHECKED):
+            location_access.check_table_paths(self._database, caller, warehouse, table, entry.id)
         values: dict[str, Any] = {}
         if table.location != before.table.location:
-            location = places.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
+            location = location_access.check_chosen_location(
+                self._database, caller, warehouse, table.location, "iceberg"
+            )
             values = {"location": location, "location_key": locations.key(location, "iceberg")}
         document = self._write_metadata(warehouse, iceberg_tables.next_metadata_location(table, before.location), table)
         values["metadata_location"] = document.location
@@ -202,7 +204,7 @@ class Commits:
         def apply(tx: Tx) -> EntryRow:
             now = now_ms()
             if "location" in values:
-                places.require_location_free(tx, values["location"], "iceberg", entry.id)
+                location_access.require_location_free(tx, values["location"], "iceberg", entry.id)
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
                 raise _CommitConflictError
             entry_values = {key: value for key, value in values.items() if key != "location_key"}
@@ -241,8 +243,8 @@ class Commits:
         table = iceberg_tables.apply_updates(None, list(updates), None)
         if is_lance(table.properties):
             raise InvalidInputError("a Lance table cannot be staged: create it, then write to it with Lance")
-        location = places.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
-        places.check_table_paths(self._database, caller, warehouse, table)
+        location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
+        location_access.check_table_paths(self._database, caller, warehouse, table)
         document = self._write_metadata(warehouse, iceberg_tables.next_metadata_location(table, None), table)
 
         def apply(tx: Tx) -> EntryRow:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lance_namespace.errors import TableAlreadyExistsError
 
 from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.location_access import require_location_free
 from lancehouse.catalog.names import (
     Levels,
     already_exists,
@@ -17,7 +18,6 @@ from lancehouse.catalog.names import (
     table_not_found,
     view_not_found,
 )
-from lancehouse.catalog.places import require_location_free
 from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token

@@ -13,7 +13,7 @@ from operator import is_not
 import orjson
 
 from lancehouse import locations
-from lancehouse.catalog.snapshot_lines import DIGEST, WIDTH, EncodedSnapshot, SnapshotList
+from lancehouse.catalog.snapshot_list import DIGEST, WIDTH, EncodedSnapshot, SnapshotList
 from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import (
     ICEBERG_OPERATION_NAMES,

@@ -11,16 +11,16 @@ from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
-from lancehouse.catalog import locations, places
+from lancehouse.catalog import location_access, locations
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.documents import MetadataDocument, discard_on_failure
+from lancehouse.catalog.document_cache import MetadataDocument, discard_on_failure
 from lancehouse.catalog.entries import TableName, create_entry, list_names, rename_entry, require_name_free
-from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.loading import LoadResult, MetadataLoader
-from lancehouse.catalog.metadata import Snapshots
+from lancehouse.catalog.lance_cache import Snapshots
+from lancehouse.catalog.metadata_loader import LoadResult, MetadataLoader
 from lancehouse.catalog.names import Levels, check_name, format_name, table_not_found
 from lancehouse.catalog.transactions import write_once
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import removal
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, MANAGED_BY, TABLE_TYPE, is_lance, managed_by
@@ -122,7 +122,7 @@ class Tables:
         metadata_location, overwrite = request["metadata-location"], bool(request.get("overwrite"))
         if metadata_location.endswith((".metadata.json", ".metadata.json.gz", ".gz.metadata.json")):
             return self._register_iceberg(caller, warehouse, name, metadata_location, overwrite=overwrite)
-        location = places.check_chosen_location(self._database, caller, warehouse, metadata_location, "lance")
+        location = location_access.check_chosen_location(self._database, caller, warehouse, metadata_location, "lance")
         if self._loader.lance.find_latest_version(warehouse, location) is None:
             raise InvalidInputError(
                 f"there is no Lance dataset at {location}: metadata-location is the root of a dataset, "
@@ -192,7 +192,7 @@ class Tables:
         self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json, location: str
     ) -> LoadResult:
         metadata = iceberg_tables.new_table(request, location)
-        places.check_table_paths(self._database, caller, warehouse, metadata)
+        location_access.check_table_paths(self._database, caller, warehouse, metadata)
         document = MetadataDocument.from_table(iceberg_tables.next_metadata_location(metadata, None), metadata)
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "iceberg"))
         if request.get("stage-create"):
@@ -260,15 +260,15 @@ class Tables:
         self, caller: Caller, warehouse: Warehouse, name: TableName, metadata_location: str, *, overwrite: bool
     ) -> LoadResult:
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite))
-        file = places.check_chosen_location(self._database, caller, warehouse, metadata_location, "iceberg")
+        file = location_access.check_chosen_location(self._database, caller, warehouse, metadata_location, "iceberg")
         document = self._loader.documents.load(warehouse, file)
         table = document.table
         if is_lance(table.properties):  # as other Iceberg catalogs keep a Lance table
-            location = places.check_chosen_location(self._database, caller, warehouse, table.location, "lance")
+            location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "lance")
             properties = lance_properties(table.properties)
             return self._create_lance(caller, warehouse, name, location, properties, lance_schema(table))
-        location = places.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
-        places.check_table_paths(self._database, caller, warehouse, table)
+        location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
+        location_access.check_table_paths(self._database, caller, warehouse, table)
 
         def work(tx: Tx) -> EntryRow:
             namespace = require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite)
@@ -293,8 +293,8 @@ class Tables:
         self, caller: Caller, warehouse: Warehouse, name: TableName, location: str | None, kind: Kind
     ) -> str:
         if location:
-            return places.check_chosen_location(self._database, caller, warehouse, location, kind)
-        return places.find_free_location(self._database, warehouse, name.levels, name.name, kind)
+            return location_access.check_chosen_location(self._database, caller, warehouse, location, kind)
+        return location_access.find_free_location(self._database, warehouse, name.levels, name.name, kind)
 
 
 def _require_table(entry: EntryRow | None, levels: Levels, name: str) -> EntryRow:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import orjson
 from lance_namespace.errors import ConcurrentModificationError
 
-from lancehouse.catalog import locations, places
+from lancehouse.catalog import location_access, locations
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.documents import MetadataDocument, discard_on_failure
+from lancehouse.catalog.document_cache import MetadataDocument, discard_on_failure
 from lancehouse.catalog.entries import (
     TableName,
     create_entry,
@@ -19,11 +19,11 @@ from lancehouse.catalog.entries import (
     rename_entry,
     require_name_free,
 )
-from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import views
-from lancehouse.catalog.loading import LoadResult, MetadataLoader
+from lancehouse.catalog.metadata_loader import LoadResult, MetadataLoader
 from lancehouse.catalog.names import Levels, check_name, view_not_found
 from lancehouse.catalog.transactions import now_ms, write_once
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
 from lancehouse.store.database import Database, Tx
@@ -81,9 +81,9 @@ class Views:
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "view"))
         requested_location = request.get("location")
         location = (
-            places.check_chosen_location(self._database, caller, warehouse, requested_location, "view")
+            location_access.check_chosen_location(self._database, caller, warehouse, requested_location, "view")
             if requested_location
-            else places.find_free_location(self._database, warehouse, levels, name.name, "view")
+            else location_access.find_free_location(self._database, warehouse, levels, name.name, "view")
         )
         metadata = views.new_view(request, location)
         self._check_paths(caller, warehouse, metadata)
@@ -104,12 +104,12 @@ class Views:
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         name = TableName(levels, check_name("view name", request["name"]))
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "view"))
-        metadata_location = places.check_chosen_location(
+        metadata_location = location_access.check_chosen_location(
             self._database, caller, warehouse, request["metadata-location"], "view"
         )
         document = self._loader.documents.load(warehouse, metadata_location)
         metadata = views.parse(document.full_json)
-        places.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
+        location_access.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
         self._check_paths(caller, warehouse, metadata)
         entry = write_once(
             self._database, caller, lambda tx: self._insert_entry(tx, caller, warehouse, name, metadata, document)
@@ -137,7 +137,7 @@ class Views:
         self, caller: Caller, warehouse: Warehouse, entry: EntryRow, metadata: Json, previous: str
     ) -> bool:
         """Let the entry point to new metadata; False if another commit came between."""
-        places.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
+        location_access.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
         self._check_paths(caller, warehouse, metadata)
         document = self._write_metadata(warehouse, metadata, previous)
 
@@ -205,9 +205,9 @@ class Views:
         """Refuse a view that wants its metadata where the caller may not choose, or in a table."""
         path = metadata["properties"].get("write.metadata.path")
         for place in filter(None, (metadata["location"], path)):
-            self._database.read(lambda tx: places.require_location_free(tx, place, "view"))  # noqa: B023
+            self._database.read(lambda tx: location_access.require_location_free(tx, place, "view"))  # noqa: B023
         if path:
-            places.check_chosen_location(self._database, caller, warehouse, path, "view")
+            location_access.check_chosen_location(self._database, caller, warehouse, path, "view")
 
     def _write_metadata(self, warehouse: Warehouse, metadata: Json, previous: str | None) -> MetadataDocument:
         document = MetadataDocument(views.next_metadata_location(metadata, previous), orjson.dumps(metadata))

@@ -21,8 +21,8 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.care.catalogs import Shell
-from lancehouse.cli.catalogs import format_id
+from lancehouse.admin.checked_catalog import Shell
+from lancehouse.cli.catalog_options import format_id
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.identifiers import format_levels
 
@@ -63,7 +63,7 @@ class Client:
         Raises:
             LanceNamespaceError: as the implementation has it; what raises something else has no code, and gets one.
         """
-        from lancehouse.gateway.foreign import TABLE_OPERATIONS
+        from lancehouse.gateway.foreign_tables import TABLE_OPERATIONS
 
         implementation = self.table_operations if operation in TABLE_OPERATIONS else self.namespace
         with self.translate_errors(request.id or (), operation):
@@ -79,7 +79,7 @@ class Client:
     @property
     def table_operations(self) -> TableOperations:
         """What reads and writes tables: the client itself, or our own code on the tables that it describes."""
-        from lancehouse.gateway.foreign import ForeignTables
+        from lancehouse.gateway.foreign_tables import ForeignTables
         from lancehouse.lake.operations import TableOperations
 
         return self.namespace if isinstance(self.namespace, TableOperations) else ForeignTables(self.namespace)

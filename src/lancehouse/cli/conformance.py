@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import (
+from lancehouse.cli.catalog_options import (
     connect,
     find_named_catalog,
     get_catalog,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import parse_required_name
-from lancehouse.cli.local import progress_callback, session, with_cores
+from lancehouse.cli.catalog_options import parse_required_name
+from lancehouse.cli.confirmation import confirm, with_yes
+from lancehouse.cli.formatting import format_count, format_names, format_size, redact_properties
+from lancehouse.cli.local_spark import progress_callback, session, with_cores
 from lancehouse.cli.output import FAILED, OutputColumn
-from lancehouse.cli.pairs import open_side, with_namespace, with_side
-from lancehouse.cli.words import format_count, format_names, format_size, redact_properties
+from lancehouse.cli.two_catalogs import open_side, with_namespace, with_side
 
 if TYPE_CHECKING:
-    from lancehouse.care.copying import Copier, CopyStep
+    from lancehouse.admin.copy import Copier, CopyStep
     from lancehouse.cli.main import CliContext
 
 FAIL, SKIP, REPLACE = "fail", "skip", "replace"
@@ -67,8 +67,8 @@ def copy(
     before anything is done; the same command again goes on where it was. With --data all versions and tags of the main
     branch are kept; other branches stay behind, and are named.
     """
-    from lancehouse.care.copying import Copier
-    from lancehouse.care.sides import select_tables
+    from lancehouse.admin.copy import Copier
+    from lancehouse.admin.named_catalog import select_tables
 
     app: CliContext = ctx.obj
     if tables and namespace:
@@ -118,9 +118,9 @@ def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: 
         with session(app, cores) if needs_spark else nullcontext() as spark:
             if spark is None:
                 return copier.execute(steps, None, progress.count)
-            from lancehouse.spark import copying
+            from lancehouse.spark import table_copy
             from lancehouse.spark.address import Connection
-            from lancehouse.spark.watching import watch_tasks
+            from lancehouse.spark.task_progress import watch_tasks
 
             here, there = (
                 Connection.from_properties(each.catalog.target.impl, each.catalog.target.properties)  # type: ignore[attr-defined]
@@ -130,7 +130,9 @@ def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: 
             with watch_tasks(spark, progress_callback(progress)):
                 return copier.execute(
                     steps,
-                    lambda table, copied: copying.copy(spark, here.table_address(table), there.table_address(copied)),
+                    lambda table, copied: table_copy.copy(
+                        spark, here.table_address(table), there.table_address(copied)
+                    ),
                 )
 
 

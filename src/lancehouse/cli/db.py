@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.lazy import LazyGroup
+from lancehouse.cli.lazy_commands import LazyGroup
 from lancehouse.cli.output import FAILED
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lancehouse.cli.formatting import format_count, redact_properties
 from lancehouse.cli.output import FAILED, OutputColumn
-from lancehouse.cli.pairs import open_side, with_namespace, with_side
-from lancehouse.cli.words import format_count, redact_properties
+from lancehouse.cli.two_catalogs import open_side, with_namespace, with_side
 
 if TYPE_CHECKING:
-    from lancehouse.care.diffs import Difference
+    from lancehouse.admin.diff import Difference
     from lancehouse.cli.main import CliContext
 
 FIELDS = ("location", "version", "rows", "schema", "properties")
@@ -32,7 +32,7 @@ def diff(ctx: click.Context, first: str, second: str, namespace: tuple[str, ...]
     ~/.lancehouse.yaml names both, A and B. A table is the same if its entries agree on where it is, its version, rows,
     columns and properties. It exits with 0 if all are, else with 1.
     """
-    from lancehouse.care.diffs import compare
+    from lancehouse.admin.diff import compare
 
     app: CliContext = ctx.obj
     one, other = open_side(app, first), open_side(app, second)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import with_client
-from lancehouse.cli.local import parse_age
+from lancehouse.cli.catalog_options import with_client
+from lancehouse.cli.confirmation import confirm, with_yes
+from lancehouse.cli.formatting import format_count
+from lancehouse.cli.local_spark import parse_age
 from lancehouse.cli.namespace import parse_namespace
 from lancehouse.cli.output import FAILED, OutputColumn
-from lancehouse.cli.words import format_count
 
 if TYPE_CHECKING:
-    from lancehouse.care.findings import DoctorReport, Finding
+    from lancehouse.admin.findings import DoctorReport, Finding
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
 
@@ -32,7 +32,7 @@ FINDINGS = (
 
 def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
     """An age at which no writer is still at it."""
-    from lancehouse.lake.orphans import LEAST_AGE
+    from lancehouse.jobs.orphans import LEAST_AGE
 
     min_age = parse_age(ctx, param, value)
     if min_age < LEAST_AGE:
@@ -74,7 +74,7 @@ def doctor(
     finding it says what to type. It exits with 1 where something needs care; one table that cannot be read does not
     stop the others.
     """
-    from lancehouse.care.doctor import Doctor
+    from lancehouse.admin.doctor import Doctor
 
     app: CliContext = ctx.obj
     is_table = table != client.target.parent
@@ -107,7 +107,7 @@ def _explain_short_ids(client: Client, id: tuple[str, ...], *, is_table: bool) -
 
 
 def _confirm_and_repair(app: CliContext, client: Client, report: DoctorReport, *, yes: bool) -> DoctorReport:
-    from lancehouse.care.doctor import fix_all
+    from lancehouse.admin.doctor import fix_all
 
     listing = "\n".join(f"  {finding.about}: {finding.what}" for finding in report.fixable)
     confirm(app, f"{listing}\nMend {format_count(len(report.fixable), 'finding')}?", yes=yes)
@@ -131,7 +131,7 @@ def show_report(app: CliContext, report: DoctorReport) -> None:
 
 
 def _count_by_severity(findings: Sequence[Finding]) -> dict[str, int]:
-    from lancehouse.care.findings import Severity
+    from lancehouse.admin.findings import Severity
 
     return {str(severity): sum(finding.severity is severity for finding in findings) for severity in Severity}
 

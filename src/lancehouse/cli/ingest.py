@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lancehouse.cli.catalogs import parse_properties, parse_required_id
-from lancehouse.cli.local import SparkWork, with_work
+from lancehouse.cli.catalog_options import parse_properties, parse_required_id
+from lancehouse.cli.local_spark import SparkWork, with_work
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
 MODES = ("append", "overwrite", "create")
@@ -88,8 +88,8 @@ def check_inputs(work: SparkWork, table: tuple[str, ...], sources: tuple[str, ..
     Raises:
         LanceNamespaceError: it does not, or one is not.
     """
+    from lancehouse.jobs.sources.file_listing import list_files
     from lancehouse.lake.dataset import TableRef
-    from lancehouse.spark.sources.listing import list_files
 
     TableRef.in_namespace(work.connect_client(), table).exists()
     if local_sources := [source for source in sources if "://" not in source]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli import lazy
-from lancehouse.cli.lazy import CATALOG, KINDS, LazyCommand, complete_catalog
+from lancehouse.cli import lazy_commands
+from lancehouse.cli.lazy_commands import CATALOG, KINDS, LazyCommand, complete_catalog
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
 
 if TYPE_CHECKING:
-    from lancehouse.cli.config import NamedCatalogs
+    from lancehouse.cli.named_catalogs import NamedCatalogs
 
 START = """
 ~/.lancehouse.yaml gives catalogs their names:
@@ -72,15 +72,15 @@ class CliContext:
         Raises:
             InvalidInputError: what is said of them cannot be read.
         """
-        from lancehouse.cli import config
+        from lancehouse.cli import named_catalogs
 
-        return config.load()
+        return named_catalogs.load()
 
 
-class MainGroup(lazy.LazyGroup):
+class MainGroup(lazy_commands.LazyGroup):
     """Errors of the catalog and of this machine become one sentence and an exit code, here and nowhere else."""
 
-    group_class = lazy.LazyGroup
+    group_class = lazy_commands.LazyGroup
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remember what was typed: how errors are to look may stand behind what is wrong."""
@@ -94,7 +94,7 @@ class MainGroup(lazy.LazyGroup):
         except catalog_error_types() as error:
             if ctx.obj.debug:
                 raise
-            from lancehouse.cli.hints import find_hints
+            from lancehouse.cli.error_hints import find_hints
 
             ctx.obj.output.error(str(error), find_hints(error))
             ctx.exit(FAILED)

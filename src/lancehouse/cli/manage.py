@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import with_client, with_table
+from lancehouse.cli.catalog_options import with_client, with_table
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
-    from lancehouse.clients.management import ManagedTables
+    from lancehouse.clients.managed_tables import ManagedTables
 
 
 @click.command()
@@ -51,8 +51,8 @@ def get_managed_tables(namespace: LanceNamespace) -> ManagedTables:
     """
     from lance_namespace.errors import UnsupportedOperationError
 
-    from lancehouse.clients.management import ManagedTables
-    from lancehouse.clients.namespace import CatalogNamespace
+    from lancehouse.clients.catalog_namespace import CatalogNamespace
+    from lancehouse.clients.managed_tables import ManagedTables
 
     if isinstance(namespace, ManagedTables):
         return namespace

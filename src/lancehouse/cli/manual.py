@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lancehouse.cli.lazy import LazyGroup
+from lancehouse.cli.lazy_commands import LazyGroup
 from lancehouse.cli.main import main
 
 MARK = "<!-- What follows is written by `python -m lancehouse.cli.manual docs/cli.md`. -->\n"

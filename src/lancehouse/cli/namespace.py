@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.asking import confirm, with_yes
-from lancehouse.cli.catalogs import get_catalog, parse_id_with_parent, parse_required_id, with_client, with_set
-from lancehouse.cli.lazy import LazyGroup
+from lancehouse.cli.catalog_options import get_catalog, parse_id_with_parent, parse_required_id, with_client, with_set
+from lancehouse.cli.confirmation import confirm, with_yes
+from lancehouse.cli.formatting import format_count, redact_properties
+from lancehouse.cli.lazy_commands import LazyGroup
 from lancehouse.cli.output import OutputColumn
-from lancehouse.cli.words import format_count, redact_properties
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client
@@ -47,7 +47,7 @@ def namespace() -> None:
 @click.pass_obj
 def list_namespaces(app: CliContext, namespace: tuple[str, ...], recursive: bool, client: Client) -> None:
     """Show the namespaces below ID, or those of the whole catalog."""
-    from lancehouse.trees import walk_namespaces
+    from lancehouse.catalog_walk import walk_namespaces
 
     with app.output.progress("listing namespaces"):
         namespaces = list(walk_namespaces(client, namespace))[1:] if recursive else client.namespaces(namespace)

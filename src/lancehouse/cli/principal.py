@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import parse_id
-from lancehouse.cli.lazy import LazyGroup
+from lancehouse.cli.catalog_options import parse_id
+from lancehouse.cli.lazy_commands import LazyGroup
 from lancehouse.cli.output import OutputColumn
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def with_role(*, required: bool) -> Callable[[Command], Command]:
 def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals]:
     """The principals of a database, which is made if it is not there yet."""
     try:
-        from lancehouse.catalog.opening import open_database
+        from lancehouse.catalog.bootstrap import open_database
         from lancehouse.catalog.principals import Principals
         from lancehouse.server.settings import configured_names
     except ModuleNotFoundError as error:

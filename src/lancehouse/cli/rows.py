@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import Command, with_client, with_table
-from lancehouse.cli.moments import VersionOptions, with_version_options
+from lancehouse.cli.catalog_options import Command, with_client, with_table
+from lancehouse.cli.formatting import format_count
 from lancehouse.cli.output import OutputColumn, Row
-from lancehouse.cli.words import format_count
+from lancehouse.cli.version_options import VersionOptions, with_version_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ def translate_filter_errors(where: str | None) -> Iterator[None]:
     from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
     from lancehouse.lake.errors import translate_errors
-    from lancehouse.server.console_filters import UNKNOWN, format_filter_error
+    from lancehouse.server.console.filters import UNKNOWN, format_filter_error
 
     try:
         with translate_errors("the filter"):
@@ -137,8 +137,8 @@ def show_rows(app: CliContext, table: pa.Table, fields: Sequence[pa.Field[Any]],
         summary: about all of them, for programs.
         words: the same for people.
     """
-    from lancehouse.cli.cells import format_short_cells, to_json_values
-    from lancehouse.schema.shown import value_kind
+    from lancehouse.cli.cell_values import format_short_cells, to_json_values
+    from lancehouse.schema.display import value_kind
 
     kinds = {field.name: value_kind(field) for field in fields}
     columns = [

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import parse_properties
+from lancehouse.cli.catalog_options import parse_properties
 from lancehouse.cli.output import FAILED, OutputColumn
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
-    from lancehouse.spark.pipelines import Pipeline, PipelinePlan, RunReport
+    from lancehouse.pipelines import Pipeline, PipelinePlan, RunReport
 
 PLAN = (
     OutputColumn("step", "Step"),
@@ -83,7 +83,7 @@ def _load_pipeline(file: str, variables: dict[str, str]) -> Pipeline:
     from lance_namespace.errors import InvalidInputError
 
     try:
-        from lancehouse.spark.pipelines import load
+        from lancehouse.pipelines import load
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("lancehouse"):
             raise
@@ -100,7 +100,7 @@ class _LazySpark:
 
     def __call__(self) -> Any:
         if self._spark is None:
-            from lancehouse.spark.pipelines.sessions import open_session
+            from lancehouse.pipelines.spark_session import open_session
 
             self._progress.say("starting Spark")
             self._spark = self._stack.enter_context(open_session(self._settings, shows_log=self._app.debug))
@@ -112,9 +112,9 @@ def _run_plan(
 ) -> RunReport:
     from lance_namespace.errors import LanceNamespaceError
 
-    from lancehouse.spark.pipelines import running
+    from lancehouse.pipelines import runner
 
-    report = running.create_report(plan)
+    report = runner.create_report(plan)
 
     def report_step(step: str, tasks: Any) -> None:
         if tasks is None:
@@ -125,7 +125,7 @@ def _run_plan(
 
     with _write_report(report, file):
         try:
-            running.run_plan(plan, start(), report_step if progress.is_seen else None, report)
+            runner.run_plan(plan, start(), report_step if progress.is_seen else None, report)
         except KeyboardInterrupt:
             app.output.error(f"interrupted; to go on where this run was: --run {plan.run}")
             raise

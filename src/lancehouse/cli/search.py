@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import Command, with_client, with_table
-from lancehouse.cli.moments import VersionOptions, with_version_options
+from lancehouse.cli.catalog_options import Command, with_client, with_table
+from lancehouse.cli.formatting import format_count
 from lancehouse.cli.rows import (
     COUNT,
     FEW,
@@ -24,7 +24,7 @@ from lancehouse.cli.rows import (
     with_columns,
     with_where,
 )
-from lancehouse.cli.words import format_count
+from lancehouse.cli.version_options import VersionOptions, with_version_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +89,7 @@ class SearchOptions:
         return rows.select([self.score_column, *names])
 
     def _search_by_vector(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
-        from lancehouse.lake.search import SearchEffort, VectorSearch, resolve_vector_column
+        from lancehouse.lake.vector_search import SearchEffort, VectorSearch, resolve_vector_column
 
         column = resolve_vector_column(table, dataset.schema, self.on)
         near = self.near if self.near is not None else self._vector_of_row(table, dataset, column)
@@ -194,7 +194,7 @@ def search(
 
     An index is used where there is one; without one, vectors are compared one by one. Blobs are shown if asked for.
     """
-    from lancehouse.schema.shown import value_kind
+    from lancehouse.schema.display import value_kind
 
     with client.open_table(table, **at.arguments) as (ref, dataset):
         names = resolve_columns(ref, dataset.schema, columns)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from lancehouse.server.options import SERVER_SETTINGS
+from lancehouse.server.setting_table import SERVER_SETTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from lancehouse.cli.lazy import LazyCommand, LazyGroup
+from lancehouse.cli.lazy_commands import LazyCommand, LazyGroup
 
-ENTRIES = "lancehouse.cli.entries"
+ENTRIES = "lancehouse.cli.table_entries"
 ROWS = "lancehouse.cli.rows"
 UPKEEP = "lancehouse.cli.upkeep"
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalogs import with_client, with_table
-from lancehouse.cli.lazy import LazyGroup
-from lancehouse.cli.moments import VERSION
+from lancehouse.cli.catalog_options import with_client, with_table
+from lancehouse.cli.formatting import format_count
+from lancehouse.cli.lazy_commands import LazyGroup
 from lancehouse.cli.output import OutputColumn
-from lancehouse.cli.words import format_count
+from lancehouse.cli.version_options import VERSION
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client

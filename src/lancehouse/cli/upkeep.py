@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalogs import Command, get_catalog, parse_id_with_parent, with_table
-from lancehouse.cli.local import SparkWork, parse_age, with_values, with_work
+from lancehouse.cli.catalog_options import Command, get_catalog, parse_id_with_parent, with_table
+from lancehouse.cli.formatting import format_count, format_names, format_size
+from lancehouse.cli.local_spark import SparkWork, parse_age, with_values, with_work
 from lancehouse.cli.output import FAILED, OutputColumn
-from lancehouse.cli.words import format_count, format_names, format_size
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
-    from lancehouse.lake.compaction import CompactionResult
-    from lancehouse.lake.orphans import CleanupResult, Orphans
+    from lancehouse.jobs.compaction import CompactionResult
+    from lancehouse.jobs.orphans import CleanupResult, Orphans
 
 TABLES = (
     OutputColumn("table", "Table"),
@@ -207,7 +207,7 @@ def remove_orphans(
 
     Such are data, indices and temporary files of writers that died, and notes of jobs that nobody has resumed.
     """
-    from lancehouse.lake.orphans import LEAST_AGE
+    from lancehouse.jobs.orphans import LEAST_AGE
 
     if older_than is not None and older_than < LEAST_AGE and not no_writers:
         raise click.UsageError("a writer may need an hour to commit: give --older-than 1h or more, or --no-writers")

@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
-from lancehouse.clients.flights import SingleFlight
+from lancehouse.caches import SingleFlight
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 

@@ -20,14 +20,14 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.clients import credentials
-from lancehouse.clients.management import ManagedTables
-from lancehouse.clients.namespace import Entry, none_if_missing
-from lancehouse.clients.recent import BoundedCache
+from lancehouse.caches import BoundedCache
+from lancehouse.clients import vended_credentials
+from lancehouse.clients.catalog_namespace import Entry, none_if_missing
+from lancehouse.clients.managed_tables import ManagedTables
+from lancehouse.clients.managed_versions import REFS_ONLY
 from lancehouse.clients.rest import parse_reply
 from lancehouse.clients.transport import Reply
-from lancehouse.clients.versions import REFS_ONLY
-from lancehouse.clients.warehouses import BULK_THRESHOLD, VEND_HEADERS, WarehousePaths
+from lancehouse.clients.warehouse_namespace import BULK_THRESHOLD, VEND_HEADERS, WarehousePaths
 from lancehouse.errors import ErrorMap, is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import GC_ENABLED, is_lance, require_lance
@@ -246,7 +246,7 @@ def _to_entry(loaded: LoadedTable) -> Entry:
     return Entry(
         location=location,
         properties=loaded.metadata.properties or {},
-        vended=credentials.from_iceberg(location, loaded.config, loaded.storage_credentials),
+        vended=vended_credentials.from_iceberg(location, loaded.config, loaded.storage_credentials),
     )
 
 

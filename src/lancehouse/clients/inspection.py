@@ -13,15 +13,15 @@ import pyarrow as pa
 from lance_namespace import DescribeTableRequest, LanceNamespace
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError, UnsupportedOperationError
 
-from lancehouse.clients import credentials
+from lancehouse.clients import vended_credentials
+from lancehouse.clients.catalog_namespace import CatalogNamespace, Entry, map_concurrently
 from lancehouse.clients.iceberg import DUMMY_SCHEMA, RENAME, IcebergNamespace
-from lancehouse.clients.namespace import CatalogNamespace, Entry, map_concurrently
+from lancehouse.clients.managed_versions import REFS_ONLY
 from lancehouse.clients.polaris import PolarisNamespace
 from lancehouse.clients.rest import parse_reply
 from lancehouse.clients.snapshots import STAGED, TableHead, schema_updates
 from lancehouse.clients.unity import EXTERNAL, UnityNamespace
-from lancehouse.clients.versions import REFS_ONLY
-from lancehouse.clients.warehouses import VEND_HEADERS, WarehouseNamespace, WarehousePaths
+from lancehouse.clients.warehouse_namespace import VEND_HEADERS, WarehouseNamespace, WarehousePaths
 from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import history
@@ -168,7 +168,7 @@ class IcebergInspector(Inspector):
         location = loaded.metadata.location or ""
         if versioned is None:
             return _to_foreign_table(id, loaded)
-        vended = credentials.from_iceberg(location, loaded.config, loaded.storage_credentials)
+        vended = vended_credentials.from_iceberg(location, loaded.config, loaded.storage_credentials)
         entry = Entry(location, properties, vended)
         head = TableHead(entry, versioned)
         is_managed = managed_by(properties) == IMPL

@@ -15,11 +15,11 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.clients import credentials
-from lancehouse.clients.namespace import Entry, none_if_missing
+from lancehouse.clients import vended_credentials
+from lancehouse.clients.catalog_namespace import Entry, none_if_missing
 from lancehouse.clients.rest import parse_reply
 from lancehouse.clients.transport import Reply
-from lancehouse.clients.warehouses import BULK_THRESHOLD, VEND_HEADERS, WarehouseNamespace, WarehousePaths
+from lancehouse.clients.warehouse_namespace import BULK_THRESHOLD, VEND_HEADERS, WarehouseNamespace, WarehousePaths
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
 from lancehouse.wire.iceberg import TablePage
@@ -151,5 +151,5 @@ def _to_entry(loaded: LoadedGenericTable) -> Entry:
     return Entry(
         location=location,
         properties={**(loaded.table.properties or {}), **({DOC: doc} if doc is not None else {})},
-        vended=credentials.from_iceberg(location, None, loaded.storage_access_configs),
+        vended=vended_credentials.from_iceberg(location, None, loaded.storage_access_configs),
     )

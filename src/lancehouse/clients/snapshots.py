@@ -11,7 +11,7 @@ from lance_namespace import CreateTableVersionResponse, TableVersion
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
-from lancehouse.clients.namespace import Entry
+from lancehouse.clients.catalog_namespace import Entry
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN
 from lancehouse.lake.history import ICEBERG_OPERATION_NAMES, snapshot_id, version_of_snapshot

@@ -41,9 +41,9 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.clients.commits import ManagedCommits
+from lancehouse.clients.managed_commits import ManagedCommits
+from lancehouse.clients.managed_versions import normalize_branch
 from lancehouse.clients.snapshots import StagedVersion
-from lancehouse.clients.versions import normalize_branch
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef

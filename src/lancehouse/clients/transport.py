@@ -19,10 +19,10 @@ import urllib3
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from lancehouse import inside
-from lancehouse.clients import bulk
-from lancehouse.clients.connections import MAX_IDLE, ConnectionPool
-from lancehouse.inside import InProcessServer
+from lancehouse import in_process
+from lancehouse.clients import bulk_fetch
+from lancehouse.clients.connection_pool import MAX_IDLE, ConnectionPool
+from lancehouse.in_process import InProcessServer
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
@@ -120,8 +120,8 @@ class Transport:
             return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in requests]
         if not isinstance(channel, ConnectionPool):
             return [None] * len(requests)
-        limits = bulk.FetchLimits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
-        answers = bulk.fetch_many(origin, requests, self._tls, limits)
+        limits = bulk_fetch.FetchLimits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
+        answers = bulk_fetch.fetch_many(origin, requests, self._tls, limits)
         return [Reply(*answer) if answer is not None else None for answer in answers]
 
     def close(self) -> None:
@@ -142,8 +142,8 @@ class Transport:
 
     def _open_channel(self, scheme: str, host: str) -> Channel:
         """Direct, or through the proxy that the environment names for this address."""
-        if scheme == inside.SCHEME:
-            if (server := inside.find_server(host)) is None:
+        if scheme == in_process.SCHEME:
+            if (server := in_process.find_server(host)) is None:
                 raise UnreachableError(f"there is no server {host!r} in this process")
             return server
         proxies = urllib.request.getproxies()

@@ -26,8 +26,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.clients import credentials
-from lancehouse.clients.namespace import CatalogNamespace, Entry, none_if_missing
+from lancehouse.clients import vended_credentials
+from lancehouse.clients.catalog_namespace import CatalogNamespace, Entry, none_if_missing
 from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
@@ -264,7 +264,7 @@ class UnityNamespace(CatalogNamespace):
                 return {}
             raise
         assert reply is not None
-        return credentials.from_unity(parse_reply(reply, TemporaryCredentials, table))
+        return vended_credentials.from_unity(parse_reply(reply, TemporaryCredentials, table))
 
     def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
         """The schema: from the columns, else from the dataset, else none. Unity cannot change columns later."""

@@ -14,7 +14,7 @@ import pytest
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, UnsupportedOperationError
 
 from lancehouse.conformance.checks import AREAS
-from lancehouse.conformance.judge import BASIC, class_name, format_error
+from lancehouse.conformance.error_checks import BASIC, class_name, format_error
 from lancehouse.conformance.results import CheckOutcome, CheckResult, ConformanceReport
 from lancehouse.conformance.subject import Subject
 from lancehouse.conformance.target import ConformanceTarget, parse_property

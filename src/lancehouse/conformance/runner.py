@@ -17,7 +17,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.conformance.judge import CheckLog, with_error_checks
+from lancehouse.conformance.error_checks import CheckLog, with_error_checks
 from lancehouse.conformance.plugin import CHECKS, Collector
 from lancehouse.conformance.results import CheckResult, ConformanceReport
 from lancehouse.conformance.target import ConformanceTarget

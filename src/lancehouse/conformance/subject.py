@@ -31,8 +31,8 @@ from lance_namespace import (
 )
 from lance_namespace.errors import ErrorCode, InvalidInputError, PermissionDeniedError, UnsupportedOperationError
 
-from lancehouse.conformance.judge import CheckLog, Refusal, expect_error, with_error_checks
-from lancehouse.conformance.ledger import CreatedObjects, local_path
+from lancehouse.conformance.created_objects import CreatedObjects, local_path
+from lancehouse.conformance.error_checks import CheckLog, Refusal, expect_error, with_error_checks
 from lancehouse.conformance.target import ConformanceTarget
 
 Id = list[str]

@@ -38,17 +38,17 @@ from lance_namespace_urllib3_client.models.commit_table_result import CommitTabl
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`
 from lancehouse.credentials import TUNING, harmless_options
-from lancehouse.gateway.foreign import TABLE_OPERATIONS, BackendConfinement
-from lancehouse.gateway.foreign import ForeignTables as ForeignTables
-from lancehouse.gateway.ids import add_prefix, check_no_path, remove_prefix
+from lancehouse.gateway.foreign_tables import TABLE_OPERATIONS, BackendConfinement
+from lancehouse.gateway.foreign_tables import ForeignTables as ForeignTables
+from lancehouse.gateway.id_prefixes import add_prefix, check_no_path, remove_prefix
 from lancehouse.gateway.operations import Operation, RequestEncoding, ResponseEncoding
-from lancehouse.gateway.secrets import Secrets
-from lancehouse.gateway.sql_requests import rewrite_sql
+from lancehouse.gateway.redaction import Secrets
+from lancehouse.gateway.request_sql import rewrite_sql
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import find_error_class, translate_errors
+from lancehouse.lake.object_stores import with_storage_options
 from lancehouse.lake.operations import TableOperations
-from lancehouse.lake.reaching import with_storage_options
-from lancehouse.lake.rows import explain_existing
+from lancehouse.lake.row_operations import explain_existing
 from lancehouse.locations import child_location, is_inside, shorten
 from lancehouse.settings import HARMLESS
 

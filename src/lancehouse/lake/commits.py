@@ -23,8 +23,8 @@ from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.fragments import Piece, TableLocation, discard_pieces, parse_pieces, write_pieces
 from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.row_streams import RowSource
 from lancehouse.lake.scans import empty_dataset
-from lancehouse.lake.streams import RowSource
 from lancehouse.lake.versions import find_transaction
 
 Properties = Mapping[str, str] | None

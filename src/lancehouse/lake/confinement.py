@@ -21,7 +21,7 @@ import lance
 from lance_namespace.errors import PermissionDeniedError
 
 from lancehouse import locations
-from lancehouse.lake.watch import is_settled
+from lancehouse.lake.folder_watch import is_settled
 
 FOLDERS = ("_versions", "_transactions", "_deletions", "_indices", "_refs", "_staging", "data", "tree")
 """What Lance, and who puts manifests in their place, opens in a dataset's folder."""

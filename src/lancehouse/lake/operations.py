@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lancehouse.lake.columns import ColumnOperations
+from lancehouse.lake.column_operations import ColumnOperations
 from lancehouse.lake.confinement import Confinement
-from lancehouse.lake.indices import IndexOperations
-from lancehouse.lake.queries import QueryOperations
-from lancehouse.lake.references import ReferenceOperations
+from lancehouse.lake.index_operations import IndexOperations
+from lancehouse.lake.query_operations import QueryOperations
+from lancehouse.lake.reference_operations import ReferenceOperations
 from lancehouse.lake.requests import accept_dicts
-from lancehouse.lake.rows import RowOperations
+from lancehouse.lake.row_operations import RowOperations
 from lancehouse.lake.versions import VersionOperations
 
 

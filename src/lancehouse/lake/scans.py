@@ -17,10 +17,10 @@ from lance_namespace.errors import (
     TableVersionNotFoundError,
 )
 
+from lancehouse.lake.chunked_fragment import has_blobs
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import to_millis
-from lancehouse.lake.windows import has_blobs
 
 BATCH_ROWS = 1 << 15
 BATCH_BYTES = 4 << 20

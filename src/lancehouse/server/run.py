@@ -19,20 +19,20 @@ from uuid import uuid4
 import uvicorn
 from lance_namespace.errors import InternalError, InvalidInputError
 
-from lancehouse import inside
-from lancehouse.catalog import opening
+from lancehouse import in_process
+from lancehouse.catalog import bootstrap
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.server import memory
-from lancehouse.server.door import StartupApp
-from lancehouse.server.observability import Log, install_logging
+from lancehouse.server import process_memory
+from lancehouse.server.http.observability import Log, install_logging
 from lancehouse.server.settings import ServerSettings
+from lancehouse.server.startup import StartupApp
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
-    from lancehouse.server.app import App
-    from lancehouse.server.auth import Authenticator
+    from lancehouse.server.http.application import App
+    from lancehouse.server.http.auth import Authenticator
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +54,14 @@ def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Wareho
         LanceNamespaceError: it cannot; the text says what to do.
     """
     tls_context(settings)
-    database = opening.open_database(settings.db, say)
+    database = bootstrap.open_database(settings.db, say)
     try:
         is_open = not (settings.auth or settings.issuers or Principals(database).has_any())
         if is_open:
             _check_exposure(settings)
-        location = opening.default_warehouse_location(database)
+        location = bootstrap.default_warehouse_location(database)
         default = replace(settings.default, location=location) if location else settings.default
-        served = opening.record_warehouses(database, settings.warehouses, default, settings.roots, say)
+        served = bootstrap.record_warehouses(database, settings.warehouses, default, settings.roots, say)
         _check_backends(settings, served)
     finally:
         database.close()
@@ -141,7 +141,7 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
 
 
 def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
-    with memory.without_unused_libraries(backend.impl for backend in settings.backends):
+    with process_memory.without_unused_libraries(backend.impl for backend in settings.backends):
         return create_app(settings, warehouses, log)
 
 
@@ -149,35 +149,36 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     """The application, on connections of its own."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
-    from lancehouse.server import console, lance
-    from lancehouse.server.app import App
-    from lancehouse.server.auth import Authenticator
-    from lancehouse.server.issuers import IssuerSettings
-    from lancehouse.server.origins import Origins
+    from lancehouse.server.api import lance
+    from lancehouse.server.console import routes
+    from lancehouse.server.http.application import App
+    from lancehouse.server.http.auth import Authenticator
+    from lancehouse.server.http.issuers import IssuerSettings
+    from lancehouse.server.http.origins import Origins
 
-    database = opening.open_database(settings.db)
+    database = bootstrap.open_database(settings.db)
     catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     authenticator = Authenticator(
         Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
     name = uuid4().hex
-    own_backends = _warehouse_backends(catalog, authenticator, f"{inside.SCHEME}://{name}/iceberg")
+    own_backends = _warehouse_backends(catalog, authenticator, f"{in_process.SCHEME}://{name}/iceberg")
     other_backends = {
         backend.name: Backend(backend.name, backend.impl, dict(backend.properties), backend.roots)
         for backend in settings.backends
     }
     backends = own_backends | other_backends
-    extra_routes = [*lance.routes(backends), *console.routes(backends)]
+    extra_routes = [*lance.routes(backends), *routes.routes(backends)]
     origins = Origins(settings.allowed_hosts, settings.host)
     app = App(catalog, authenticator, limits=settings.limits, log=log, extra_routes=extra_routes, origins=origins)
-    inside.register_server(name, app.answer_in_process)
+    in_process.register_server(name, app.answer_in_process)
     return app
 
 
 def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint: str) -> dict[str, Backend]:
     """Each warehouse as the gateway offers it: through this server itself, in the name of who asks."""
-    from lancehouse.catalog.places import ReadableLocations
+    from lancehouse.catalog.location_access import ReadableLocations
     from lancehouse.gateway.backends import STORAGE, Backend
 
     def backend(warehouse: Warehouse) -> Backend:
@@ -271,10 +272,10 @@ def run(
     send_heartbeat: Callable[[], None] | None = None,
 ) -> None:
     """Serve in this process until a signal comes; a worker calls `send_heartbeat` now and then."""
-    from lancehouse.server.protocol import create_protocol
+    from lancehouse.server.http.protocol import create_protocol
 
-    memory.share_heaps()
-    memory.unload_rest_client()
+    process_memory.share_heaps()
+    process_memory.unload_rest_client()
     log = Log(settings.log_level)
     install_logging(log)
     failed = threading.Event()

@@ -21,8 +21,8 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse import locations
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.properties import IMPL, STORAGE
-from lancehouse.server.limits import ServerLimits
-from lancehouse.server.options import SERVER_SETTINGS, ServerSetting
+from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting
 from lancehouse.settings import data_folder, default_db
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})

@@ -22,8 +22,8 @@ from types import FrameType
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.server import memory
-from lancehouse.server.observability import MULTIPROCESS
+from lancehouse.server import process_memory
+from lancehouse.server.http.observability import MULTIPROCESS
 from lancehouse.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class WorkerSupervisor:
     def _end_large(self) -> None:
         most = self._settings.max_memory
         for worker in self._running if most else ():
-            if most and memory.resident_bytes(worker.pid) > most and worker.poll() is None:
+            if most and process_memory.resident_bytes(worker.pid) > most and worker.poll() is None:
                 logger.error("worker %d held more than --max-memory, %d bytes, and is killed", worker.pid, most)
                 worker.kill()
 

@@ -15,7 +15,7 @@ from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import format_levels, parse_levels
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import TableLocation, locate_table
-from lancehouse.lake.reaching import with_storage_options
+from lancehouse.lake.object_stores import with_storage_options
 
 TableName = str | Sequence[str]
 """The id of a table: its levels, or text in which dots join them and a level with a dot stands in backquotes."""

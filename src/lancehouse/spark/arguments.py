@@ -8,10 +8,10 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.identifiers import parse_levels
+from lancehouse.jobs.sources.text_options import ALL_OPTIONS
 from lancehouse.lake.fragments import FileLayout
-from lancehouse.spark.sources.options import ALL_OPTIONS
-from lancehouse.spark.suggestions import suggest
-from lancehouse.spark.writing import WriteOptions
+from lancehouse.spark.table_writer import WriteOptions
+from lancehouse.suggestions import suggest
 
 LARGEST = 2**63 - 1
 _WRITES = ("vector_columns", "nullable", "run", "max_rows_per_file", "max_bytes_per_file", "data_storage_version")

@@ -9,28 +9,28 @@ from typing import Any, TypeVar
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.lake.derived import Function
-from lancehouse.lake.indexing import BuiltIndex
-from lancehouse.lake.merging import MergeRules
+from lancehouse.jobs.computed_columns import Function
+from lancehouse.jobs.index_building import BuiltIndex
+from lancehouse.jobs.merge import MergeRules
 from lancehouse.lake.scans import Scan, VersionSelector
-from lancehouse.lake.search import SearchEffort
+from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.spark import (
     aggregates,
     arguments,
-    changes,
-    derived,
-    ingesting,
+    computed_columns,
+    ingest,
     listing,
     maintenance,
-    merging,
-    reading,
-    searching,
+    merge,
+    row_changes,
     session,
-    writing,
+    table_reader,
+    table_writer,
+    vector_search,
 )
 from lancehouse.spark.address import Connection, TableAddress, TableName
 from lancehouse.spark.aggregates import parse_aggregation
-from lancehouse.spark.changes import ChangeResult
+from lancehouse.spark.row_changes import ChangeResult
 
 Names = str | Sequence[str]
 Time = datetime | date | str
@@ -94,7 +94,7 @@ class LanceCatalog:
             arguments.check_number("limit", limit),
             arguments.flag("with_row_id", with_row_id),
         )
-        return reading.read_table(
+        return table_reader.read_table(
             self.spark, self._connection.table_address(table), scan, VersionSelector(version, tag, as_of)
         )
 
@@ -108,7 +108,7 @@ class LanceCatalog:
     ) -> int:
         """How many rows there are, or match."""
         rows = arguments.check_condition("filter", filter)
-        return reading.count_rows(
+        return table_reader.count_rows(
             self.spark, self._connection.table_address(table), rows, VersionSelector(version, tag, as_of)
         )
 
@@ -179,7 +179,7 @@ class LanceCatalog:
         Raises:
             InvalidInputError: the vector does not fit, or a number is none above 0.
         """
-        return searching.search(
+        return vector_search.search(
             self.spark,
             self._connection.table_address(table),
             vector,
@@ -223,7 +223,7 @@ class LanceCatalog:
             TableAlreadyExistsError: there is one.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("create", how)
-        return writing.create(df, self._connection.table_address(table), write_options)
+        return table_writer.create(df, self._connection.table_address(table), write_options)
 
     def append(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Add the rows of a DataFrame; the version that this made.
@@ -241,7 +241,7 @@ class LanceCatalog:
             TableSchemaValidationError: the columns do not fit.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("append", how)
-        return writing.append(df, self._connection.table_address(table), write_options)
+        return table_writer.append(df, self._connection.table_address(table), write_options)
 
     def overwrite(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Put the rows of a DataFrame in the place of all others, and its columns too; a missing table is created.
@@ -252,7 +252,7 @@ class LanceCatalog:
             ConcurrentModificationError: somebody changed the table meanwhile, which this would undo.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("overwrite", how)
-        return writing.overwrite(df, self._connection.table_address(table), write_options)
+        return table_writer.overwrite(df, self._connection.table_address(table), write_options)
 
     def delete(self, table: TableName, where: str, **how: Any) -> ChangeResult:
         """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how`: `run`, see `append`.
@@ -261,7 +261,7 @@ class LanceCatalog:
             ConcurrentModificationError: somebody changes the same rows again and again.
         """
         where, write_options = arguments.check_text("where", where), arguments.parse_write_options("delete", how)
-        return changes.delete(self.spark, self._connection.table_address(table), where, write_options)
+        return row_changes.delete(self.spark, self._connection.table_address(table), where, write_options)
 
     def update(self, table: TableName, set: Mapping[str, str], where: str | None = None, **how: Any) -> ChangeResult:
         """Set columns to SQL expressions over the row, in the rows that match or in all. `how`: see `append`.
@@ -271,7 +271,7 @@ class LanceCatalog:
         """
         values, rows = arguments.check_expressions(set), arguments.check_condition("where", where)
         write_options = arguments.parse_write_options("update", how)
-        return changes.update(self.spark, self._connection.table_address(table), values, rows, write_options)
+        return row_changes.update(self.spark, self._connection.table_address(table), values, rows, write_options)
 
     def merge(
         self,
@@ -314,7 +314,7 @@ class LanceCatalog:
             arguments.check_names("on", on),
             arguments.parse_write_options("merge", how),
         )
-        return merging.merge(df, self._connection.table_address(table), keys, rules, write_options, latest_by=order)
+        return merge.merge(df, self._connection.table_address(table), keys, rules, write_options, latest_by=order)
 
     def add_columns(
         self, table: TableName, columns: Mapping[str, str | Function], read_columns: Names | None = None
@@ -333,7 +333,7 @@ class LanceCatalog:
         """
         columns = arguments.check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
         reads = arguments.some_names("read_columns", read_columns)
-        return derived.add_columns(self.spark, self._connection.table_address(table), columns, reads)
+        return computed_columns.add_columns(self.spark, self._connection.table_address(table), columns, reads)
 
     def ingest(
         self,
@@ -365,7 +365,7 @@ class LanceCatalog:
             TableSchemaValidationError: the columns do not fit the table.
         """
         write_options = arguments.parse_write_options("ingest", how)
-        return ingesting.ingest(
+        return ingest.ingest(
             self.spark,
             self._connection.table_address(table),
             source,

@@ -14,10 +14,10 @@ from lance_namespace.errors import InternalError, LanceNamespaceError
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from lancehouse.jobs.job_progress import JobProgress
 from lancehouse.lake.commits import is_refusal
 from lancehouse.lake.fragments import FileLayout, Piece, TableLocation, discard_pieces, write_pieces
-from lancehouse.lake.progress import JobProgress
-from lancehouse.schema.incoming import SparkToLance, from_spark_rows
+from lancehouse.schema.spark_to_lance import SparkToLance, from_spark_rows
 from lancehouse.spark.address import TableAddress
 from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect_texts, to_result_batches

@@ -14,15 +14,15 @@ from lance_namespace.errors import InvalidInputError, TableNotFoundError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.catalog_walk import Id, walk_tables
 from lancehouse.lake import history as lake
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import locate_table
 from lancehouse.lake.scans import Scan, VersionSelector
-from lancehouse.schema.outgoing import to_spark_rows
+from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.spark.address import Connection, TableAddress
-from lancehouse.spark.reading import read_table
 from lancehouse.spark.session import to_struct
-from lancehouse.trees import Id, walk_tables
+from lancehouse.spark.table_reader import read_table
 
 _COLUMNS: dict[str, pa.DataType] = {
     "version": pa.int64(),

@@ -13,10 +13,10 @@ from lance_namespace.errors import LanceNamespaceError
 from pyspark.sql import SparkSession
 
 from lancehouse.identifiers import format_levels
-from lancehouse.lake import compaction, indexing, orphans
-from lancehouse.lake.compaction import CompactionResult
-from lancehouse.lake.indexing import BuiltIndex
-from lancehouse.lake.orphans import CleanupResult, Orphans
+from lancehouse.jobs import compaction, index_building, orphans
+from lancehouse.jobs.compaction import CompactionResult
+from lancehouse.jobs.index_building import BuiltIndex
+from lancehouse.jobs.orphans import CleanupResult, Orphans
 from lancehouse.spark.address import Connection, TableAddress
 from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.listing import list_tables
@@ -66,26 +66,28 @@ def create_index(
 ) -> BuiltIndex:
     """Build an index; what its pieces have in common is found out first, by one task."""
     table = address.to_ref()
-    plan = indexing.plan(table, column, kind, name, replace=replace, tasks=parallelism(spark), **params)
+    plan = index_building.plan(table, column, kind, name, replace=replace, tasks=parallelism(spark), **params)
     training = [] if plan.training is None else [plan.training]
     with translate_task_errors():
         model = next(
-            iter(collect_results(spark, training, lambda each: [indexing.train(address.to_ref(), each)])), None
+            iter(collect_results(spark, training, lambda each: [index_building.train(address.to_ref(), each)])), None
         )
     try:
         with translate_task_errors():
-            done = collect_results(spark, plan.tasks, lambda task: [indexing.execute(address.to_ref(), task, model)])
+            done = collect_results(
+                spark, plan.tasks, lambda task: [index_building.execute(address.to_ref(), task, model)]
+            )
     except BaseException:
-        indexing.discard(table, [], model)
+        index_building.discard(table, [], model)
         raise
-    return indexing.commit(table, done)
+    return index_building.commit(table, done)
 
 
 def optimize_indices(spark: SparkSession, address: TableAddress, names: Sequence[str] | None, retrain: bool) -> int:
     """Take rows into indices that came after them; pylance does that in one piece, which is one task here."""
     with translate_task_errors():
         [version] = collect_results(
-            spark, [0], lambda _: [str(indexing.optimize(address.to_ref(), names, retrain=retrain))]
+            spark, [0], lambda _: [str(index_building.optimize(address.to_ref(), names, retrain=retrain))]
         )
     return int(version)
 

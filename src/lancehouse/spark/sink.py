@@ -12,14 +12,20 @@ from typing import Any, Self
 import pyarrow as pa
 from lance_namespace.errors import TableNotFoundError
 
+from lancehouse.jobs.job_progress import JobProgress
 from lancehouse.lake import commits
 from lancehouse.lake.fragments import Piece, locate_table
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.progress import JobProgress
-from lancehouse.schema.incoming import from_spark_rows
+from lancehouse.schema.spark_to_lance import from_spark_rows
 from lancehouse.spark.address import TableAddress
 from lancehouse.spark.jobs import Job
-from lancehouse.spark.writing import WriteOptions, create_conflict, declare_table, new_table_schema, undo_declaration
+from lancehouse.spark.table_writer import (
+    WriteOptions,
+    create_conflict,
+    declare_table,
+    new_table_schema,
+    undo_declaration,
+)
 
 ATTEMPTED = "commit"
 """A record of a job: it has come to its commit."""

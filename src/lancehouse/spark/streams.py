@@ -43,10 +43,10 @@ from lancehouse.lake.increments import (
 )
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange
-from lancehouse.schema.outgoing import to_spark_rows
-from lancehouse.spark.options import LATEST, SourceOptions, StreamQuery
-from lancehouse.spark.reading import MAX_OPENED, STREAM, VERSION, PinnedVersion, read_fitting_batches
+from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.spark.data_source_options import LATEST, SourceOptions, StreamQuery
 from lancehouse.spark.sink import Sink
+from lancehouse.spark.table_reader import MAX_OPENED, STREAM, VERSION, PinnedVersion, read_fitting_batches
 from lancehouse.spark.tasks import Batches
 
 QUERY = "lancehouse.query"

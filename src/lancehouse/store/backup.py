@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
 
-from lancehouse.store import failures
+from lancehouse.store import database_errors
 from lancehouse.store.database import Database
-from lancehouse.store.writer import PATIENCE_S
+from lancehouse.store.sqlite_writer import PATIENCE_S
 
 PART = ".part"
 """How the file is called until it is whole."""
@@ -81,7 +81,7 @@ def _dump_postgres(url: str, part: Path) -> None:
         check=False,
     )
     if result.returncode != 0:
-        raise ServiceUnavailableError(f"pg_dump failed: {failures.first_line(result.stderr)}")
+        raise ServiceUnavailableError(f"pg_dump failed: {database_errors.first_line(result.stderr)}")
 
 
 def _publish(part: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import bindparam, delete, func, select
 
-from lancehouse.store.columns import EVERYTHING, NONE, check_indexed, from_json, insert_into, to_json
+from lancehouse.store.column_values import EVERYTHING, NONE, check_indexed, from_json, insert_into, to_json
 from lancehouse.store.model import commits as c
 from lancehouse.store.model import refs as r
 from lancehouse.store.model import snapshots as s

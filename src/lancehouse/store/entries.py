@@ -10,7 +10,7 @@ from typing import Any
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError
 from sqlalchemy import bindparam, delete, func, literal_column, or_, select, update
 
-from lancehouse.store.columns import (
+from lancehouse.store.column_values import (
     EVERYTHING,
     NONE,
     SEPARATOR,
@@ -22,7 +22,7 @@ from lancehouse.store.columns import (
     split_levels,
     to_json,
 )
-from lancehouse.store.failures import ForeignKeyViolationError, UniqueViolationError
+from lancehouse.store.database_errors import ForeignKeyViolationError, UniqueViolationError
 from lancehouse.store.model import entries as e
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.model import warehouses as w

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from lancehouse.store.columns import NONE, check_indexed, insert_into
+from lancehouse.store.column_values import NONE, check_indexed, insert_into
 from lancehouse.store.model import exports as x
 from lancehouse.store.rows import ExportRow
 from lancehouse.store.statements import Statement, Tx

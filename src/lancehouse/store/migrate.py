@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from lancehouse.store import failures
+from lancehouse.store import database_errors
 from lancehouse.store.database import Database
 from lancehouse.store.model import metadata
 from lancehouse.store.sqlite import Sqlite
@@ -56,8 +56,8 @@ class SchemaState(Enum):
 
 
 ADVICE = {
-    SchemaState.EMPTY: failures.UPGRADE,
-    SchemaState.OLDER: f"make a backup (`lancehouse db backup`), then {failures.UPGRADE}",
+    SchemaState.EMPTY: database_errors.UPGRADE,
+    SchemaState.OLDER: f"make a backup (`lancehouse db backup`), then {database_errors.UPGRADE}",
     SchemaState.NEWER: "use a newer lancehouse, or a backup of the database from before",
 }
 
@@ -165,7 +165,7 @@ def _connect(database: Database, begin: str) -> Iterator[Connection]:
         with _engine(database, begin).begin() as connection:
             yield connection
     except DBAPIError as error:
-        raise failures.unreachable_error(error.orig) from error
+        raise database_errors.unreachable_error(error.orig) from error
 
 
 def _engine(database: Database, begin: str) -> Engine:

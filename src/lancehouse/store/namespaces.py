@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 from sqlalchemy import bindparam, delete, select, update
 
-from lancehouse.store.columns import (
+from lancehouse.store.column_values import (
     EVERYTHING,
     NONE,
     check_indexed,
@@ -17,7 +17,7 @@ from lancehouse.store.columns import (
     join_levels,
     to_json,
 )
-from lancehouse.store.failures import ForeignKeyViolationError
+from lancehouse.store.database_errors import ForeignKeyViolationError
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.rows import NamespaceRow
 from lancehouse.store.statements import Statement, Tx

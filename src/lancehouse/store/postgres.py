@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.store import failures
+from lancehouse.store import database_errors
 from lancehouse.store.statements import Row, Statement, Tx, Values
 
 T = TypeVar("T")
@@ -43,14 +43,14 @@ SETTINGS = ("SET standard_conforming_strings = on", "SET lock_timeout = '30s'", 
 MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], Callable[[psycopg.Error], LanceNamespaceError]], ...] = (
     (
         (errors.SerializationFailure, errors.DeadlockDetected),
-        lambda e: failures.SerializationFailureError(failures.first_line(e)),
+        lambda e: database_errors.SerializationFailureError(database_errors.first_line(e)),
     ),
-    ((errors.UniqueViolation,), lambda e: failures.UniqueViolationError(failures.first_line(e))),
-    ((errors.IntegrityError,), lambda e: failures.ForeignKeyViolationError(failures.first_line(e))),
-    ((errors.UndefinedTable, errors.UndefinedColumn), lambda _: failures.schema_missing_error()),
-    ((errors.ProgramLimitExceeded, errors.DataError), failures.unstorable_error),
-    ((errors.OperationalError, errors.InterfaceError), failures.unreachable_error),
-    ((errors.ReadOnlySqlTransaction, errors.InternalError), failures.unreachable_error),
+    ((errors.UniqueViolation,), lambda e: database_errors.UniqueViolationError(database_errors.first_line(e))),
+    ((errors.IntegrityError,), lambda e: database_errors.ForeignKeyViolationError(database_errors.first_line(e))),
+    ((errors.UndefinedTable, errors.UndefinedColumn), lambda _: database_errors.schema_missing_error()),
+    ((errors.ProgramLimitExceeded, errors.DataError), database_errors.unstorable_error),
+    ((errors.OperationalError, errors.InterfaceError), database_errors.unreachable_error),
+    ((errors.ReadOnlySqlTransaction, errors.InternalError), database_errors.unreachable_error),
 )
 """What the driver's errors mean; the first that fits."""
 
@@ -79,7 +79,7 @@ def translate_errors() -> Iterator[None]:
     except psycopg.Error as error:
         raise to_lance_error(error) from error
     except (OverflowError, UnicodeEncodeError) as error:
-        raise failures.unstorable_error(error) from error
+        raise database_errors.unstorable_error(error) from error
 
 
 def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
@@ -87,7 +87,7 @@ def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
     for kinds, build in MEANINGS:
         if isinstance(error, kinds):
             return build(error)
-    return InternalError(f"the catalog's database refused a statement: {failures.first_line(error)}")
+    return InternalError(f"the catalog's database refused a statement: {database_errors.first_line(error)}")
 
 
 class PostgresTx(Tx):
@@ -142,7 +142,7 @@ class Postgres:
             return work(tx)
         try:
             return self._read(work)
-        except failures.ConnectionLostError:
+        except database_errors.ConnectionLostError:
             return self._read(work)
 
     def read_one(self, work: Callable[[Tx], T]) -> T:
@@ -152,7 +152,7 @@ class Postgres:
             return work(tx)
         try:
             return self._read(work, begin=False)
-        except failures.ConnectionLostError:
+        except database_errors.ConnectionLostError:
             return self._read(work, begin=False)
 
     def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:  # noqa: ARG002
@@ -166,9 +166,9 @@ class Postgres:
         for attempt in range(ATTEMPTS - 1):
             try:
                 return self._write(work)
-            except failures.SerializationFailureError:
+            except database_errors.SerializationFailureError:
                 sleep(FIRST_NAP_S * 2**attempt * random.random())  # noqa: S311
-            except failures.ConnectionLostError:
+            except database_errors.ConnectionLostError:
                 if attempt:
                     raise
         return self._write(work)
@@ -225,7 +225,7 @@ class Postgres:
         except psycopg.Error as error:
             if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
                 raise CommitStateUnknownError(
-                    f"the change may or may not have been made: {failures.first_line(error)}"
+                    f"the change may or may not have been made: {database_errors.first_line(error)}"
                 ) from error
             raise to_lance_error(error) from error
         if status != "COMMIT":
@@ -235,7 +235,7 @@ class Postgres:
     def _pooled_connection(self) -> Iterator[Connection]:
         """A connection of the pool; one that broke in the block is not put back, and then the error says so."""
         if not self._capacity.acquire(timeout=PATIENCE_S):
-            raise failures.unreachable_error("all connections are in use")
+            raise database_errors.unreachable_error("all connections are in use")
         try:
             connection = self._acquire()
             try:
@@ -243,7 +243,7 @@ class Postgres:
             except ServiceUnavailableError as error:
                 if connection.broken:
                     self._drop_idle()
-                    raise failures.ConnectionLostError(str(error)) from error
+                    raise database_errors.ConnectionLostError(str(error)) from error
                 raise
             finally:
                 self._release(connection)
@@ -252,7 +252,7 @@ class Postgres:
 
     def _acquire(self) -> Connection:
         if self._closed:
-            raise failures.closed_error()
+            raise database_errors.closed_error()
         try:
             return self._idle.pop()
         except IndexError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lance_namespace.errors import InvalidInputError
 from sqlalchemy import bindparam, delete, literal_column, select, update
 
-from lancehouse.store.columns import check_indexed, index_key, insert_into, join_levels, split_levels
-from lancehouse.store.failures import UniqueViolationError
+from lancehouse.store.column_values import check_indexed, index_key, insert_into, join_levels, split_levels
+from lancehouse.store.database_errors import UniqueViolationError
 from lancehouse.store.model import grants as g
 from lancehouse.store.model import principals as p
 from lancehouse.store.model import signing_keys as s

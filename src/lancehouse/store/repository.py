@@ -34,12 +34,7 @@ from lancehouse.store.exports import (
     list_version_exports,
     touch_exports,
 )
-from lancehouse.store.keys import (
-    delete_keys_before,
-    find_key,
-    finish_key,
-    insert_key,
-)
+from lancehouse.store.idempotency_keys import delete_keys_before, find_key, finish_key, insert_key
 from lancehouse.store.namespaces import (
     delete_namespace,
     find_namespace,

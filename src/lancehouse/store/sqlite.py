@@ -15,10 +15,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lancehouse.store import failures
+from lancehouse.store import database_errors
 from lancehouse.store.sqlite_tx import SqliteTx, to_lance_error
+from lancehouse.store.sqlite_writer import PATIENCE_S, Writer, retry_while_busy
 from lancehouse.store.statements import Tx
-from lancehouse.store.writer import PATIENCE_S, Writer, retry_while_busy
 
 T = TypeVar("T")
 
@@ -99,14 +99,14 @@ class Sqlite:
         with self._guard:
             if self._closed:
                 reader.close()
-                raise failures.closed_error()
+                raise database_errors.closed_error()
             self._readers = [other for other in self._readers if other.owner.is_alive()] + [reader]
         return reader
 
     def _new_writer(self) -> Writer:
         with self._guard:
             if self._closed:
-                raise failures.closed_error()
+                raise database_errors.closed_error()
             if self._writer is None:
                 self._writer = Writer(self.connect)
             return self._writer
@@ -121,7 +121,7 @@ class Sqlite:
             with closing(sqlite3.connect(self._file, timeout=PATIENCE_S, isolation_level=None)) as connection:
                 retry_while_busy(lambda: connection.execute("PRAGMA journal_mode=WAL"))
         except (OSError, sqlite3.Error) as error:
-            raise failures.unreachable_error(f"{self._file}: {error}") from error
+            raise database_errors.unreachable_error(f"{self._file}: {error}") from error
         self._ready = True
 
 
@@ -160,7 +160,7 @@ class _Reader:
             return work(self._tx)
         with self._lock:
             if self.closed:
-                raise failures.closed_error()
+                raise database_errors.closed_error()
             self._busy = True
             try:
                 return work(self._tx)
@@ -197,7 +197,7 @@ class _Reader:
 
     def _begin(self) -> None:
         if self.closed:
-            raise failures.closed_error()
+            raise database_errors.closed_error()
         try:
             self._execute("BEGIN")
         except sqlite3.Error as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lance_namespace.errors import InternalError, LanceNamespaceError
 
-from lancehouse.store import failures
+from lancehouse.store import database_errors
 from lancehouse.store.statements import Row, Statement, Tx, Values
 
 BAD_VALUES = (OverflowError, UnicodeEncodeError)
@@ -19,17 +19,21 @@ BAD_VALUES = (OverflowError, UnicodeEncodeError)
 def to_lance_error(error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> LanceNamespaceError:
     """What the driver's error means."""
     if isinstance(error, BAD_VALUES):
-        return failures.unstorable_error(error)
+        return database_errors.unstorable_error(error)
     if isinstance(error, sqlite3.IntegrityError):
         is_unique = error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
-        return failures.UniqueViolationError(str(error)) if is_unique else failures.ForeignKeyViolationError(str(error))
+        return (
+            database_errors.UniqueViolationError(str(error))
+            if is_unique
+            else database_errors.ForeignKeyViolationError(str(error))
+        )
     if isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such "):
-        return failures.schema_missing_error()
+        return database_errors.schema_missing_error()
     if isinstance(error, sqlite3.DataError):
-        return failures.unstorable_error(error)
+        return database_errors.unstorable_error(error)
     if isinstance(error, sqlite3.ProgrammingError):
-        return InternalError(f"the catalog's database refused a statement: {failures.first_line(error)}")
-    return failures.unreachable_error(error)
+        return InternalError(f"the catalog's database refused a statement: {database_errors.first_line(error)}")
+    return database_errors.unreachable_error(error)
 
 
 class SqliteTx(Tx):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import bindparam, exists, select, update
 
-from lancehouse.store.columns import check_indexed, insert_into
+from lancehouse.store.column_values import check_indexed, insert_into
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.model import warehouses as w
 from lancehouse.store.rows import WarehouseRow

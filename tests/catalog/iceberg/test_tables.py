@@ -24,10 +24,10 @@ from lance_namespace.errors import (
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.files import WarehouseFiles
-from lancehouse.catalog.iceberg import reading as iceberg_reading
+from lancehouse.catalog.iceberg import metadata_parser as iceberg_reading
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from tests.catalog.iceberg.shapes import (
     CREATE,

@@ -32,7 +32,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
-from lancehouse.catalog.scans.requests import ScanRequest
+from lancehouse.catalog.scans.scan_requests import ScanRequest
 
 IO = PyArrowFileIO()
 ALL = AlwaysTrue()

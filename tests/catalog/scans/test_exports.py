@@ -20,7 +20,7 @@ from lancehouse.catalog.scans.exports import KEPT_MS, ExportRequest, Exports
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.parquet import VersionExporter
+from lancehouse.lake.parquet_export import VersionExporter
 from lancehouse.store import repository
 from lancehouse.store.rows import ExportRow
 

@@ -18,16 +18,16 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 
+from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import PlanNotFoundError, PlanTaskNotFoundError
-from lancehouse.catalog.opening import open_database, record_warehouses
 from lancehouse.catalog.scans import lance as lance_scans
 from lancehouse.catalog.scans.copies import ExportFiles
-from lancehouse.catalog.scans.requests import encode_task
+from lancehouse.catalog.scans.scan_requests import encode_task
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg_config
-from lancehouse.lake import parquet, windows
+from lancehouse.lake import chunked_fragment, parquet_export
 from tests.catalog.scans.clients import Client
 from tests.catalog.scans.predicates import (
     And,
@@ -273,9 +273,9 @@ def test_a_large_fragment_comes_in_several_files(client: Client, monkeypatch: py
     assert again["id"].to_pylist() == expected
     assert [len(answer["file-scan-tasks"]) for answer in client.answers] == [4]
     monkeypatch.setattr(lance_scans, "COPIED_BYTES", 1 << 20)
-    monkeypatch.setattr(parquet, "FILE_BYTES", 1)
-    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(windows, "BATCH_ROWS", 50)
+    monkeypatch.setattr(parquet_export, "FILE_BYTES", 1)
+    monkeypatch.setattr(parquet_export, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(chunked_fragment, "BATCH_ROWS", 50)
     client.answers.clear()
     more = client.table("db", "large").scan(selected_fields=("id", "name"))
     assert more.to_arrow()["id"].to_pylist() == expected

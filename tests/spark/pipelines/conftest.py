@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lancehouse.spark.pipelines import Pipeline, load
+from lancehouse.pipelines import Pipeline, load
 
 FUNCTIONS = """
 import functools

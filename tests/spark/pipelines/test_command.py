@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.cli.main import main
-from lancehouse.spark import ingesting
+from lancehouse.spark import ingest
 from tests.spark.pipelines.conftest import Place
 
 
@@ -68,7 +68,7 @@ def test_a_step_that_fails_tells_how_to_go_on(spark: Any, place: Place) -> None:
 )
 def test_what_ends_a_run_is_in_the_report(spark: Any, place: Place, error: BaseException, says: str) -> None:
     file = place.folder / "report.json"
-    with patch.object(ingesting, "run_ingest", side_effect=error):
+    with patch.object(ingest, "run_ingest", side_effect=error):
         assert run(place, "--report", str(file)).exit_code != 0
     report = json.loads(file.read_text())
     assert (report["state"], report["error"], report["steps"][0]["state"]) == ("failed", says, "failed")
@@ -77,7 +77,7 @@ def test_what_ends_a_run_is_in_the_report(spark: Any, place: Place, error: BaseE
 def test_a_spark_that_does_not_start_is_no_run_that_is_done(spark: Any, place: Place) -> None:
     file = place.folder / "report.json"
     with patch(
-        "lancehouse.spark.pipelines.sessions.open_session", side_effect=InvalidInputError("Spark does not start")
+        "lancehouse.pipelines.spark_session.open_session", side_effect=InvalidInputError("Spark does not start")
     ):
         failed = run(place, "--report", str(file))
     assert (failed.exit_code, failed.stderr[:27]) == (1, "Error: Spark does not start")

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from lancehouse.spark.sources import IngestSource, open_source
+from lancehouse.jobs.sources import IngestSource, open_source
 
 
 def read(source: IngestSource, schema: pa.Schema | None = None, *, use_threads: bool = True) -> pa.Table:

@@ -19,8 +19,8 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
 )
 
-from lancehouse.spark.sources import open_source, tabular
-from lancehouse.spark.sources import parquet as parquet_module
+from lancehouse.jobs.sources import open_source, tabular
+from lancehouse.jobs.sources import parquet as parquet_module
 from tests.spark.sources.reading import read, rows
 
 NESTED = pa.table(
@@ -221,7 +221,7 @@ def test_csv_types(tmp_path: Path) -> None:
 
 
 def test_lines_in_quotes_at_the_end_of_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancehouse.spark.sources.delimited.BLOCK_BYTES", 100)
+    monkeypatch.setattr("lancehouse.jobs.sources.delimited.BLOCK_BYTES", 100)
     expected = [{"n": number, "s": "x\n" * number} for number in range(30)]
     lines = "".join(f'{row["n"]},"{row["s"]}"\n' for row in expected)
     (tmp_path / "a.csv").write_text(f"n,s\n{lines}")
@@ -305,7 +305,7 @@ def test_json_as_the_table_has_it(tmp_path: Path) -> None:
 
 def test_json_that_changes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first block does not tell is an error, unless the table or the chosen columns tell it."""
-    monkeypatch.setattr("lancehouse.spark.sources.jsonlines.BLOCK_BYTES", 64)
+    monkeypatch.setattr("lancehouse.jobs.sources.jsonlines.BLOCK_BYTES", 64)
     first = ['{"a": 1, "o": {"x": null}, "e": null, "t": "soon"}\n'] * 3
     file = tmp_path / "a.json"
 
@@ -331,11 +331,11 @@ def test_json_that_changes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancehouse.spark.sources.jsonlines.BLOCK_BYTES", 16)
+    monkeypatch.setattr("lancehouse.jobs.sources.jsonlines.BLOCK_BYTES", 16)
     lines = [{"a": "x" * length} for length in (0, 100, 1, 50, 7)]
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
     assert rows(tmp_path) == lines
-    monkeypatch.setattr("lancehouse.spark.sources.jsonlines.LONGEST_LINE", 64)
+    monkeypatch.setattr("lancehouse.jobs.sources.jsonlines.LONGEST_LINE", 64)
     with pytest.raises(InvalidInputError, match=f"{tmp_path}/a.json has a line of more than"):
         rows(tmp_path)
 
@@ -477,7 +477,7 @@ def test_text_in_another_encoding(tmp_path: Path, name: str, text: str, encoding
 
 
 def test_text_in_another_encoding_further_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancehouse.spark.sources.delimited.BLOCK_BYTES", 100)
+    monkeypatch.setattr("lancehouse.jobs.sources.delimited.BLOCK_BYTES", 100)
     (tmp_path / "a.csv").write_bytes(b"name\n" + b"x\n" * 200 + "müller\n".encode("latin-1"))
     source = open_source(tmp_path)
     source.require_types()

@@ -18,7 +18,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lancehouse.spark.sources import open_source
+from lancehouse.jobs.sources import open_source
 from tests.catalog.scans.icebergs import position_deletes, sql_catalog, with_deletes
 from tests.servers.lancehouse import Served
 from tests.spark.sources.reading import read, rows

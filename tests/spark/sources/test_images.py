@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.spark.sources import images, open_source
+from lancehouse.jobs.sources import images, open_source
 from tests.spark.sources.reading import read, rows
 
 PNG = bytes.fromhex(

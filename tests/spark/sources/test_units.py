@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.spark.sources import files, open_source, units
-from lancehouse.spark.sources.units import OPENING_BYTES, group_by_size, joint_key, split_into_runs, target_bytes
+from lancehouse.jobs.sources import files, open_source, units
+from lancehouse.jobs.sources.units import OPENING_BYTES, group_by_size, joint_key, split_into_runs, target_bytes
 from tests.spark.sources.reading import read
 
 SIZES = st.lists(st.integers(0, 1000), max_size=40)

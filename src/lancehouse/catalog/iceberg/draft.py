@@ -12,8 +12,8 @@ from time import time
 from typing import Any
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import layouts, schemas
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.iceberg import schemas, specs_and_orders
+from lancehouse.catalog.iceberg.json_values import Json
 
 FORMAT_VERSIONS = (1, 2, 3)
 DEFAULT_FORMAT_VERSION = 2
@@ -147,8 +147,10 @@ class Draft:
             if not self.md[key]:
                 raise IllegalArgumentError(f"{words} cannot be null or empty")
         columns = self.current_columns("table")
-        layouts.check_spec(self.get_by_id("partition-specs", "spec-id", self.md["default-spec-id"]), columns)
-        layouts.check_order(self.get_by_id("sort-orders", "order-id", self.md["default-sort-order-id"]), columns)
+        specs_and_orders.check_spec(self.get_by_id("partition-specs", "spec-id", self.md["default-spec-id"]), columns)
+        specs_and_orders.check_order(
+            self.get_by_id("sort-orders", "order-id", self.md["default-sort-order-id"]), columns
+        )
 
     def _clean_snapshot_log(self) -> None:
         current = self.md.get("current-snapshot-id")

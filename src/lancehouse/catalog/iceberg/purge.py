@@ -9,9 +9,9 @@ from typing import Any
 from pyiceberg.manifest import read_manifest_list
 
 from lancehouse.catalog import locations
-from lancehouse.catalog.files import WarehouseFiles
+from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.manifests import UNREADABLE, is_below
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 
 logger = logging.getLogger(__name__)
 

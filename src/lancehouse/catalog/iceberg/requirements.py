@@ -9,8 +9,8 @@ from types import MappingProxyType
 from lance_namespace.errors import ConcurrentModificationError
 
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.iceberg import shapes
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.iceberg import json_values
+from lancehouse.catalog.iceberg.json_values import Json
 
 CREATE = "assert-create"
 
@@ -22,8 +22,8 @@ def check_requirements(md: Json | None, requirements: object) -> None:
         ConcurrentModificationError: one does not hold.
         InvalidInputError: one is not known, or a new table is required and something of it too.
     """
-    for item in shapes.parse_list(requirements, "requirements", lambda value: value):
-        check_one, requirement = shapes.get_handler(_CHECKS, item, "type", "requirement")
+    for item in json_values.parse_list(requirements, "requirements", lambda value: value):
+        check_one, requirement = json_values.get_handler(_CHECKS, item, "type", "requirement")
         if md is not None:
             check_one(md, requirement)
         elif requirement["type"] != CREATE:
@@ -32,8 +32,8 @@ def check_requirements(md: Json | None, requirements: object) -> None:
 
 def is_create(requirements: object) -> bool:
     """Whether a commit is to make the table."""
-    items = shapes.parse_list(
-        requirements, "requirements", lambda value: shapes.require_object(value, "each requirement")
+    items = json_values.parse_list(
+        requirements, "requirements", lambda value: json_values.require_object(value, "each requirement")
     )
     return any(item.get("type") == CREATE for item in items)
 
@@ -43,16 +43,17 @@ def _check_create(_md: Json, _given: Json) -> None:
 
 
 def _check_uuid(md: Json, requirement: Json) -> None:
-    expected = shapes.text(requirement, "uuid", "assert-table-uuid")
+    expected = json_values.text(requirement, "uuid", "assert-table-uuid")
     if expected.lower() != str(md["table-uuid"]).lower():
         raise ConcurrentModificationError(
-            f"Requirement failed: UUID does not match: expected {md['table-uuid']} != {shapes.format_value(expected)}"
+            f"Requirement failed: UUID does not match: expected {md['table-uuid']} != "
+            f"{json_values.format_value(expected)}"
         )
 
 
 def _check_ref(md: Json, requirement: Json) -> None:
-    name = shapes.text(requirement, "ref", "assert-ref-snapshot-id")
-    expected = shapes.optional_integer(requirement, "snapshot-id", "assert-ref-snapshot-id", bits=64)
+    name = json_values.text(requirement, "ref", "assert-ref-snapshot-id")
+    expected = json_values.optional_integer(requirement, "snapshot-id", "assert-ref-snapshot-id", bits=64)
     ref = md["refs"].get(name)
     if ref is None:
         if expected is not None:
@@ -68,7 +69,7 @@ def _check_ref(md: Json, requirement: Json) -> None:
 
 
 def _check_number(key: str, name: str, words: str, md: Json, requirement: Json) -> None:
-    expected = shapes.integer(requirement, name, f"assert-{name}")
+    expected = json_values.integer(requirement, name, f"assert-{name}")
     if expected != md[key]:
         raise ConcurrentModificationError(f"Requirement failed: {words} changed: expected id {expected} != {md[key]}")
 

@@ -11,9 +11,9 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import defaults as iceberg_defaults
-from lancehouse.catalog.iceberg import shapes
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.iceberg import default_values as iceberg_defaults
+from lancehouse.catalog.iceberg import json_values
+from lancehouse.catalog.iceberg.json_values import Json
 
 Parents = tuple[tuple[str, bool], ...]
 
@@ -56,17 +56,17 @@ def parse_schema(value: object, where: str = "schema") -> Json:
     Raises:
         InvalidInputError: no schema at all, or one that contradicts itself.
     """
-    json = shapes.require_object(value, where)
+    json = json_values.require_object(value, where)
     if json.get("type", "struct") != "struct":
-        raise IllegalArgumentError(f"Cannot create schema, not a struct type: {shapes.format_value(json['type'])}")
+        raise IllegalArgumentError(f"Cannot create schema, not a struct type: {json_values.format_value(json['type'])}")
     schema: Json = {
         "type": "struct",
-        "schema-id": shapes.optional_integer(json, "schema-id", where) or 0,
+        "schema-id": json_values.optional_integer(json, "schema-id", where) or 0,
         "fields": _parse_fields(json, where, 0),
     }
     identifiers = [] if json.get("identifier-field-ids") is None else json["identifier-field-ids"]
     by_id = columns_of(schema)
-    if keys := sorted(set(shapes.integers({"ids": identifiers}, "ids", f"{where}: identifier-field-ids"))):
+    if keys := sorted(set(json_values.integers({"ids": identifiers}, "ids", f"{where}: identifier-field-ids"))):
         for key in keys:
             _check_identifier(key, by_id)
         schema["identifier-field-ids"] = keys
@@ -86,7 +86,7 @@ def columns_of(schema: Json) -> dict[int, IcebergColumn]:
             raise ValidationError(f"Invalid schema: multiple fields for id {column.id}")
         if column.name in names:
             raise ValidationError(
-                f"Invalid schema: multiple fields for name {shapes.format_value(column.name)}: "
+                f"Invalid schema: multiple fields for name {json_values.format_value(column.name)}: "
                 f"{names[column.name]} and {column.id}"
             )
         by_id[column.id] = column
@@ -117,7 +117,7 @@ def check_version(schema: Json, version: int) -> None:
         if column.default is not None:
             problems.append(
                 f"Invalid initial default for {column.name}: "
-                f"non-null default ({shapes.format_value(column.default)}) is not supported until v3"
+                f"non-null default ({json_values.format_value(column.default)}) is not supported until v3"
             )
     if problems:
         raise IllegalArgumentError(f"Invalid schema for v{version}:\n- " + "\n- ".join(problems))
@@ -136,22 +136,22 @@ def _parse_fields(struct: Json, where: str, depth: int) -> list[Json]:
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"{where} is nested deeper than {MAX_DEPTH} levels")
     return [
-        _parse_field(shapes.require_object(item, f"each field of {where}"), depth)
-        for item in shapes.items(struct, "fields", where)
+        _parse_field(json_values.require_object(item, f"each field of {where}"), depth)
+        for item in json_values.items(struct, "fields", where)
     ]
 
 
 def _parse_field(json: Json, depth: int) -> Json:
-    where = f"field {shapes.format_value(shapes.text(json, 'name', 'field'))}"
+    where = f"field {json_values.format_value(json_values.text(json, 'name', 'field'))}"
     field: Json = {
-        "id": shapes.integer(json, "id", where),
+        "id": json_values.integer(json, "id", where),
         "name": json["name"],
-        "required": shapes.flag(json, "required", where),
+        "required": json_values.flag(json, "required", where),
         "type": _parse_type(json.get("type"), where, depth + 1),
     }
     if field["required"] and field["type"] == "unknown":
         raise IllegalArgumentError(f"Cannot create required field with unknown type: {json['name']}")
-    if (doc := shapes.optional_text(json, "doc", where)) is not None:
+    if (doc := json_values.optional_text(json, "doc", where)) is not None:
         field["doc"] = doc
     for key in ("initial-default", "write-default"):
         if json.get(key) is not None:
@@ -162,7 +162,7 @@ def _parse_field(json: Json, depth: int) -> Json:
 def _parse_type(json: object, where: str, depth: int) -> Any:
     if isinstance(json, str):
         return _parse_primitive(json, where)
-    type_ = shapes.require_object(json, f"{where}: 'type'")
+    type_ = json_values.require_object(json, f"{where}: 'type'")
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"{where} is nested deeper than {MAX_DEPTH} levels")
     match type_.get("type"):
@@ -171,21 +171,21 @@ def _parse_type(json: object, where: str, depth: int) -> Any:
         case "list":
             return {
                 "type": "list",
-                "element-id": shapes.integer(type_, "element-id", where),
+                "element-id": json_values.integer(type_, "element-id", where),
                 "element": _parse_type(type_.get("element"), where, depth + 1),
-                "element-required": shapes.flag(type_, "element-required", where),
+                "element-required": json_values.flag(type_, "element-required", where),
             }
         case "map":
             return {
                 "type": "map",
-                "key-id": shapes.integer(type_, "key-id", where),
+                "key-id": json_values.integer(type_, "key-id", where),
                 "key": _parse_type(type_.get("key"), where, depth + 1),
-                "value-id": shapes.integer(type_, "value-id", where),
+                "value-id": json_values.integer(type_, "value-id", where),
                 "value": _parse_type(type_.get("value"), where, depth + 1),
-                "value-required": shapes.flag(type_, "value-required", where),
+                "value-required": json_values.flag(type_, "value-required", where),
             }
         case other:
-            raise IllegalArgumentError(f"Cannot parse type of {where}: {shapes.format_value(other)}")
+            raise IllegalArgumentError(f"Cannot parse type of {where}: {json_values.format_value(other)}")
 
 
 def _parse_primitive(json: str, where: str) -> str:
@@ -196,14 +196,16 @@ def _parse_primitive(json: str, where: str) -> str:
         precision, scale = int(match[1]), int(match[2])
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
             raise IllegalArgumentError(
-                f"{where}: {shapes.format_value(json)}: precision must be 1 to 38, and scale no more than it"
+                f"{where}: {json_values.format_value(json)}: precision must be 1 to 38, and scale no more than it"
             )
         return f"decimal({precision}, {scale})"
     if match := _FIXED.fullmatch(name.lower()):
         return f"fixed[{int(match[1])}]"
     if _SPATIAL.fullmatch(name):
         return name[:9].lower() + name[9:]
-    raise IllegalArgumentError(f"Cannot parse type string of {where} to primitive type: {shapes.format_value(json)}")
+    raise IllegalArgumentError(
+        f"Cannot parse type string of {where} to primitive type: {json_values.format_value(json)}"
+    )
 
 
 def _walk_struct(struct: Json, prefix: str, parents: Parents) -> Iterator[IcebergColumn]:

@@ -18,15 +18,15 @@ from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lancehouse.catalog.errors import ValidationError
-from lancehouse.catalog.files import WarehouseFiles
-from lancehouse.catalog.iceberg import layouts, schemas, shapes
+from lancehouse.catalog.iceberg import json_values, schemas, specs_and_orders
+from lancehouse.catalog.iceberg import metadata_parser as iceberg_reading
 from lancehouse.catalog.iceberg import purge as iceberg_purge
-from lancehouse.catalog.iceberg import reading as iceberg_reading
 from lancehouse.catalog.iceberg import requirements as iceberg_requirements
 from lancehouse.catalog.iceberg import updates as iceberg_updates
 from lancehouse.catalog.iceberg.draft import DEFAULT_FORMAT_VERSION, Draft
+from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.manifests import METADATA_PATH
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 
 FORMAT_VERSION = "format-version"
 DELETE_OBSOLETE = "write.metadata.delete-after-commit.enabled"
@@ -104,8 +104,8 @@ def new_table(request: Json, location: str) -> IcebergTableMetadata:
     Raises:
         InvalidInputError: the request makes no table.
     """
-    json = shapes.require_object(request, "request")
-    properties = shapes.optional_string_map(json, "properties", "request")
+    json = json_values.require_object(request, "request")
+    properties = json_values.optional_string_map(json, "properties", "request")
     version = _parse_format_version(properties)
     _check_retries(properties)
     schema, ids = schemas.assign_fresh_ids(schemas.parse_schema(json.get("schema")))
@@ -171,7 +171,9 @@ def apply_updates(
         InvalidInputError: an update that is not known, or not possible.
         ConcurrentModificationError: a snapshot that was made for an older state.
     """
-    parsed = shapes.parse_list(updates, "updates", lambda update: shapes.require_object(update, "each update"))
+    parsed = json_values.parse_list(
+        updates, "updates", lambda update: json_values.require_object(update, "each update")
+    )
     draft = Draft(md.json) if md else Draft(None, _staged_format_version(parsed))
     for update in parsed:
         iceberg_updates.apply_update(draft, update)
@@ -218,14 +220,14 @@ def _one_line(error: BaseException) -> str:
 def _parse_format_version(properties: dict[str, str]) -> int:
     value = properties.get(FORMAT_VERSION, str(DEFAULT_FORMAT_VERSION))
     if not re.fullmatch(r"\d{1,4}", value, re.ASCII):
-        raise InvalidInputError(f"property {FORMAT_VERSION} must be a number, got {shapes.format_value(value)}")
+        raise InvalidInputError(f"property {FORMAT_VERSION} must be a number, got {json_values.format_value(value)}")
     return int(value)
 
 
 def _staged_format_version(updates: list[Json]) -> int:
     for update in updates:
         if update.get("action") == "upgrade-format-version":
-            return shapes.integer(update, "format-version", "upgrade-format-version")
+            return json_values.integer(update, "format-version", "upgrade-format-version")
     return DEFAULT_FORMAT_VERSION
 
 
@@ -240,11 +242,11 @@ def _check_retries(properties: dict[str, str]) -> None:
 
 
 def _parse_fresh_spec(json: object, ids: dict[int, int]) -> Json:
-    spec = layouts.parse_spec(json) if json is not None else {"fields": []}
+    spec = specs_and_orders.parse_spec(json) if json is not None else {"fields": []}
     fields = [{**item, "field-id": None} for item in spec["fields"]]
-    return layouts.remap_sources({"fields": fields}, ids, "partition")
+    return specs_and_orders.remap_sources({"fields": fields}, ids, "partition")
 
 
 def _parse_fresh_order(json: object, ids: dict[int, int]) -> Json:
-    order = layouts.parse_order(json) if json is not None else layouts.UNSORTED
-    return layouts.remap_sources(order, ids, "sort")
+    order = specs_and_orders.parse_order(json) if json is not None else specs_and_orders.UNSORTED
+    return specs_and_orders.remap_sources(order, ids, "sort")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from lance_namespace.errors import ConcurrentModificationError
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import layouts, manifests, parts, schemas, shapes
+from lancehouse.catalog.iceberg import json_values, manifests, metadata_parts, schemas, specs_and_orders
 from lancehouse.catalog.iceberg.draft import (
     FORMAT_VERSIONS,
     ROW_LINEAGE,
@@ -16,7 +16,7 @@ from lancehouse.catalog.iceberg.draft import (
     check_format_version,
     version_fields,
 )
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.iceberg.json_values import Json
 
 MAIN = "main"
 
@@ -31,7 +31,7 @@ def apply_update(draft: Draft, update: object) -> None:
         InvalidInputError: not known, not well formed, or not possible here.
         ConcurrentModificationError: made for an older state of the table.
     """
-    handler, fields = shapes.get_handler(_ACTIONS, update, "action", "update")
+    handler, fields = json_values.get_handler(_ACTIONS, update, "action", "update")
     handler(draft, fields)
 
 
@@ -50,7 +50,7 @@ def check_manifest_lists(draft: Draft) -> None:
 
 
 def _assign_uuid(draft: Draft, update: Json) -> None:
-    new = shapes.uuid(update, "uuid", "assign-uuid")
+    new = json_values.uuid(update, "uuid", "assign-uuid")
     if draft.base is not None and new != str(draft.base["table-uuid"]).lower():
         raise IllegalArgumentError("Cannot reassign uuid")
     if draft.base is None:
@@ -58,7 +58,7 @@ def _assign_uuid(draft: Draft, update: Json) -> None:
 
 
 def _upgrade_format_version(draft: Draft, update: Json) -> None:
-    new = shapes.integer(update, "format-version", "upgrade-format-version")
+    new = json_values.integer(update, "format-version", "upgrade-format-version")
     old = draft.md["format-version"]
     if new > FORMAT_VERSIONS[-1]:
         check_format_version(new, "Cannot upgrade table to unsupported format version")
@@ -71,19 +71,19 @@ def _upgrade_format_version(draft: Draft, update: Json) -> None:
 
 
 def _set_location(draft: Draft, update: Json) -> None:
-    location = shapes.text(update, "location", "set-location")
+    location = json_values.text(update, "location", "set-location")
     location = location.rstrip("/") or location
     if location != draft.md["location"]:
         draft.change({"location": location})
 
 
 def _set_properties(draft: Draft, update: Json) -> None:
-    if updates := shapes.string_map(update, "updates", "set-properties"):
+    if updates := json_values.string_map(update, "updates", "set-properties"):
         draft.change({"properties": {**draft.md["properties"], **updates}})
 
 
 def _remove_properties(draft: Draft, update: Json) -> None:
-    if removals := set(shapes.texts(update, "removals", "remove-properties")):
+    if removals := set(json_values.texts(update, "removals", "remove-properties")):
         remaining = {key: value for key, value in draft.md["properties"].items() if key not in removals}
         draft.change({"properties": remaining})
 
@@ -92,7 +92,7 @@ def _add_schema(draft: Draft, update: Json) -> None:
     schema = schemas.parse_schema(update.get("schema"))
     schemas.check_version(schema, draft.md["format-version"])
     existing = draft.md["schemas"]
-    last = shapes.optional_integer(update, "last-column-id", "add-schema") or 0
+    last = json_values.optional_integer(update, "last-column-id", "add-schema") or 0
     last = max(draft.md["last-column-id"], schemas.highest_id(schema), last)
     same = next((old["schema-id"] for old in existing if schemas.is_same(schemas.parse_schema(old), schema)), None)
     if same is None:
@@ -105,7 +105,7 @@ def _add_schema(draft: Draft, update: Json) -> None:
 
 def _set_current_schema(draft: Draft, update: Json) -> None:
     schema_id = _resolve_last_added(
-        shapes.integer(update, "schema-id", "set-current-schema"), draft.last_schema, "schema"
+        json_values.integer(update, "schema-id", "set-current-schema"), draft.last_schema, "schema"
     )
     if schema_id != draft.md["current-schema-id"] or not draft.md["schemas"]:
         if not any(schema["schema-id"] == schema_id for schema in draft.md["schemas"]):
@@ -114,47 +114,47 @@ def _set_current_schema(draft: Draft, update: Json) -> None:
 
 
 def _remove_schemas(draft: Draft, update: Json) -> None:
-    removed = set(shapes.integers(update, "schema-ids", "remove-schemas"))
+    removed = set(json_values.integers(update, "schema-ids", "remove-schemas"))
     if draft.md["current-schema-id"] in removed:
         raise IllegalArgumentError("Cannot remove the current schema")
     draft.remove("schemas", "schema-id", removed)
 
 
 def _add_spec(draft: Draft, update: Json) -> None:
-    spec = layouts.parse_spec(update.get("spec"))
+    spec = specs_and_orders.parse_spec(update.get("spec"))
     existing = draft.md["partition-specs"]
-    same = next((old["spec-id"] for old in existing if layouts.is_same_spec(old, spec)), None)
+    same = next((old["spec-id"] for old in existing if specs_and_orders.is_same_spec(old, spec)), None)
     if same is None:
         columns = draft.current_columns("partition spec")
-        spec = layouts.assign_field_ids(spec, existing, draft.md["last-partition-id"])
-        layouts.check_partition_names(spec, columns)
-        layouts.check_spec(spec, columns)
-        if draft.md["format-version"] == 1 and not layouts.is_sequential(spec):
+        spec = specs_and_orders.assign_field_ids(spec, existing, draft.md["last-partition-id"])
+        specs_and_orders.check_partition_names(spec, columns)
+        specs_and_orders.check_spec(spec, columns)
+        if draft.md["format-version"] == 1 and not specs_and_orders.is_sequential(spec):
             raise ValidationError("Spec does not use sequential IDs that are required in v1")
         new_id = max((old["spec-id"] for old in existing), default=-1) + 1
-        last = max(draft.md["last-partition-id"], layouts.last_field_id(spec))
+        last = max(draft.md["last-partition-id"], specs_and_orders.last_field_id(spec))
         draft.change({"partition-specs": [*existing, {**spec, "spec-id": new_id}], "last-partition-id": last})
     draft.last_spec = new_id if same is None else same
 
 
 def _set_default_spec(draft: Draft, update: Json) -> None:
-    spec_id = _resolve_last_added(shapes.integer(update, "spec-id", "set-default-spec"), draft.last_spec, "spec")
+    spec_id = _resolve_last_added(json_values.integer(update, "spec-id", "set-default-spec"), draft.last_spec, "spec")
     draft.set_default("default-spec-id", spec_id, "partition-specs", "spec-id", "partition spec")
 
 
 def _remove_specs(draft: Draft, update: Json) -> None:
-    removed = set(shapes.integers(update, "spec-ids", "remove-partition-specs"))
+    removed = set(json_values.integers(update, "spec-ids", "remove-partition-specs"))
     if draft.md["default-spec-id"] in removed:
         raise IllegalArgumentError("Cannot remove the default partition spec")
     draft.remove("partition-specs", "spec-id", removed)
 
 
 def _add_sort_order(draft: Draft, update: Json) -> None:
-    order = layouts.parse_order(update.get("sort-order"))
+    order = specs_and_orders.parse_order(update.get("sort-order"))
     existing = draft.md["sort-orders"]
     same = next((old["order-id"] for old in existing if old["fields"] == order["fields"]), None)
     if same is None:
-        layouts.check_order(order, draft.current_columns("sort order"))
+        specs_and_orders.check_order(order, draft.current_columns("sort order"))
         new_id = max([0, *(old["order-id"] for old in existing)]) + 1 if order["fields"] else 0
         draft.change({"sort-orders": [*existing, {**order, "order-id": new_id}]})
     draft.last_order = new_id if same is None else same
@@ -162,13 +162,13 @@ def _add_sort_order(draft: Draft, update: Json) -> None:
 
 def _set_default_sort_order(draft: Draft, update: Json) -> None:
     order_id = _resolve_last_added(
-        shapes.integer(update, "sort-order-id", "set-default-sort-order"), draft.last_order, "sort order"
+        json_values.integer(update, "sort-order-id", "set-default-sort-order"), draft.last_order, "sort order"
     )
     draft.set_default("default-sort-order-id", order_id, "sort-orders", "order-id", "sort order")
 
 
 def _add_snapshot(draft: Draft, update: Json) -> None:
-    snapshot = parts.parse_snapshot(update.get("snapshot"))
+    snapshot = metadata_parts.parse_snapshot(update.get("snapshot"))
     md = draft.md
     for key, words in (("schemas", "schema"), ("partition-specs", "partition spec"), ("sort-orders", "sort order")):
         if not md[key]:
@@ -196,8 +196,8 @@ def _add_snapshot(draft: Draft, update: Json) -> None:
 
 
 def _set_ref(draft: Draft, update: Json) -> None:
-    name = shapes.text(update, "ref-name", "set-snapshot-ref")
-    ref = parts.parse_ref(update, "set-snapshot-ref")
+    name = json_values.text(update, "ref-name", "set-snapshot-ref")
+    ref = metadata_parts.parse_ref(update, "set-snapshot-ref")
     if draft.md["refs"].get(name) == ref:
         return
     snapshot_id = ref["snapshot-id"]
@@ -232,7 +232,7 @@ def _set_main(draft: Draft, snapshot_id: int, kind: str) -> None:
 
 
 def _remove_ref(draft: Draft, update: Json) -> None:
-    _drop_refs(draft, {shapes.text(update, "ref-name", "remove-snapshot-ref")})
+    _drop_refs(draft, {json_values.text(update, "ref-name", "remove-snapshot-ref")})
 
 
 def _drop_refs(draft: Draft, names: set[str]) -> None:
@@ -243,7 +243,7 @@ def _drop_refs(draft: Draft, names: set[str]) -> None:
 
 
 def _remove_snapshots(draft: Draft, update: Json) -> None:
-    removed = set(shapes.integers(update, "snapshot-ids", "remove-snapshots", bits=64)) & draft.snapshots.keys()
+    removed = set(json_values.integers(update, "snapshot-ids", "remove-snapshots", bits=64)) & draft.snapshots.keys()
     if not removed:
         return
     draft.expired = True
@@ -255,32 +255,32 @@ def _remove_snapshots(draft: Draft, update: Json) -> None:
 
 
 def _set_statistics(draft: Draft, update: Json) -> None:
-    draft.replace("statistics", parts.parse_statistics(update.get("statistics")))
+    draft.replace("statistics", metadata_parts.parse_statistics(update.get("statistics")))
 
 
 def _remove_statistics(draft: Draft, update: Json) -> None:
-    snapshot_id = shapes.integer(update, "snapshot-id", "remove-statistics", bits=64)
+    snapshot_id = json_values.integer(update, "snapshot-id", "remove-statistics", bits=64)
     draft.remove("statistics", "snapshot-id", {snapshot_id})
 
 
 def _set_partition_statistics(draft: Draft, update: Json) -> None:
-    draft.replace("partition-statistics", parts.parse_partition_statistics(update.get("partition-statistics")))
+    draft.replace("partition-statistics", metadata_parts.parse_partition_statistics(update.get("partition-statistics")))
 
 
 def _remove_partition_statistics(draft: Draft, update: Json) -> None:
-    snapshot_id = shapes.integer(update, "snapshot-id", "remove-partition-statistics", bits=64)
+    snapshot_id = json_values.integer(update, "snapshot-id", "remove-partition-statistics", bits=64)
     draft.remove("partition-statistics", "snapshot-id", {snapshot_id})
 
 
 def _add_key(draft: Draft, update: Json) -> None:
-    key = parts.parse_encryption_key(update.get("encryption-key"))
+    key = metadata_parts.parse_encryption_key(update.get("encryption-key"))
     existing = draft.md.get("encryption-keys", [])
     if not any(old["key-id"] == key["key-id"] for old in existing):
         draft.change({"encryption-keys": [*existing, key]})
 
 
 def _remove_key(draft: Draft, update: Json) -> None:
-    draft.remove("encryption-keys", "key-id", {shapes.text(update, "key-id", "remove-encryption-key")})
+    draft.remove("encryption-keys", "key-id", {json_values.text(update, "key-id", "remove-encryption-key")})
 
 
 def _resolve_last_added(id: int, last: int | None, words: str) -> int:

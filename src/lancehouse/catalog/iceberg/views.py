@@ -11,8 +11,8 @@ import orjson
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import schemas, shapes
-from lancehouse.catalog.iceberg.shapes import Json
+from lancehouse.catalog.iceberg import json_values, schemas
+from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.tables import next_metadata_file
 
 HISTORY_SIZE = "version.history.num-entries"
@@ -34,15 +34,15 @@ def new_view(request: Json, location: str) -> Json:
     Raises:
         InvalidInputError: the request makes no view.
     """
-    json = shapes.require_object(request, "request")
+    json = json_values.require_object(request, "request")
     builder = _ViewBuilder(None)
     builder.apply_update({"action": "set-location", "location": location})
     builder.apply_update(
-        {"action": "set-properties", "updates": shapes.optional_string_map(json, "properties", "request")}
+        {"action": "set-properties", "updates": json_values.optional_string_map(json, "properties", "request")}
     )
     builder.apply_update({"action": "add-schema", "schema": json.get("schema")})
-    version = shapes.inner_object(json, "view-version", "request")
-    if shapes.items(version, "representations", "view-version") == []:
+    version = json_values.inner_object(json, "view-version", "request")
+    if json_values.items(version, "representations", "view-version") == []:
         raise IllegalArgumentError("Cannot create view without specifying a query")
     builder.apply_update({"action": "add-view-version", "view-version": {**version, "schema-id": _LAST_ADDED}})
     builder.apply_update({"action": "set-current-view-version", "view-version-id": _LAST_ADDED})
@@ -56,11 +56,11 @@ def apply_updates(md: Json, requirements: Sequence[object], updates: Sequence[ob
         ConcurrentModificationError: a requirement does not hold.
         InvalidInputError: a requirement or an update that is not known, or not possible.
     """
-    for item in shapes.parse_list(requirements, "requirements", lambda value: value):
-        check_one, requirement = shapes.get_handler(_CHECKS, item, "type", "requirement")
+    for item in json_values.parse_list(requirements, "requirements", lambda value: value):
+        check_one, requirement = json_values.get_handler(_CHECKS, item, "type", "requirement")
         check_one(md, requirement)
     builder = _ViewBuilder(md)
-    for update in shapes.parse_list(updates, "updates", lambda value: value):
+    for update in json_values.parse_list(updates, "updates", lambda value: value):
         builder.apply_update(update)
     return builder.build()
 
@@ -73,21 +73,21 @@ def parse(raw: bytes) -> Json:
     """
     where = "view metadata"
     try:
-        md = shapes.require_object(orjson.loads(raw), where)
+        md = json_values.require_object(orjson.loads(raw), where)
     except orjson.JSONDecodeError as error:
         raise InvalidInputError(f"the metadata file is not JSON: {error}") from error
-    version = shapes.integer(md, "format-version", where)
+    version = json_values.integer(md, "format-version", where)
     if version != _SUPPORTED:
         raise IllegalArgumentError(f"Unsupported format version: {version}")
     parsed: Json = {
-        "view-uuid": shapes.uuid(md, "view-uuid", where),
+        "view-uuid": json_values.uuid(md, "view-uuid", where),
         "format-version": version,
-        "location": shapes.text(md, "location", where),
-        "schemas": [schemas.parse_schema(item) for item in shapes.items(md, "schemas", where)],
-        "current-version-id": shapes.integer(md, "current-version-id", where),
-        "versions": [_parse_version(item) for item in shapes.items(md, "versions", where)],
-        "version-log": [_parse_log_entry(item) for item in shapes.items(md, "version-log", where)],
-        "properties": shapes.optional_string_map(md, "properties", where),
+        "location": json_values.text(md, "location", where),
+        "schemas": [schemas.parse_schema(item) for item in json_values.items(md, "schemas", where)],
+        "current-version-id": json_values.integer(md, "current-version-id", where),
+        "versions": [_parse_version(item) for item in json_values.items(md, "versions", where)],
+        "version-log": [_parse_log_entry(item) for item in json_values.items(md, "version-log", where)],
+        "properties": json_values.optional_string_map(md, "properties", where),
     }
     if not any(item["version-id"] == parsed["current-version-id"] for item in parsed["versions"]):
         raise IllegalArgumentError(f"Cannot find current version {parsed['current-version-id']} in view versions")
@@ -112,7 +112,7 @@ class _ViewBuilder:
         self._log_entry: Json | None = None
 
     def apply_update(self, update: object) -> None:
-        handler, fields = shapes.get_handler(_ACTIONS, update, "action", "update")
+        handler, fields = json_values.get_handler(_ACTIONS, update, "action", "update")
         handler(self, fields)
 
     def build(self) -> Json:
@@ -127,27 +127,27 @@ class _ViewBuilder:
         return md
 
     def assign_uuid(self, update: Json) -> None:
-        if shapes.uuid(update, "uuid", "assign-uuid") != str(self._md["view-uuid"]).lower():
+        if json_values.uuid(update, "uuid", "assign-uuid") != str(self._md["view-uuid"]).lower():
             raise IllegalArgumentError("Cannot reassign uuid")
 
     def upgrade_format_version(self, update: Json) -> None:
-        version = shapes.integer(update, "format-version", "upgrade-format-version")
+        version = json_values.integer(update, "format-version", "upgrade-format-version")
         if version < self._md["format-version"]:
             raise IllegalArgumentError(f"Cannot downgrade v{self._md['format-version']} view to v{version}")
         if version > _SUPPORTED:
             raise IllegalArgumentError(f"Unsupported format version: {version}")
 
     def set_location(self, update: Json) -> None:
-        location = shapes.text(update, "location", "set-location")
+        location = json_values.text(update, "location", "set-location")
         if location != self._md["location"]:
             self._update({"location": location})
 
     def set_properties(self, update: Json) -> None:
-        if updates := shapes.string_map(update, "updates", "set-properties"):
+        if updates := json_values.string_map(update, "updates", "set-properties"):
             self._update({"properties": {**self._md["properties"], **updates}})
 
     def remove_properties(self, update: Json) -> None:
-        if removals := set(shapes.texts(update, "removals", "remove-properties")):
+        if removals := set(json_values.texts(update, "removals", "remove-properties")):
             remaining = {key: value for key, value in self._md["properties"].items() if key not in removals}
             self._update({"properties": remaining})
 
@@ -177,7 +177,7 @@ class _ViewBuilder:
         self._last_version = version["version-id"] if same is None else same
 
     def set_current_version(self, update: Json) -> None:
-        version_id = shapes.integer(update, "view-version-id", "set-current-view-version")
+        version_id = json_values.integer(update, "view-version-id", "set-current-view-version")
         if version_id == _LAST_ADDED:
             if self._last_version is None:
                 raise ValidationError("Cannot set last version id: no current version id has been set")
@@ -246,7 +246,9 @@ def _history_size(properties: Mapping[str, str]) -> int:
     try:
         size = int(value)
     except ValueError:
-        raise IllegalArgumentError(f"{HISTORY_SIZE} must be a number but was {shapes.format_value(value)}") from None
+        raise IllegalArgumentError(
+            f"{HISTORY_SIZE} must be a number but was {json_values.format_value(value)}"
+        ) from None
     if size <= 0:
         raise IllegalArgumentError(f"{HISTORY_SIZE} must be positive but was {size}")
     return size
@@ -262,16 +264,16 @@ def _dialects(version: Json) -> list[str]:
 
 def _parse_version(value: object) -> Json:
     where = "view-version"
-    json = shapes.require_object(value, where)
+    json = json_values.require_object(value, where)
     version: Json = {
-        "version-id": shapes.integer(json, "version-id", where),
-        "timestamp-ms": shapes.integer(json, "timestamp-ms", where, bits=64),
-        "schema-id": shapes.integer(json, "schema-id", where),
-        "summary": shapes.string_map(json, "summary", where),
-        "representations": [_parse_representation(item) for item in shapes.items(json, "representations", where)],
-        "default-namespace": shapes.texts(json, "default-namespace", where),
+        "version-id": json_values.integer(json, "version-id", where),
+        "timestamp-ms": json_values.integer(json, "timestamp-ms", where, bits=64),
+        "schema-id": json_values.integer(json, "schema-id", where),
+        "summary": json_values.string_map(json, "summary", where),
+        "representations": [_parse_representation(item) for item in json_values.items(json, "representations", where)],
+        "default-namespace": json_values.texts(json, "default-namespace", where),
     }
-    if (catalog := shapes.optional_text(json, "default-catalog", where)) is not None:
+    if (catalog := json_values.optional_text(json, "default-catalog", where)) is not None:
         version["default-catalog"] = catalog
     seen: set[str] = set()
     for dialect in _dialects(version):
@@ -283,27 +285,31 @@ def _parse_version(value: object) -> Json:
 
 def _parse_representation(value: object) -> Json:
     where = "view representation"
-    json = shapes.require_object(value, where)
-    kind = shapes.text(json, "type", where)
+    json = json_values.require_object(value, where)
+    kind = json_values.text(json, "type", where)
     if kind.lower() != "sql":
-        raise IllegalArgumentError(f"Found unsupported view representations: [{shapes.format_value(kind)}]")
-    return {"type": "sql", "sql": shapes.text(json, "sql", where), "dialect": shapes.text(json, "dialect", where)}
+        raise IllegalArgumentError(f"Found unsupported view representations: [{json_values.format_value(kind)}]")
+    return {
+        "type": "sql",
+        "sql": json_values.text(json, "sql", where),
+        "dialect": json_values.text(json, "dialect", where),
+    }
 
 
 def _parse_log_entry(value: object) -> Json:
-    json = shapes.require_object(value, "version-log")
+    json = json_values.require_object(value, "version-log")
     return {
-        "timestamp-ms": shapes.integer(json, "timestamp-ms", "version-log", bits=64),
-        "version-id": shapes.integer(json, "version-id", "version-log"),
+        "timestamp-ms": json_values.integer(json, "timestamp-ms", "version-log", bits=64),
+        "version-id": json_values.integer(json, "version-id", "version-log"),
     }
 
 
 def _assert_uuid(md: Json, requirement: Json) -> None:
-    expected = shapes.text(requirement, "uuid", "assert-view-uuid")
+    expected = json_values.text(requirement, "uuid", "assert-view-uuid")
     if expected.lower() != str(md["view-uuid"]).lower():
         raise ConcurrentModificationError(
             f"Requirement failed: view UUID does not match: expected {md['view-uuid']} != "
-            f"{shapes.format_value(expected)}"
+            f"{json_values.format_value(expected)}"
         )
 
 

@@ -17,7 +17,7 @@ from lance_namespace.errors import ServiceUnavailableError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lancehouse.catalog import locations
-from lancehouse.catalog.files import WarehouseFiles
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import local_folder
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import TypeVar
 
 from lance_namespace.errors import LanceNamespaceError
 
+from lancehouse.caches import SingleFlight
 from lancehouse.catalog.scans.copies import ExportFiles
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.parquet import ExportFragment, VersionExporter
+from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.rows import ExportRow
@@ -63,7 +63,7 @@ class Exports:
         self._database = database
         self._limit = cache_bytes
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="export")
-        self._single_flight = _SingleFlight()
+        self._single_flight: SingleFlight[ExportRow] = SingleFlight()
         self._swept_at: dict[str, float] = {}
 
     def find(
@@ -210,28 +210,3 @@ def _cover(request: ExportRequest, rows: Iterable[ExportRow]) -> Iterator[Export
             until = min((start for start in by_start if start > next_row), default=request.rows.stop)
             yield request.with_rows(range(next_row, until))
             next_row = until
-
-
-class _SingleFlight:
-    """One call for all threads that need its result at the same time."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._running: dict[object, Future[ExportRow]] = {}
-
-    def run(self, key: object, work: Callable[[], ExportRow]) -> ExportRow:
-        with self._lock:
-            running = self._running.get(key)
-            if running is None:
-                mine = self._running[key] = Future()
-        if running is not None:
-            return running.result()
-        try:
-            mine.set_result(work())
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._running[key]
-        return mine.result()

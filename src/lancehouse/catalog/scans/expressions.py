@@ -14,7 +14,7 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, FixedType, IcebergType, NestedField, PrimitiveType, TimestamptzType
 
-from lancehouse.catalog.iceberg.shapes import format_value, require_object
+from lancehouse.catalog.iceberg.json_values import format_value, require_object
 
 MAX_DEPTH = 100
 """Of a filter's JSON, once its chains are trees. What is deeper cannot be written in an answer."""

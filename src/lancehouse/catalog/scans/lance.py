@@ -13,16 +13,16 @@ from lance_namespace.errors import LanceNamespaceError, TableNotFoundError, Tabl
 from pyiceberg.schema import Schema
 
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
-from lancehouse.catalog.metadata import LanceMetadataCache
-from lancehouse.catalog.places import ReadableLocations
-from lancehouse.catalog.scans.conditions import FALSE, TRUE, to_lance_sql
+from lancehouse.catalog.lance_cache import LanceMetadataCache
+from lancehouse.catalog.location_access import ReadableLocations
 from lancehouse.catalog.scans.exports import ExportRequest, Exports
 from lancehouse.catalog.scans.expressions import Filter
-from lancehouse.catalog.scans.requests import Json, ScanRequest, encode_task, scan_tasks
+from lancehouse.catalog.scans.lance_sql import FALSE, TRUE, to_lance_sql
+from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, encode_task, scan_tasks
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import from_snapshot_id
-from lancehouse.lake.parquet import ExportFragment, VersionExporter
+from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.store.rows import EntryRow, ExportRow
 
 COPIED_BYTES = 64 << 20

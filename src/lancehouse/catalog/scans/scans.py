@@ -9,15 +9,15 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import PlanNotFoundError
-from lancehouse.catalog.files import WarehouseFiles
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.metadata import LanceMetadataCache
+from lancehouse.catalog.lance_cache import LanceMetadataCache
+from lancehouse.catalog.location_access import ReadableLocations, TableFiles
 from lancehouse.catalog.names import Levels, table_not_found
-from lancehouse.catalog.places import ReadableLocations, TableFiles
-from lancehouse.catalog.scans import planning
+from lancehouse.catalog.scans import iceberg
 from lancehouse.catalog.scans.exports import Exports
 from lancehouse.catalog.scans.lance import LanceScans
-from lancehouse.catalog.scans.requests import Json, ScanRequest, completed_plan, decode_task
+from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, completed_plan, decode_task
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
 from lancehouse.store.database import Database
@@ -47,7 +47,7 @@ class Scans:
         if entry.kind == "lance":
             return completed_plan(self._lance.plan(self._readable_locations(caller, warehouse), entry, scan_request))
         table, io, files = self._load_iceberg(caller, warehouse, entry)
-        return completed_plan(planning.plan(table, io, scan_request, files, has_nulls=_can_read_nulls(caller)))
+        return completed_plan(iceberg.plan(table, io, scan_request, files, has_nulls=_can_read_nulls(caller)))
 
     def fetch_tasks(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_task: str) -> Json:
         """What a plan task stands for.
@@ -61,7 +61,7 @@ class Scans:
         if entry.kind == "lance":
             return self._lance.fetch_tasks(self._readable_locations(caller, warehouse), entry, content)
         table, io, files = self._load_iceberg(caller, warehouse, entry)
-        return planning.fetch_tasks(table, io, content, files, has_nulls=_can_read_nulls(caller))
+        return iceberg.fetch_tasks(table, io, content, files, has_nulls=_can_read_nulls(caller))
 
     def fetch_plan(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_id: str) -> Json:
         """The result of a plan that was not complete when it was answered. There are none.

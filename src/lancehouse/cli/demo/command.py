@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from lancehouse.cli.demo.story import DemoOutput
+    from lancehouse.cli.demo.narration import DemoOutput
     from lancehouse.cli.main import CliContext
 
 CORES = 2
@@ -39,7 +39,7 @@ def demo(app: CliContext, keep: bool) -> None:
         raise InvalidInputError(f"the demo needs {', '.join(missing)}: pip install 'lancehouse[server,spark]'")
     os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
     _bypass_proxy()
-    from lancehouse.cli.demo.story import DemoOutput
+    from lancehouse.cli.demo.narration import DemoOutput
 
     story = DemoOutput(app)
     with _folder(keep) as folder:
@@ -71,11 +71,11 @@ def _folder(keep: bool) -> Iterator[Path]:
 
 
 def _run_demo(app: CliContext, story: DemoOutput, folder: Path, *, keep: bool) -> None:
-    from lancehouse.cli.demo import acts, house
-    from lancehouse.spark.quiet import quiet_session
+    from lancehouse.cli.demo import server, steps
+    from lancehouse.spark.quiet_session import quiet_session
 
     story.title("Lancehouse: Lance tables in the catalog you already run.")
-    with house.start_server(folder) as address:
+    with server.start_server(folder) as address:
         with ExitStack() as stack:
             with story.step("Start a catalog server (lancehouse serve) and Spark") as progress:
                 progress.say("starting Spark")
@@ -84,7 +84,7 @@ def _run_demo(app: CliContext, story: DemoOutput, folder: Path, *, keep: bool) -
                 uri = address()
             story.facts["console"] = uri
             story.say(f"An Iceberg REST catalog is at {uri}/iceberg, on SQLite.")
-            acts.run_all(acts.DemoEnvironment(story, f"{uri}/iceberg", folder, spark))
+            steps.run_all(steps.DemoEnvironment(story, f"{uri}/iceberg", folder, spark))
         _show_next_steps(story, uri, folder if keep else None)
 
 

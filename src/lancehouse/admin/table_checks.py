@@ -1,0 +1,339 @@
+"""One table, as its catalog has it and as storage has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from lance_namespace import DescribeTableVersionRequest, ListTableVersionsRequest
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    PermissionDeniedError,
+    TableNotFoundError,
+    UnauthenticatedError,
+)
+
+from lancehouse.admin.checked_catalog import CheckedCatalog
+from lancehouse.admin.findings import Finding, FindingKind, Severity
+from lancehouse.catalog_walk import Id
+from lancehouse.clients.inspection import ForeignTable, InspectedTable, Inspector
+from lancehouse.credentials import EXPIRES
+from lancehouse.jobs.orphans import StoredFile, list_unnamed_files
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset_discovery import StagedManifest, is_staged, list_staged_manifests
+from lancehouse.lake.history import find_latest_version
+from lancehouse.lake.manifests import ManifestStore
+from lancehouse.lake.versions import list_branches, list_manifests
+
+SOON = timedelta(minutes=10)
+MAX_NAMES = 5
+
+Versions = Mapping[str | None, int]
+
+
+@dataclass(frozen=True)
+class TableChecker:
+    """A table that is looked at."""
+
+    catalog: CheckedCatalog
+    inspector: Inspector
+    id: Id
+    older_than: timedelta
+    lists_files: bool = True
+    """Whether all files are listed, to find those that no version names."""
+
+    @property
+    def name(self) -> str:
+        """As it is typed."""
+        return self.catalog.format_id(self.id)
+
+    def finding(self, kind: FindingKind, severity: Severity, what: str, *words: str) -> Finding:
+        """Something that is wrong with it; the words are what to type next."""
+        return Finding(kind, severity, self.name, what, self.catalog.shell.command(*words) if words else "")
+
+    def examine(self) -> tuple[InspectedTable | ForeignTable | None, list[Finding]]:
+        """What the catalog has of it, if that can be seen, and what is wrong."""
+        try:
+            with self.catalog.translate_errors(self.id):
+                inspected = self.inspector.inspect_table(self.id)
+        except TableNotFoundError:
+            what = "the catalog lists it but cannot load it: what it keeps beside the data is gone; restore that"
+            return None, [self.finding(FindingKind.NO_DATA, Severity.ERROR, what, "table", "describe", self.name)]
+        except (UnauthenticatedError, PermissionDeniedError) as error:
+            return None, [self._access_denied_finding("the catalog", error)]
+        except LanceNamespaceError as error:
+            return None, [self._unreadable_finding(error)]
+        if isinstance(inspected, ForeignTable):
+            return inspected, []
+        findings: list[Finding] = []
+        try:
+            with self.catalog.translate_errors(self.id):
+                for finding in self._find_problems(inspected):
+                    findings.append(finding)  # one by one: what was found before an error stays
+                # Files of a version whose manifest is lost look like orphans, and are all that is left of it.
+                if not {FindingKind.VERSIONS, FindingKind.UNFINISHED} & {each.kind for each in findings}:
+                    findings += self._find_orphans(inspected)
+        except (UnauthenticatedError, PermissionDeniedError) as error:
+            findings.append(self._access_denied_finding("storage", error))
+        except LanceNamespaceError as error:
+            findings.append(self._unreadable_finding(error))
+        return inspected, findings
+
+    def _find_problems(self, entry: InspectedTable) -> Iterator[Finding]:
+        yield from find_expired_credentials(self, entry.storage_options)
+        if not entry.location:
+            yield self._no_data_finding("the entry has no location")
+            return
+        if not entry.is_gc_protected:
+            yield self._unprotected_finding()
+        place = TableRef(entry.location, entry.storage_options)
+        if find_latest_version(place) is None:
+            yield from self._find_missing_data(entry, place)
+            return
+        names = list_branches(place)
+        yield from self._find_version_mismatches(entry, names)
+        yield from self._find_stale_schema(entry)
+        yield from self._find_staged_files(entry, place, names)
+
+    # Data
+
+    def _find_missing_data(self, entry: InspectedTable, place: TableRef) -> Iterator[Finding]:
+        accepted = (entry.versions or {}).get(None)
+        if accepted is not None and (fresh := self._inspect_again()) is not None and self._is_unpublished(fresh):
+            yield self._unpublished_finding(fresh)
+        elif accepted is not None and find_latest_version(place) is None:
+            what = (
+                f"the catalog is at version {accepted}, but there is no data at {entry.location}: "
+                "restore it from a backup"
+            )
+            yield self.finding(FindingKind.NO_DATA, Severity.ERROR, what, "table", "deregister", self.name)
+        else:
+            yield self._no_data_finding(f"there is no data at {entry.location}: it was never written, or is gone")
+
+    def _no_data_finding(self, what: str) -> Finding:
+        return self.finding(FindingKind.NO_DATA, Severity.WARNING, what, "table", "deregister", self.name)
+
+    # Versions
+
+    def _find_version_mismatches(self, entry: InspectedTable, names: list[str]) -> Iterator[Finding]:
+        if not entry.is_managed:
+            return
+        if not self._mismatched_versions(entry, names):
+            return
+        fresh = self._inspect_again()  # somebody may have committed between the two looks
+        if fresh is None:
+            return
+        if self._is_unpublished(fresh):
+            yield self._unpublished_finding(fresh)
+            return
+        for branch, (accepted, stored) in self._mismatched_versions(fresh, names).items():
+            yield self._version_mismatch_finding(fresh, branch, accepted, stored)
+
+    def _inspect_again(self) -> InspectedTable | None:
+        with suppress(TableNotFoundError):
+            inspected = self.inspector.inspect_table(self.id, all_snapshots=True)
+            return inspected if isinstance(inspected, InspectedTable) else None
+        return None
+
+    def _mismatched_versions(
+        self, entry: InspectedTable, names: list[str]
+    ) -> dict[str | None, tuple[int | None, int | None]]:
+        """What the catalog says and what storage has, of the branches on which they differ."""
+        accepted = entry.versions if entry.versions is not None else self._catalog_versions()
+        mismatches: dict[str | None, tuple[int | None, int | None]] = {}
+        for branch in (None, *(name for name in names if entry.versions is not None)):
+            stored = find_latest_version(TableRef(entry.location, entry.storage_options, branch=branch))
+            is_inherited = branch is not None and branch not in accepted  # from before the catalog took over
+            if stored != accepted.get(branch) and not is_inherited:
+                mismatches[branch] = accepted.get(branch), stored
+        return mismatches
+
+    def _catalog_versions(self) -> Versions:
+        """The latest version, by the interface."""
+        request = ListTableVersionsRequest(id=list(self.id), limit=1, descending=True)
+        versions = self.catalog.ask("list_table_versions", request).versions
+        return {None: versions[0].version} if versions else {}
+
+    def _is_unpublished(self, entry: InspectedTable) -> bool:
+        """Whether what the catalog accepted last waits to be put in its place."""
+        files = ManifestStore(entry.location, entry.storage_options)
+        unpublished = [
+            staged
+            for staged, final in entry.accepted_manifests.items()
+            if not files.exists(final) and files.exists(staged)
+        ]
+        return bool(unpublished)
+
+    def _unpublished_finding(self, entry: InspectedTable) -> Finding:
+        what = f"version {(entry.versions or {}).get(None)} was accepted, but its manifest is not in its place yet"
+        finding = self.finding(FindingKind.UNFINISHED, Severity.WARNING, what, "doctor", self.name, "--fix")
+        return replace(finding, fix=self._publish)
+
+    def _publish(self) -> None:
+        self.catalog.ask("describe_table_version", DescribeTableVersionRequest(id=list(self.id)))
+
+    def _version_mismatch_finding(
+        self, entry: InspectedTable, branch: str | None, accepted: int | None, stored: int | None
+    ) -> Finding:
+        of = f" of branch {branch}" if branch else ""
+        descriptions = [
+            f"no version{of}" if version is None else f"version {version}{of}" for version in (accepted, stored)
+        ]
+        what = f"the catalog has {descriptions[0]}, storage has {descriptions[1]}: "
+        if (stored or 0) > (accepted or 0):
+            what += "a writer went past the catalog; stop it, then accept what is there"
+            return self.finding(
+                FindingKind.VERSIONS, Severity.ERROR, what, "table", "manage", self.name, "--by", "impl", "--adopt"
+            )
+        what += f"the manifest of version {accepted} is gone from {entry.location}; restore it from a backup"
+        return self.finding(FindingKind.VERSIONS, Severity.ERROR, what, "doctor", self.name)
+
+    # Schema
+
+    def _find_stale_schema(self, entry: InspectedTable) -> Iterator[Finding]:
+        if entry.columns is None or self._schema_difference(entry) is None:
+            return
+        fresh = self._inspect_again()
+        difference = self._schema_difference(fresh) if fresh is not None else None
+        if difference is None:
+            return
+        what = f"the catalog's schema is not the table's: {difference}"
+        if type(self.inspector).refresh_schema is Inspector.refresh_schema:
+            command = ("table", "register", self.name, entry.location, "--overwrite")
+            yield self.finding(FindingKind.STALE_SCHEMA, Severity.WARNING, what, *command)
+        else:
+            finding = self.finding(FindingKind.STALE_SCHEMA, Severity.WARNING, what, "doctor", self.name, "--fix")
+            yield replace(finding, fix=partial(self.inspector.refresh_schema, self.id))
+
+    def _schema_difference(self, entry: InspectedTable) -> str | None:
+        latest_version = (entry.versions or {}).get(None)
+        ref = TableRef(entry.location, entry.storage_options)
+        version = latest_version if latest_version is not None and latest_version in list_manifests(ref) else None
+        expected = self.inspector.expected_columns(TableRef(entry.location, entry.storage_options, version=version))
+        if expected is None or entry.columns is None or list(expected.items()) == list(entry.columns.items()):
+            return None
+        return format_column_difference(entry.columns, expected)
+
+    # Staging
+
+    def _find_staged_files(self, entry: InspectedTable, place: TableRef, names: list[str]) -> Iterator[Finding]:
+        files = list_staged_manifests(place, names)
+        if not files:
+            return
+        inspected = self._inspect_again() if entry.is_managed else entry
+        if inspected is None:
+            return
+        unaccepted = [file for file in files if file.file not in inspected.accepted_manifests]
+        until = datetime.now(UTC) - self.older_than
+        old = [file for file in unaccepted if file.modified is not None and file.modified < until]
+        if young := [file for file in unaccepted if file not in old and file.file in _staged_paths(place, names)]:
+            what = f"{_format_manifest_count(young)} in staging: a writer may be about to commit"
+            yield self.finding(FindingKind.STAGED, Severity.NOTE, what, "doctor", self.name, "--older-than", "1h")
+        if old:
+            count, age = _format_manifest_count(old), format_age(self.older_than)
+            what = f"{count} left in staging for more than {age} by writers that died"
+            finding = self.finding(FindingKind.STAGED, Severity.WARNING, what, "doctor", self.name, "--fix")
+            yield replace(finding, fix=partial(self._discard_staged, [file.file for file in old]))
+
+    def _discard_staged(self, files: list[str]) -> None:
+        """Remove staged manifests, unless the catalog has accepted one since."""
+        inspected = self._inspect_again()
+        if inspected is None:
+            raise InvalidInputError(f"{self.name} is not a Lance table any more")
+        store = ManifestStore(inspected.location, inspected.storage_options)
+        for file in files:
+            if file not in inspected.accepted_manifests:
+                store.discard(file)
+
+    # Files
+
+    def _find_orphans(self, entry: InspectedTable) -> Iterator[Finding]:
+        place = TableRef(entry.location, entry.storage_options)
+        if not self.lists_files or not entry.location or find_latest_version(place) is None:
+            return
+        orphans = [file for file in list_unnamed_files(place, self.older_than) if not is_staged(file.name)]
+        until = datetime.now(UTC) - self.older_than
+        old = [file for file in orphans if file.modified < until]
+        if young := [file for file in orphans if file.modified >= until]:
+            what = f"{_format_orphans(young)}: a writer may be about to commit"
+            yield self.finding(
+                FindingKind.ORPHANS, Severity.NOTE, what, "table", "remove-orphans", self.name, "--dry-run"
+            )
+        if old:
+            what = f"{_format_orphans(old)}, for more than {format_age(self.older_than)}: writers that died left them"
+            yield self.finding(FindingKind.ORPHANS, Severity.WARNING, what, "table", "remove-orphans", self.name)
+
+    # What others would do
+
+    def _unprotected_finding(self) -> Finding:
+        what = (
+            "the entry lets Iceberg's orphan clean-up (remove_orphan_files) and purge delete all data: it lacks "
+            "gc.enabled=false"
+        )
+        finding = self.finding(FindingKind.CLEAN_UP, Severity.ERROR, what, "doctor", self.name, "--fix")
+        return replace(finding, fix=partial(self.inspector.protect_from_gc, self.id))
+
+    def _access_denied_finding(self, by: str, error: LanceNamespaceError) -> Finding:
+        return self.finding(
+            FindingKind.CREDENTIALS, Severity.ERROR, f"{by} refuses access: {error}", "table", "describe", self.name
+        )
+
+    def _unreadable_finding(self, error: LanceNamespaceError) -> Finding:
+        return self.finding(
+            FindingKind.UNREADABLE, Severity.ERROR, str(error), "table", "describe", self.name, "--debug"
+        )
+
+
+def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether credentials for a table's storage are over, or soon will be."""
+    at = options.get(EXPIRES, "")
+    if not at.isdecimal():
+        return
+    left = datetime.fromtimestamp(int(at) / 1000, UTC) - datetime.now(UTC)
+    describe = ("table", "describe", checker.name)
+    if left < timedelta(0):
+        what = (
+            f"the credentials for its storage ended {format_age(-left)} ago: "
+            "the server or the catalog's properties are stale"
+        )
+        yield checker.finding(FindingKind.CREDENTIALS, Severity.ERROR, what, *describe)
+    elif left < SOON:
+        what = f"the credentials for its storage end in {format_age(left)}"
+        yield checker.finding(FindingKind.CREDENTIALS, Severity.WARNING, what, *describe)
+
+
+def format_column_difference(recorded: Mapping[str, str], actual: Mapping[str, str]) -> str:
+    """How columns differ, in a few words."""
+    parts = [
+        ("it lacks", [name for name in actual if name not in recorded]),
+        ("it has in excess", [name for name in recorded if name not in actual]),
+        ("other types", [name for name in recorded if name in actual and recorded[name] != actual[name]]),
+    ]
+    words = [
+        f"{what} {', '.join(names[:MAX_NAMES])}{' …' * (len(names) > MAX_NAMES)}" for what, names in parts if names
+    ]
+    return "; ".join(words) or "another order of columns"
+
+
+def _staged_paths(place: TableRef, names: list[str]) -> set[str]:
+    return {file.file for file in list_staged_manifests(place, names)}
+
+
+def _format_manifest_count(files: list[StagedManifest]) -> str:
+    return f"{len(files)} manifest{'s' * (len(files) != 1)}"
+
+
+def _format_orphans(files: list[StoredFile]) -> str:
+    count, size = len(files), sum(file.size for file in files)
+    return f"{count} file{'s' * (count != 1)} ({size:,} bytes) that no version names, such as {files[0].name}"
+
+
+def format_age(length: timedelta) -> str:
+    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
+        if length.total_seconds() >= seconds:
+            return f"{int(length.total_seconds() // seconds)}{unit}"
+    return f"{int(length.total_seconds())}s"

@@ -1,0 +1,150 @@
+"""Metadata files of Iceberg tables and views. A file never changes once it is written, so each is read once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from threading import Lock
+
+from lance_namespace.errors import LanceNamespaceError
+
+from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
+from lancehouse.catalog.warehouse_files import WarehouseFiles
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.errors import CommitStateUnknownError
+
+LIMIT_BYTES = 32 * 2**20
+"""Of files held in memory."""
+
+PARSED_BYTES = 2**19
+"""Of those that are held parsed too."""
+
+GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class MetadataDocument:
+    """A metadata file: where it is, and what it holds."""
+
+    location: str
+    full_json: bytes
+
+    @classmethod
+    def from_table(cls, location: str, table: IcebergTableMetadata) -> MetadataDocument:
+        """The file that a table's metadata make."""
+        document = cls(location, _copy_compact(iceberg_tables.dump(table)))
+        vars(document)["table"] = table
+        _PARSED.add(document)
+        return document
+
+    @cached_property
+    def refs_json(self) -> bytes:
+        """The same with only those snapshots that a branch or a tag names."""
+        return _copy_compact(iceberg_tables.keep_ref_snapshots(self.full_json))
+
+    @cached_property
+    def table(self) -> IcebergTableMetadata:
+        """The same, parsed. It is kept for a while only."""
+        _PARSED.add(self)
+        return iceberg_tables.parse(self.full_json)
+
+    @cached_property
+    def etag(self) -> str:
+        """Of this state of the table."""
+        return sha256(self.location.encode()).hexdigest()[:32]
+
+
+class _ParsedDocuments:
+    """The documents that were parsed last: that takes ten times the room, so the others forget it."""
+
+    def __init__(self, limit_bytes: int = PARSED_BYTES) -> None:
+        self._limit = limit_bytes
+        self._documents: deque[MetadataDocument] = deque()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def add(self, document: MetadataDocument) -> None:
+        with self._lock:
+            self._documents.append(document)
+            self._bytes += len(document.full_json)
+            while self._bytes > self._limit and len(self._documents) > 1:
+                old = self._documents.popleft()
+                self._bytes -= len(old.full_json)
+                vars(old).pop("table", None)
+
+
+_PARSED = _ParsedDocuments()
+
+
+class DocumentCache:
+    """Files by their location, the least recently used of which are forgotten first."""
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit = limit_bytes
+        self._documents: OrderedDict[str, MetadataDocument] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def find_cached(self, warehouse: Warehouse, location: str) -> MetadataDocument | None:
+        """A file that is held and, where that is cheap to tell, still there."""
+        document = self._documents.get(location)
+        if document is None or not WarehouseFiles(warehouse).may_exist(location):
+            return None
+        return document
+
+    def load(self, warehouse: Warehouse, location: str) -> MetadataDocument:
+        """A file, from memory or from storage.
+
+        Raises:
+            MetadataNotFoundError: it is gone.
+        """
+        return self.find_cached(warehouse, location) or self.add(_read_document(warehouse, location))
+
+    def add(self, document: MetadataDocument) -> MetadataDocument:
+        """Keep a file that was just read or written."""
+        with self._lock:
+            if (previous := self._documents.pop(document.location, None)) is not None:
+                self._bytes -= len(previous.full_json)
+            self._documents[document.location] = document
+            self._bytes += len(document.full_json)
+            while self._bytes > self._limit and len(self._documents) > 1:
+                self._bytes -= len(self._documents.popitem(last=False)[1].full_json)
+        return document
+
+
+def _copy_compact(json: bytes) -> bytes:
+    """A copy: what orjson returns takes 8 KB, however short it is."""
+    return bytes(memoryview(json))
+
+
+def _read_document(warehouse: Warehouse, location: str) -> MetadataDocument:
+    raw = WarehouseFiles(warehouse).read(location)
+    return (
+        MetadataDocument.from_table(location, iceberg_tables.parse(raw))
+        if raw.startswith(GZIP)
+        else MetadataDocument(location, raw)
+    )
+
+
+@contextmanager
+def discard_on_failure(warehouse: Warehouse, files: Collection[str]) -> Iterator[None]:
+    """A block for which files were written: if it fails they go again, unless nobody knows whether it did."""
+    try:
+        yield
+    except CommitStateUnknownError:
+        raise
+    except BaseException:
+        discard_files(warehouse, files)
+        raise
+
+
+def discard_files(warehouse: Warehouse, files: Iterable[str]) -> None:
+    """Delete files that nothing refers to; one that cannot be deleted does no harm."""
+    for file in files:
+        with suppress(LanceNamespaceError, OSError):
+            WarehouseFiles(warehouse).delete(file)

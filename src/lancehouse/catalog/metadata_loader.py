@@ -1,0 +1,101 @@
+"""What a client is told of a table or view: its metadata, how to reach its files, and a tag for this state of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lancehouse.catalog import vending
+from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.document_cache import DocumentCache
+from lancehouse.catalog.lance_cache import LanceMetadataCache, LanceTableMetadata, Snapshots
+from lancehouse.catalog.names import Levels
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store.rows import EntryRow, Json
+
+SERVER_PLANS: Mapping[str, str] = {"scan-planning-mode": "server"}
+"""Only the server can turn a Lance table into files that Iceberg's readers know."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """The parts of Iceberg's LoadTableResult. Its repr shows no secret."""
+
+    metadata: bytes
+    etag: str
+    metadata_location: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: Sequence[Json] = field(default=(), repr=False)
+    has_all_snapshots: bool = True
+    """Whether all snapshots are in it, though fewer were not asked for."""
+
+
+class MetadataLoader:
+    """Reads what an entry points to, from memory where it is known to be current."""
+
+    def __init__(self, lance: LanceMetadataCache, documents: DocumentCache) -> None:
+        self.lance = lance
+        self.documents = documents
+
+    def find_cached(
+        self, caller: Caller, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots
+    ) -> LoadResult | None:
+        """The answer, if that takes no more than a look at local folders."""
+        if caller.delegation and warehouse.vend != "none":
+            return None
+        if entry.kind == "lance":
+            table = self.lance.find_cached(warehouse, entry, snapshots)
+            return None if table is None else self._lance_result(caller, warehouse, entry, (), table, snapshots)
+        document = self.documents.find_cached(warehouse, str(entry.metadata_location))
+        if document is None:
+            return None
+        body = document.refs_json if snapshots == "refs" else document.full_json
+        if entry.kind == "view":
+            return LoadResult(body, document.etag, document.location)
+        config, credentials = self.storage_access(caller, warehouse, (), entry.location)
+        return LoadResult(body, document.etag, document.location, config, credentials)
+
+    def load(
+        self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, snapshots: Snapshots = "all"
+    ) -> LoadResult:
+        """The answer.
+
+        Raises:
+            MetadataNotFoundError: an Iceberg table's metadata file is gone.
+        """
+        if entry.kind == "lance":
+            table = self.lance.load(warehouse, entry, snapshots)
+            return self._lance_result(caller, warehouse, entry, levels, table, snapshots)
+        document = self.documents.load(warehouse, str(entry.metadata_location))
+        body = document.refs_json if snapshots == "refs" else document.full_json
+        if entry.kind == "view":
+            return LoadResult(body, document.etag, document.location)
+        config, credentials = self.storage_access(caller, warehouse, levels, entry.location)
+        return LoadResult(body, document.etag, document.location, config, credentials)
+
+    def storage_access(
+        self, caller: Caller, warehouse: Warehouse, levels: Levels, location: str, lance: EntryRow | None = None
+    ) -> tuple[Mapping[str, str], Sequence[Json]]:
+        """Settings and credentials for a place, as much as the caller asks for and may have.
+
+        Of a Lance table, given as such, the copies of its rows can be read too.
+        """
+        if not caller.delegation:
+            return {}, ()
+        can_write = caller.identity.has_role(Role.WRITER, warehouse.name, levels)
+        if lance is None:
+            return vending.vend_access(warehouse, location, write=can_write, kind="iceberg")
+        return vending.vend_access(warehouse, location, write=can_write, kind="lance", uuid=lance.uuid)
+
+    def _lance_result(
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        entry: EntryRow,
+        levels: Levels,
+        table: LanceTableMetadata,
+        snapshots: Snapshots,
+    ) -> LoadResult:
+        config, credentials = self.storage_access(caller, warehouse, levels, entry.location, entry)
+        body = table.refs_json if snapshots == "refs" else table.full_json
+        return LoadResult(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)

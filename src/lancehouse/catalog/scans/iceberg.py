@@ -1,0 +1,376 @@
+"""Scans of Iceberg tables: which files hold rows that a filter lets through, and what is deleted in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+    residual_evaluator_of,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldSummary,
+    _inherit_from_manifest,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError, PlanTaskNotFoundError
+from lancehouse.catalog.iceberg import manifests
+from lancehouse.catalog.scans.content_files import content_file_json, content_offset, first_row_id, partition_json
+from lancehouse.catalog.scans.delete_files import DeleteFiles
+from lancehouse.catalog.scans.expressions import Filter
+from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, encode_task, scan_tasks
+
+logger = logging.getLogger(__name__)
+
+FILES = 10_000
+"""Data files of one answer, about; the others are plan tasks."""
+
+_VERSION = 3
+"""Manifests of all versions are read with the schema of this one."""
+
+
+class FileAccess(Protocol):
+    """Knows which files a caller may be told to read."""
+
+    def check_readable(self, file: str, what: str) -> None:
+        """Refuse one that they may not."""
+
+
+def plan(
+    metadata: TableMetadata, io: FileIO, request: ScanRequest, files: FileAccess, *, has_nulls: bool = True
+) -> Json:
+    """The tasks of a scan.
+
+    Args:
+        metadata: of the table.
+        io: to read its manifests with.
+        request: of the client.
+        files: refuses files that the caller may not read.
+        has_nulls: whether the client reads nulls among partition values; pyiceberg 0.12 does not.
+
+    Raises:
+        InvalidInputError: the request names a snapshot or a column that the table has not, or a snapshot that is
+            scanned names a manifest outside of the table.
+        PermissionDeniedError: a manifest names a file that the caller may not read.
+        MetadataNotFoundError: a manifest cannot be read.
+    """
+    scan = _Scan(metadata, io, request, files, has_nulls)
+    groups = list(_group_manifests(scan.matching_manifests))
+    later = [encode_task({"request": request.json, "manifests": group}) for group in groups[1:]]
+    return scan.build_tasks(groups[0] if groups else [], later)
+
+
+def fetch_tasks(
+    metadata: TableMetadata, io: FileIO, content: Json, files: FileAccess, *, has_nulls: bool = True
+) -> Json:
+    """What a plan task stands for.
+
+    Raises:
+        PlanTaskNotFoundError: no plan gave it out, or the table has changed too much since.
+    """
+    scan = _Scan(metadata, io, ScanRequest.from_json(content.get("request")), files, has_nulls)
+    paths = content.get("manifests")
+    known_paths = {manifest.manifest_path for manifest in scan.matching_manifests}
+    if not isinstance(paths, list) or not all(isinstance(path, str) and path in known_paths for path in paths):
+        raise PlanTaskNotFoundError("Plan task does not exist: plan the scan again")
+    return scan.build_tasks(paths, [])
+
+
+def _group_manifests(manifests: Sequence[ManifestFile]) -> Iterator[list[str]]:
+    group: list[str] = []
+    files = 0
+    for manifest in manifests:
+        group.append(manifest.manifest_path)
+        files += (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        if files >= FILES:
+            yield group
+            group, files = [], 0
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class _Scan:
+    metadata: TableMetadata
+    io: FileIO
+    request: ScanRequest
+    files: FileAccess
+    has_nulls: bool
+
+    @cached_property
+    def snapshot(self) -> Snapshot | None:
+        """The one that is scanned, or the last one of a range."""
+        snapshot_id = self.request.end_id if self.request.is_incremental else self.request.snapshot_id
+        if snapshot_id is None:
+            return self.metadata.current_snapshot()
+        if (snapshot := self.metadata.snapshot_by_id(snapshot_id)) is None:
+            raise IllegalArgumentError(f"Cannot find snapshot with ID {snapshot_id}")
+        return snapshot
+
+    @cached_property
+    def schema(self) -> Schema:
+        """That the names of the filter are of."""
+        if self.request.use_snapshot_schema and self.snapshot is not None and self.snapshot.schema_id is not None:
+            schema_id = self.snapshot.schema_id
+            return next(
+                (candidate for candidate in self.metadata.schemas if candidate.schema_id == schema_id),
+                self.metadata.schema(),
+            )
+        return self.metadata.schema()
+
+    @cached_property
+    def schemas(self) -> list[Schema]:
+        return [self.schema, self.metadata.schema(), *reversed(self.metadata.schemas)]
+
+    @cached_property
+    def filter(self) -> Filter:
+        return self.request.parse_filter(self.schema)
+
+    @cached_property
+    def appended_snapshot_ids(self) -> frozenset[int] | None:
+        """Of an incremental scan: the snapshots that only added rows."""
+        if not self.request.is_incremental:
+            return None
+        ancestors, current = [], self.snapshot
+        while current is not None and current.snapshot_id != self.request.start_id:
+            ancestors.append(current)
+            if current.parent_snapshot_id == self.request.start_id:
+                break
+            current = (
+                None if current.parent_snapshot_id is None else self.metadata.snapshot_by_id(current.parent_snapshot_id)
+            )
+            if current is None:
+                raise IllegalArgumentError(
+                    f"Starting snapshot (exclusive) {self.request.start_id} is not a parent ancestor of "
+                    f"end snapshot {self.request.end_id}"
+                )
+        return frozenset(
+            snapshot.snapshot_id
+            for snapshot in ancestors
+            if snapshot.summary and snapshot.summary.operation == Operation.APPEND
+        )
+
+    @cached_property
+    def all_manifests(self) -> list[ManifestFile]:
+        if self.snapshot is None:
+            return []
+        return [*self._read_manifest_list(self.snapshot)]
+
+    @cached_property
+    def matching_manifests(self) -> list[ManifestFile]:
+        """Those of data files that the filter lets through."""
+        self.request.selected_ids(*self.schemas)
+        self.request.stats_field_ids(*self.schemas)
+        if isinstance(self.filter.superset, AlwaysFalse):
+            return []
+        candidates = self._appended_manifests() if self.appended_snapshot_ids is not None else self.all_manifests
+        return [
+            manifest
+            for manifest in candidates
+            if manifest.content == ManifestContent.DATA and self._partition_filter(manifest).matches_manifest(manifest)
+        ]
+
+    def _appended_manifests(self) -> list[ManifestFile]:
+        appended = self.appended_snapshot_ids or frozenset()
+        by_path: dict[str, ManifestFile] = {}
+        for snapshot in self.metadata.snapshots:
+            if snapshot.snapshot_id in appended:
+                for manifest in self._read_manifest_list(snapshot):
+                    if manifest.added_snapshot_id in appended:
+                        by_path[manifest.manifest_path] = manifest
+        return list(by_path.values())
+
+    def build_tasks(self, paths: Sequence[str], later: Sequence[str]) -> Json:
+        """The tasks for data files of some manifests."""
+        path_set = frozenset(paths)
+        deletes = self._read_deletes() if paths and self.appended_snapshot_ids is None else DeleteFiles((), {})
+        files: list[Json] = []
+        delete_indexes: dict[tuple[str, int | None], int] = {}
+        delete_files: list[Json] = []
+        for manifest in self.matching_manifests:
+            if manifest.manifest_path not in path_set:
+                continue
+            for entry, row_id in self._data_entries(manifest):
+                if (task := self._file_task(entry, row_id)) is None:
+                    continue
+                references = []
+                for delete in deletes.list_for(entry):
+                    key = delete.file_path, content_offset(delete)
+                    if key not in delete_indexes:
+                        delete_indexes[key] = len(delete_files)
+                        delete_files.append(self._content_file(delete))
+                    references.append(delete_indexes[key])
+                files.append(task | ({"delete-file-references": references} if references else {}))
+        return scan_tasks(files, delete_files, later)
+
+    def _file_task(self, entry: ManifestEntry, row_id: int | None) -> Json | None:
+        residual = self._residual(entry.data_file)
+        if residual is False:
+            return None
+        stats = self.request.stats_field_ids(*self.schemas)
+        task: Json = {"data-file": self._content_file(entry.data_file, row_id, stats)}
+        # Java fails on a file of a partition without a residual; else none is needed where nothing is left to filter.
+        if residual is not None or not self._get_spec(entry.data_file.spec_id).is_unpartitioned():
+            task["residual-filter"] = True if residual is None else residual
+        return task
+
+    def _residual(self, file: DataFile) -> Any:
+        """What is left to filter in a file; None for nothing, False if no row can match."""
+        expression = self.filter.superset
+        spec = self._get_spec(file.spec_id)
+        if spec.is_unpartitioned() or self.filter.residual is None:
+            return self.filter.residual
+        try:
+            residual = residual_evaluator_of(spec, expression, self.request.case_sensitive, self.schema).residual_for(
+                file.partition
+            )
+        except (ValueError, TypeError):
+            return self.filter.residual
+        if isinstance(residual, AlwaysFalse):
+            return False
+        return None if isinstance(residual, AlwaysTrue) and self.filter.is_exact else self.filter.residual
+
+    def _content_file(self, file: DataFile, row_id: int | None = None, stats: set[int] | None = None) -> Json:
+        self.files.check_readable(
+            file.file_path, "data file" if file.content == DataFileContent.DATA else "delete file"
+        )
+        partition = partition_json(self._get_spec(file.spec_id), file, self.schemas)
+        visible = partition if self.has_nulls or None not in partition else []
+        return content_file_json(file, visible, row_id=row_id, stats=stats or ())
+
+    def _data_entries(self, manifest: ManifestFile) -> Iterator[tuple[ManifestEntry, int | None]]:
+        """Data files that may hold rows, with the row id of their first row."""
+        partition_filter = self._partition_filter(manifest)
+        next_id = manifest._data[15]
+        for entry in self._read_entries(manifest):
+            file = entry.data_file
+            row_id = first_row_id(file)
+            if row_id is None and next_id is not None:
+                row_id, next_id = next_id, next_id + file.record_count
+            if entry.status == ManifestEntryStatus.DELETED:
+                continue
+            if self.appended_snapshot_ids is not None and (
+                entry.status != ManifestEntryStatus.ADDED or entry.snapshot_id not in self.appended_snapshot_ids
+            ):
+                continue
+            if partition_filter.matches_partition(file) and self._matches_metrics(file):
+                yield entry, row_id
+
+    def _read_deletes(self) -> DeleteFiles:
+        entries = (
+            entry
+            for manifest in self.all_manifests
+            if manifest.content == ManifestContent.DELETES
+            for entry in self._read_entries(manifest)
+            if entry.status != ManifestEntryStatus.DELETED
+        )
+        return DeleteFiles(entries, self.metadata.specs())
+
+    def _get_spec(self, spec_id: int) -> PartitionSpec:
+        if (spec := self.metadata.specs().get(spec_id)) is None:
+            raise IllegalArgumentError(f"Cannot find partition spec with ID {spec_id}, which a manifest names")
+        return spec
+
+    @cached_property
+    def _matches_metrics(self) -> Callable[[DataFile], bool]:
+        if isinstance(self.filter.superset, AlwaysTrue):
+            return lambda _: True
+        return _InclusiveMetricsEvaluator(self.schema, self.filter.superset, self.request.case_sensitive).eval
+
+    @cached_property
+    def _partition_filters(self) -> dict[int, _PartitionFilter]:
+        return {}
+
+    def _partition_filter(self, manifest: ManifestFile) -> _PartitionFilter:
+        spec_id = manifest.partition_spec_id
+        if spec_id not in self._partition_filters:
+            self._partition_filters[spec_id] = _build_partition_filter(
+                self._get_spec(spec_id), self.schema, self.filter, case_sensitive=self.request.case_sensitive
+            )
+        return self._partition_filters[spec_id]
+
+    @cached_property
+    def _roots(self) -> tuple[str, ...]:
+        return manifests.manifest_roots(self.metadata.location, self.metadata.properties)
+
+    def _read_manifest_list(self, snapshot: Snapshot) -> Iterator[ManifestFile]:
+        if not manifests.is_below(self._roots, snapshot.manifest_list):
+            raise manifests.outside_error(snapshot.snapshot_id, "manifest list")
+        yield from self._read_avro(
+            snapshot.manifest_list,
+            MANIFEST_LIST_FILE_SCHEMAS[_VERSION],
+            {-1: ManifestFile, 508: PartitionFieldSummary},
+            {517: ManifestContent},
+        )
+
+    def _read_entries(self, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+        if not manifests.is_below(self._roots, manifest.manifest_path):
+            raise manifests.outside_error(manifest.added_snapshot_id, "manifest")
+        entries = self._read_avro(
+            manifest.manifest_path,
+            MANIFEST_ENTRY_SCHEMAS[_VERSION],
+            {-1: ManifestEntry, 2: DataFile},
+            {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        )
+        for entry in entries:
+            yield _inherit_from_manifest(entry, manifest)
+
+    def _read_avro(
+        self, path: str, schema: Schema, types: Mapping[int, Any], enums: Mapping[int, Any]
+    ) -> Iterator[Any]:
+        try:
+            with AvroFile[Any](self.io.new_input(path), schema, read_types=dict(types), read_enums=dict(enums)) as file:
+                yield from file
+        except manifests.UNREADABLE as error:
+            logger.warning("manifest %s cannot be read: %s", path, error)
+            raise MetadataNotFoundError(f"Failed to open input stream for file: {path}") from error
+
+
+@dataclass(frozen=True)
+class _PartitionFilter:
+    """What partitions of one spec tell."""
+
+    matches_manifest: Callable[[ManifestFile], bool]
+    matches_partition: Callable[[DataFile], bool]
+
+
+_ALL = _PartitionFilter(lambda _: True, lambda _: True)
+
+
+def _build_partition_filter(
+    spec: PartitionSpec, schema: Schema, filter: Filter, *, case_sensitive: bool
+) -> _PartitionFilter:
+    if spec.is_unpartitioned() or isinstance(filter.superset, AlwaysTrue):
+        return _ALL
+    try:
+        projected = inclusive_projection(schema, spec, case_sensitive)(filter.superset)
+        partitions = Schema(*spec.partition_type(schema).fields)
+        by_summary = manifest_evaluator(spec, schema, projected, case_sensitive)
+        by_value = expression_evaluator(partitions, projected, case_sensitive)
+    except (ValueError, TypeError):
+        # A spec over a column that was dropped tells nothing of those that are left.
+        return _ALL
+    return _PartitionFilter(by_summary, lambda file: by_value(file.partition))

@@ -1,0 +1,226 @@
+"""What commands that work on a catalog share: the options that name it, and ids as people write them.
+
+What takes long to import is imported when it is used: options are read for help and completion too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lancehouse.cli.lazy_commands import CatalogOption
+
+if TYPE_CHECKING:
+    from lance_namespace import LanceNamespace
+
+    from lancehouse.admin.checked_catalog import Shell
+    from lancehouse.cli.main import CliContext
+    from lancehouse.conformance.target import ConformanceTarget
+
+Command = Callable[..., Any]
+
+CONSTRUCTING = re.compile(r"^Failed to construct namespace impl \S+: ")
+"""What `lance_namespace.connect` puts in front of the reason."""
+
+
+def parse_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """An id as people write it, taken apart."""
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.identifiers import parse_levels
+
+    try:
+        return parse_levels(value)
+    except InvalidInputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def parse_id_with_parent(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """An id in the catalog, with the levels that the catalog puts in front of it; none where nothing is written."""
+    typed_id = parse_id(ctx, param, value)
+    return (*get_catalog(ctx).parent, *typed_id) if typed_id else ()
+
+
+def parse_required_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """An id in the catalog, which must not be empty: a variable of a script may be."""
+    return _check_not_empty(ctx, param, parse_id_with_parent(ctx, param, value))
+
+
+def parse_required_name(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """A name or an id, as it is written, which must not be empty."""
+    return _check_not_empty(ctx, param, parse_id(ctx, param, value))
+
+
+def _check_not_empty(ctx: click.Context, param: click.Parameter, id: tuple[str, ...]) -> tuple[str, ...]:
+    if not id:
+        raise click.BadParameter("it is empty: a name is missing", ctx, param)
+    return id
+
+
+def format_id(target: ConformanceTarget, id: Sequence[str]) -> str:
+    """An id as it is typed: without the levels that the catalog puts in front of it."""
+    from lancehouse.identifiers import format_levels
+
+    above = len(target.parent)
+    return format_levels(id[above:] if tuple(id[:above]) == target.parent else id)
+
+
+def parse_properties(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """Properties taken apart; what is wrong with one is said without repeating it, for it may hold a secret."""
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.conformance.target import parse_property
+
+    try:
+        return dict(map(parse_property, values))
+    except InvalidInputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+with_properties = click.option(
+    "--property",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_properties,
+    help="Of the client: endpoint=URL, …; repeat it for each.",
+)
+with_table = click.argument("table", metavar="ID", callback=parse_required_id)
+
+
+def find_named_catalog(ctx: click.Context) -> ConformanceTarget | None:
+    """The catalog that --catalog, its variable or the file's `default` names.
+
+    Raises:
+        InvalidInputError: there is none of that name, or what is said of it is wrong.
+    """
+    app: CliContext = ctx.obj
+    name = app.catalog or app.config.default
+    return app.config.catalog(name) if name else None
+
+
+def get_catalog(ctx: click.Context) -> ConformanceTarget:
+    """The catalog that a command is to work in, without its --property options.
+
+    Raises:
+        UsageError: it is named in two ways.
+    """
+    from lancehouse.cli.named_catalogs import CLASS_PATHS, ICEBERG
+    from lancehouse.conformance.target import ConformanceTarget
+
+    impl: str | None = ctx.params.get("impl")
+    if impl is None:
+        return find_named_catalog(ctx) or ConformanceTarget(CLASS_PATHS[ICEBERG])
+    if ctx.obj.catalog:
+        raise click.UsageError(
+            f"the catalog {ctx.obj.catalog} (--catalog or LANCEHOUSE_CATALOG) has an implementation: "
+            "leave --impl out, or the catalog",
+            ctx,
+        )
+    return ConformanceTarget(CLASS_PATHS.get(impl, impl))
+
+
+def connect(target: ConformanceTarget) -> LanceNamespace:
+    """The client of a catalog; an error names the catalog, where it has a name.
+
+    Raises:
+        InvalidInputError: there is no such client, or it does not take these properties.
+    """
+    from lance_namespace.errors import InvalidInputError
+
+    try:
+        return target.connect()
+    except InvalidInputError as error:
+        from lancehouse.lake.errors import clean_message
+
+        ctx = click.get_current_context()
+        name = None if ctx.params.get("impl") else ctx.obj.catalog or ctx.obj.config.default
+        words = clean_message(CONSTRUCTING.sub("", str(error)))
+        raise InvalidInputError(f"catalog {name}: {words}" if name else words) from None
+
+
+def with_target(command: Command) -> Command:
+    """The options that name a catalog. The command gets what they say, as `target`."""
+
+    @with_catalog
+    @click.option(
+        "--impl",
+        metavar="NAME",
+        is_eager=True,
+        help="Client, where no catalog is named: alias or full class path; default: iceberg.",
+    )
+    @with_properties
+    @wraps(command)
+    def wrapper(*arguments: Any, properties: dict[str, str], **options: Any) -> Any:
+        options.pop("impl")  # `chosen` has it from the context, as the ids have
+        os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+        target = get_catalog(click.get_current_context())
+        return command(*arguments, target=override_properties(target, properties), **options)
+
+    return wrapper
+
+
+def with_catalog(command: Command) -> Command:
+    """The option that names a catalog; the app knows what it says."""
+    return click.option("--catalog", cls=CatalogOption)(command)
+
+
+def override_properties(target: ConformanceTarget, properties: Mapping[str, str]) -> ConformanceTarget:
+    """The same catalog, with properties that win over its own."""
+    return replace(target, properties={**target.properties, **properties})
+
+
+def with_client(command: Command) -> Command:
+    """The options that name a catalog. The command gets what asks it, as `client`."""
+
+    @with_target
+    @wraps(command)
+    def wrapper(*arguments: Any, target: ConformanceTarget, **options: Any) -> Any:
+        from lancehouse.cli.client import Client
+        from lancehouse.lake.object_stores import with_storage_options
+
+        namespace = with_storage_options(connect(target), target.properties)
+        client = Client(namespace, target, create_shell(click.get_current_context(), target))
+        return command(*arguments, client=client, **options)
+
+    return wrapper
+
+
+def create_shell(ctx: click.Context, target: ConformanceTarget) -> Shell:
+    """How commands begin and end that work in the same catalog; secrets are left out."""
+    import shlex
+
+    from lancehouse.admin.checked_catalog import Shell
+    from lancehouse.cli.formatting import redact_properties
+
+    impl: str | None = ctx.params.get("impl")
+    name = None if impl else ctx.obj.catalog or ctx.obj.config.default
+    properties = redact_properties(ctx.params.get("properties") or {} if name else target.properties)
+    words = [
+        *(["--impl", impl] if impl else []),
+        *(word for pair in properties.items() for word in _property_option(*pair)),
+    ]
+    explicit = f"lancehouse --catalog {shlex.quote(ctx.obj.catalog)}" if name and ctx.obj.catalog else "lancehouse"
+    return Shell(explicit, shlex.join(words))
+
+
+def _property_option(key: str, value: str) -> tuple[str, str]:
+    return "--property", f"{key}={value}"
+
+
+def with_set(what: str) -> Callable[[Command], Command]:
+    """The option for properties of what is made."""
+    return click.option(
+        "--set",
+        "stored",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=parse_properties,
+        help=f"A property of the {what}; repeat it for each.",
+    )

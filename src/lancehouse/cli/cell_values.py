@@ -1,0 +1,81 @@
+"""Values of rows: short for people, whole for programs."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lancehouse.cli.formatting import format_size
+from lancehouse.schema.display import ELLIPSIS, Cell, DisplayLimits, format_cells, value_kind
+
+LONGEST = 40
+"""Characters of a cell."""
+LIMITS = DisplayLimits(text=LONGEST * 2, items=3, depth=2)
+WHOLE = DisplayLimits(text=2**31, items=2**31, depth=100)
+
+
+def format_short_cells(column: Any, field: Any) -> list[str]:
+    """The values of a column, each short enough for a cell."""
+    return [_format_cell(cell) for cell in format_cells(column, value_kind(field), LIMITS)]
+
+
+def _format_cell(cell: Cell) -> str:
+    match cell:
+        case None:
+            return "null"
+        case {"kind": "vector" | "nested", "text": text, "size": count}:
+            return _truncate(
+                f"{text.removesuffix(']').removesuffix(ELLIPSIS)}{ELLIPSIS}{count}]" if _is_truncated(text) else text
+            )
+        case {"kind": "bytes" | "blob" as kind, "size": number, **more}:
+            return f"<{str(more.get('image') or kind).rpartition('/')[2]}, {format_size(int(number or 0))}>"
+        case {"text": text}:
+            return _truncate(text)
+    return _truncate(str(cell))
+
+
+def _is_truncated(text: str) -> bool:
+    return text.endswith((f"{ELLIPSIS}]", ELLIPSIS)) and text.startswith("[")
+
+
+def _truncate(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + ELLIPSIS
+
+
+def to_json_values(column: Any, field: Any) -> list[Any]:
+    """The values of a column as JSON has them: bytes in Base64, of a blob its length."""
+    if value_kind(field) == "blob":
+        return [
+            None if description is None else {"size": description.get("size")} for description in column.to_pylist()
+        ]
+    return [_to_json(value) for value in _to_python(column, field)]
+
+
+def _to_python(column: Any, field: Any) -> Sequence[Any]:
+    if str(field.type) == "time64[ns]":  # of which Python would drop the nanoseconds
+        column = column.cast("string")
+    try:
+        values: Sequence[Any] = column.to_pylist()
+    except (ValueError, OverflowError):  # Python has no nanoseconds, nor the year 10,000
+        return [
+            each["text"] if isinstance(each, dict) else each for each in format_cells(column, value_kind(field), WHOLE)
+        ]
+    return values
+
+
+def _to_json(value: Any) -> Any:
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [_to_json(each) for each in value]
+        case dict():
+            return {str(key): _to_json(each) for key, each in value.items()}
+        case None | bool() | int() | str():
+            return value
+    return _to_json(value.item()) if hasattr(value, "item") else str(value)

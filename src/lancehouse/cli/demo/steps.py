@@ -1,0 +1,210 @@
+"""One table from every side: written by a pipeline, then seen by lance, pyiceberg and Spark, changed, and raced for."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier
+from typing import TYPE_CHECKING, Any
+
+import lance
+from lance_namespace import CreateNamespaceRequest, LanceNamespace, connect
+from lance_namespace.errors import ConcurrentModificationError, InternalError
+
+from lancehouse.cli.demo import sample_data
+from lancehouse.cli.output import OutputColumn
+from lancehouse.clients.transactions import transaction
+from lancehouse.pipelines import load
+from lancehouse.spark import LanceCatalog
+from lancehouse.spark.task_progress import TaskProgress, watch_tasks
+
+if TYPE_CHECKING:
+    from lancehouse.cli.demo.narration import DemoOutput
+    from lancehouse.cli.output import ProgressDisplay
+
+IMPL = "lancehouse.IcebergNamespace"
+NAMESPACE = ["main", "library"]
+ID = [*NAMESPACE, "documents"]
+TABLE = ".".join(ID)
+PIPELINE = "pipeline.yml"
+QUESTION = "my vector index is broken"
+QUERY = "SELECT topic, count(*) AS documents, max(length(text)) AS longest FROM documents GROUP BY topic ORDER BY topic"
+
+HITS = (
+    OutputColumn("distance", "Distance", is_number=True),
+    OutputColumn("topic", "Topic"),
+    OutputColumn("text", "Text"),
+)
+GROUPS = (
+    OutputColumn("topic", "Topic"),
+    OutputColumn("documents", "Documents", is_number=True),
+    OutputColumn("longest", "Longest", is_number=True),
+)
+VERSIONS = (
+    OutputColumn("version", "Version", is_number=True),
+    OutputColumn("operation", "Operation"),
+    OutputColumn("rows", "Rows", is_number=True),
+    OutputColumn("tags", "Tags"),
+)
+PATIENCE_S = 60.0
+"""How long one writer waits for the other to be ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoEnvironment:
+    """Where it happens."""
+
+    story: DemoOutput
+    endpoint: str
+    """Of the Iceberg REST catalog."""
+    folder: Path
+    spark: Any
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What every client of the demo is given; the catalog decides the commits of the tables that they make."""
+        return {"endpoint": self.endpoint, "managed_by": "impl"}
+
+    def client(self) -> LanceNamespace:
+        """A new client."""
+        return connect(IMPL, self.properties)
+
+    def catalog(self) -> LanceCatalog:
+        """The same on Spark."""
+        return LanceCatalog(self.spark, IMPL, self.properties)
+
+    def dataset(self, version: int | None = None) -> Any:
+        """The table, opened by its name."""
+        return lance.dataset(namespace_client=self.client(), table_id=ID, version=version)
+
+
+def run_all(stage: DemoEnvironment) -> None:
+    """All of it."""
+    for act in (pipeline, search, scan, query, upsert, race):
+        act(stage)
+
+
+def pipeline(stage: DemoEnvironment) -> None:
+    """Files become a table."""
+    story = stage.story
+    with story.step("Run a pipeline on Spark: Parquet files, embeddings, a Lance table") as progress:
+        sample_data.write_files(stage.folder / "documents")
+        file = Path(shutil.copy(Path(__file__).with_name(PIPELINE), stage.folder))
+        stage.client().create_namespace(CreateNamespaceRequest(id=NAMESPACE))
+        on_step = _step_callback(progress) if progress.is_seen else None
+        report = load(file, {"endpoint": stage.endpoint}).run(stage.spark, said=on_step)
+        if not report.has_passed:
+            raise InternalError(f"the pipeline failed: {'; '.join(report.failures)}")
+    story.facts["pipeline"] = {"table": TABLE, "rows": report.rows, "version": report.version_after, "tag": report.tag}
+    story.say(f"{report.rows:,} documents with {sample_data.DIMENSION}-dimensional vectors are in {TABLE}.")
+    story.say(f"Version {report.version_after} was checked, and got the tag {report.tag}.")
+
+
+def _step_callback(progress: ProgressDisplay) -> Callable[[str, TaskProgress | None], None]:
+    def report_step(step: str, tasks: TaskProgress | None) -> None:
+        if tasks is None:
+            progress.say(step)
+        progress.count(*(tasks.done, tasks.total) if tasks else (0, 0))
+
+    return report_step
+
+
+def search(stage: DemoEnvironment) -> None:
+    """The nearest vectors."""
+    with stage.story.step(f"Search it with lance: “{QUESTION}”"):
+        nearest = {"column": "embedding", "q": sample_data.vector(QUESTION), "k": 3}
+        matches = stage.dataset().to_table(columns=["topic", "text", "_distance"], nearest=nearest).to_pylist()
+    hits = [{"distance": f"{row['_distance']:.2f}", "topic": row["topic"], "text": row["text"]} for row in matches]
+    stage.story.facts["search"] = hits
+    stage.story.show(HITS, hits, "lance.dataset(namespace_client=…, table_id=…).to_table(nearest=…)")
+
+
+def scan(stage: DemoEnvironment) -> None:
+    """Iceberg's own client reads it."""
+    from pyiceberg.catalog import load_catalog
+
+    with stage.story.step("Scan it with pyiceberg, as if it were an Iceberg table"):
+        table = load_catalog("demo", type="rest", uri=stage.endpoint).load_table(tuple(ID[1:]))
+        fields = ("id", "topic")
+        rows = table.scan(row_filter="topic in ('kitchen', 'garden')", selected_fields=fields).to_arrow()
+        counts = Counter(rows["topic"].to_pylist())
+    stage.story.facts["pyiceberg"] = {"rows": rows.num_rows, "columns": table.schema().column_names}
+    words = ", ".join(f"{count} of {topic}" for topic, count in sorted(counts.items()))
+    stage.story.say(f"scan(row_filter=…) gives {rows.num_rows} rows: {words}.")
+    stage.story.say(f"It knows {len(table.snapshots())} snapshots; each is a version of Lance.")
+
+
+def query(stage: DemoEnvironment) -> None:
+    """SQL over the same rows."""
+    catalog = stage.catalog()
+    with stage.story.step("Ask Spark SQL") as progress, watch_tasks(stage.spark, _task_callback(progress)):
+        catalog.register_views(".".join(NAMESPACE))
+        groups = [row.asDict() for row in stage.spark.sql(QUERY).collect()]
+    stage.story.facts["sql"] = groups
+    stage.story.show(GROUPS, groups, QUERY)
+
+
+def _task_callback(progress: ProgressDisplay) -> Callable[[TaskProgress], None] | None:
+    return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
+
+
+def upsert(stage: DemoEnvironment) -> None:
+    """What a version was, it stays."""
+    story = stage.story
+    with (
+        story.step("Upsert three documents, and look at both versions") as progress,
+        watch_tasks(stage.spark, _task_callback(progress)),
+    ):
+        table = stage.dataset()
+        before, new = table.version, table.count_rows()
+        changed = sample_data.rows([0, 1, new], "archive", ["a first text", "a second text", "a text that is new"])
+        table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(changed)
+        after = stage.dataset().version
+        counts = {version: stage.dataset(version).count_rows("topic = 'archive'") for version in (before, after)}
+        columns = ("version", "operation", "rows", "tags")
+        history = [{name: row[name] for name in columns} for row in stage.catalog().history(TABLE).collect()]
+    story.facts["upsert"] = {"archived": counts, "versions": history}
+    words = ", ".join(f"version {version} has {count}" for version, count in counts.items())
+    story.show(VERSIONS, history, f"Of the topic archive, {words}.")
+
+
+def race(stage: DemoEnvironment) -> None:
+    """Two transactions begin at one version: the catalog lets one of them through."""
+    story = stage.story
+    with story.step("Let two writers commit at the same moment"), ThreadPoolExecutor(2) as threads:
+        before, ready = stage.dataset(), Barrier(2)
+        rows = before.count_rows()
+        names = ("Ann", "Ben")
+        refusals = list(
+            threads.map(lambda name: _append_with_retries(stage, name, rows + names.index(name), ready), names)
+        )
+        after = stage.dataset()
+    writers = [{"writer": name, "told": refusal} for name, refusal in zip(names, refusals, strict=True)]
+    row_count = after.count_rows()
+    story.facts["race"] = {"writers": writers, "version": after.version, "rows": row_count}
+    for writer in sorted(writers, key=lambda writer: writer["told"] is not None):
+        story.say(
+            f"{writer['writer']} {'committed.' if writer['told'] is None else 'was told to retry: ' + writer['told']}"
+        )
+    story.say(
+        f"Version {before.version} had {rows:,} rows; after the second try version {after.version} has {row_count:,}."
+    )
+
+
+def _append_with_retries(stage: DemoEnvironment, name: str, number: int, ready: Barrier) -> str | None:
+    """Append a document in a transaction, until the catalog accepts it; what it said when it did not."""
+    client, refusal = stage.client(), None
+    while True:
+        try:
+            with transaction(client) as tx:
+                tx.append(ID, sample_data.rows([number], "race", [f"written by {name}"]))
+                if refusal is None:
+                    ready.wait(PATIENCE_S)
+        except ConcurrentModificationError as error:
+            refusal = f"error {int(error.code)}, {error}"
+        else:
+            return refusal

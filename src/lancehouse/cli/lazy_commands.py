@@ -1,0 +1,176 @@
+"""Commands that are loaded when they are called, so that help and completion come at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from lancehouse.cli.main import CliContext
+
+KINDS = ("text", "json")
+"""How commands answer."""
+
+OTHER_WORDS = {
+    "ls": ("list",),
+    **dict.fromkeys(("rm", "remove", "delete"), ("drop", "delete")),
+    **dict.fromkeys(("show", "info", "get"), ("describe", "status")),
+    **dict.fromkeys(("head", "select", "rows", "cat"), ("preview",)),
+    "mv": ("rename",),
+    **dict.fromkeys(("add", "new", "make"), ("create", "register")),
+    **dict.fromkeys(("versions", "log"), ("history",)),
+    "columns": ("schema",),
+    "tags": ("tag",),
+    **dict.fromkeys(("server", "start"), ("serve",)),
+}
+"""What other programs call the same."""
+
+CATALOG = "Where to work: a catalog that ~/.lancehouse.yaml names."
+EVERYWHERE = "Every command takes --output text|json and --debug too."
+"""The end of each command's help."""
+
+
+class LazyCommand(click.Command):
+    """Stands for a command: its name, what it does, and where it is.
+
+    Args:
+        name: of the command; that of the function too, unless `attribute` says otherwise.
+        module: where the function is.
+        does: the first sentence of its help.
+        attribute: the name of the function.
+        is_group: whether it has commands of its own.
+    """
+
+    def __init__(
+        self, name: str, module: str, does: str, *, attribute: str | None = None, is_group: bool = False
+    ) -> None:
+        super().__init__(name, help=does)
+        self.does = does
+        self.is_group = is_group
+        self._module = module
+        self._attribute = attribute or name.replace("-", "_")
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        command: click.Command = getattr(import_module(self._module), self._attribute)
+        return command
+
+
+class LazyGroup(click.Group):
+    """A group whose commands may be loaded when they are called, and take the options that go with every command."""
+
+    group_class: type[click.Group] | type[type] | None = type
+
+    def __init__(self, *arguments: Any, lazy: Sequence[LazyCommand] = (), **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for each in lazy:
+            self.add_command(each)
+
+    def load(self, name: str) -> click.Command:
+        """A command of this group, itself."""
+        command = self.commands[name]
+        return with_global_options(command.load() if isinstance(command, LazyCommand) else command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Load the command that is called; for one that is not there, say which may be meant."""
+        if args[0] in self.commands:
+            return args[0], self.load(args[0]), args[1:]
+        if args[0].startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        suggestions = self._similar_commands(ctx, args[0]) or self._subcommands_named(ctx, args[0])
+        hint = f" Did you mean `{'` or `'.join(suggestions)}`?" if suggestions else ""
+        raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+
+    def _similar_commands(self, ctx: click.Context, name: str) -> list[str]:
+        same = [each for each in OTHER_WORDS.get(name.lower(), ()) if each in self.commands]
+        return [f"{ctx.command_path} {each}" for each in same or get_close_matches(name, self.commands, 1, 0.7)]
+
+    def _subcommands_named(self, ctx: click.Context, name: str) -> list[str]:
+        """Commands of that name one level down."""
+        groups = [
+            each for each, command in self.commands.items() if isinstance(command, LazyCommand) and command.is_group
+        ]
+        loaded = {each: self.load(each) for each in groups}
+        return [
+            f"{ctx.command_path} {each} {name}"
+            for each, group in loaded.items()
+            if isinstance(group, click.Group) and name in group.commands
+        ]
+
+
+class GlobalOption(click.Option):
+    """An option that says something to the whole command, wherever it stands; the last one wins."""
+
+    def __init__(
+        self, names: Sequence[str], *, apply: Callable[[CliContext, Any], None], is_shown: bool = False, **named: Any
+    ) -> None:
+        def on_value(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+            if value and ctx.obj is not None:
+                apply(ctx.obj, value)
+
+        super().__init__(names, expose_value=False, is_eager=True, callback=on_value, **named)
+        self._is_shown = is_shown
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Nothing, where the end of the help says it for all."""
+        return super().get_help_record(ctx) if self._is_shown else None
+
+
+def complete_catalog(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """For completion: the catalogs that have a name; none, where something is wrong with the file."""
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.cli import named_catalogs
+
+    try:
+        return [name for name in named_catalogs.load().names if name.startswith(incomplete)]
+    except InvalidInputError:
+        return []
+
+
+def _set_catalog(app: CliContext, name: str) -> None:
+    app.catalog = name
+
+
+def _set_kind(app: CliContext, kind: str) -> None:
+    app.kind = kind
+
+
+def _set_debug(app: CliContext, _: bool) -> None:
+    app.debug = True
+
+
+class CatalogOption(GlobalOption):
+    """`--catalog`; a command that works in a catalog shows it in its help."""
+
+    def __init__(self, names: Sequence[str], *, is_shown: bool = True, **named: Any) -> None:
+        super().__init__(
+            names,
+            metavar="NAME",
+            told=_set_catalog,
+            shell_complete=complete_catalog,
+            help=CATALOG,
+            is_shown=is_shown,
+            **named,
+        )
+
+
+def with_global_options(command: click.Command) -> click.Command:
+    """The same command, which takes after its name what may stand before it too."""
+    is_group = isinstance(command, click.Group)
+    existing = {name for param in command.params for name in param.opts}
+    output = GlobalOption(["--output"], type=click.Choice(KINDS), apply=_set_kind)
+    debug = GlobalOption(["--debug"], is_flag=True, apply=_set_debug)
+    options = (output, debug, *([CatalogOption(["--catalog"], is_shown=False)] if is_group else ()))
+    extended = copy(command)
+    extended.params = [*command.params, *(option for option in options if not existing.intersection(option.opts))]
+    if not is_group:
+        extended.epilog = command.epilog or EVERYWHERE
+    return extended

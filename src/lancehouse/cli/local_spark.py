@@ -1,0 +1,130 @@
+"""What commands share that work on Spark, which they start on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lancehouse.cli.catalog_options import Command, connect, format_id, parse_properties, with_target
+
+if TYPE_CHECKING:
+    from lance_namespace import LanceNamespace
+
+    from lancehouse.cli.main import CliContext
+    from lancehouse.cli.output import ProgressDisplay
+    from lancehouse.conformance.target import ConformanceTarget
+    from lancehouse.spark import LanceCatalog
+
+AGE = re.compile(r"(\d+)([smhdw])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass(frozen=True)
+class SparkWork:
+    """A catalog, and the Spark that is to work in it."""
+
+    app: CliContext
+    target: ConformanceTarget
+    cores: int | None
+
+    def connect_client(self) -> LanceNamespace:
+        """A client for what should be seen before Spark is started, which takes a while."""
+        return connect(self.target)
+
+    def format_id(self, id: Sequence[str]) -> str:
+        """An id as it is typed."""
+        return format_id(self.target, id)
+
+    @contextmanager
+    def start_spark(self, words: str) -> Iterator[LanceCatalog]:
+        """Start Spark; show what it does and how far it is, until the block ends."""
+        with self.app.output.progress(words) as progress:
+            progress.say("starting Spark …")
+            with session(self.app, self.cores) as spark:
+                from lancehouse.spark import LanceCatalog
+                from lancehouse.spark.task_progress import watch_tasks
+
+                catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
+                progress.say("")
+                with watch_tasks(spark, progress_callback(progress)):
+                    yield catalog
+
+
+def progress_callback(progress: ProgressDisplay) -> Callable[[Any], None] | None:
+    """What `watch` is to call; nothing, where nobody sees it."""
+    return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
+
+
+@contextmanager
+def session(app: CliContext, cores: int | None) -> Iterator[Any]:
+    """A Spark on this machine, which says something on the terminal with --debug only.
+
+    Raises:
+        InvalidInputError: it is not installed, or does not start.
+    """
+    from lance_namespace.errors import InvalidInputError
+
+    try:
+        from lancehouse.spark.quiet_session import quiet_session
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("lancehouse"):
+            raise
+        raise InvalidInputError(f"this needs {error.name.partition('.')[0]}: pip install 'lancehouse[spark]'") from None
+    with quiet_session(cores, shows_log=app.debug) as spark:
+        yield spark
+
+
+with_cores = click.option(
+    "--cores", type=click.IntRange(1), metavar="N", help="How many of this machine Spark uses; default: all."
+)
+
+
+def with_work(command: Command) -> Command:
+    """The options that name a catalog, and those of Spark. The command gets both as `work`."""
+
+    @with_target
+    @with_cores
+    @wraps(command)
+    def wrapper(*arguments: Any, target: ConformanceTarget, cores: int | None, **options: Any) -> Any:
+        app: CliContext = click.get_current_context().obj
+        return command(*arguments, work=SparkWork(app, target, cores), **options)
+
+    return wrapper
+
+
+def parse_age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+    """How old something is, as people write it."""
+    match = AGE.fullmatch(value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no age: write 12h, 14d or 2w", ctx, param)
+    try:
+        duration = timedelta(**{UNITS[match[2]]: int(match[1])})
+        datetime.now(UTC) - duration
+        return duration
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is more than a calendar has", ctx, param) from None
+
+
+def parse_values(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
+    """Parameters: numbers, true, false and the rest of JSON as what they are, anything else as text."""
+    return {key: _parse_value(text) for key, text in parse_properties(ctx, param, texts).items()}
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def with_values(name: str, help: str) -> Callable[[Command], Command]:
+    """An option for parameters, which may be repeated."""
+    return click.option(name, "params", metavar="KEY=VALUE", multiple=True, callback=parse_values, help=help)

@@ -1,0 +1,634 @@
+"""What the three catalogs share: each operation of the Lance interface, over a few calls that a catalog supplies."""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
+from typing import Any, ClassVar, Self, TypeVar
+
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DeregisterTableRequest,
+    DeregisterTableResponse,
+    DescribeNamespaceRequest,
+    DescribeNamespaceResponse,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DropNamespaceRequest,
+    DropNamespaceResponse,
+    DropTableRequest,
+    DropTableResponse,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+    ListTablesRequest,
+    ListTablesResponse,
+    NamespaceExistsRequest,
+    NamespaceExistsResponse,
+    RegisterTableRequest,
+    RegisterTableResponse,
+    RenameTableRequest,
+    RenameTableResponse,
+    TableExistsRequest,
+    TableExistsResponse,
+)
+from lance_namespace.errors import (
+    InternalError,
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
+
+from lancehouse import locations
+from lancehouse.clients.rest import Rest
+from lancehouse.clients.transport import CONNECTIONS
+from lancehouse.credentials import harmless_options, merge_options
+from lancehouse.errors import is_route_missing
+from lancehouse.identifiers import NamespaceId, TableId, is_plain
+from lancehouse.lake import dataset
+from lancehouse.lake.confinement import OutsideConfinementError
+from lancehouse.lake.operations import TableOperations
+from lancehouse.lake.removal import remove_dataset
+from lancehouse.lake.row_operations import explain_existing
+from lancehouse.modes import parse_choice
+from lancehouse.paging import decode_token, encode_token, paginate, remaining_keys
+from lancehouse.properties import (
+    FEW_METADATA_FILES,
+    IMPL,
+    LANCE,
+    MANAGED_BY,
+    TABLE_TYPE,
+    managed_by,
+    storage_options,
+)
+from lancehouse.settings import ALL, ClientSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A Lance table as its catalog has it."""
+
+    location: str
+    """Empty where the catalog has none."""
+    properties: Mapping[str, str]
+    vended: Mapping[str, str] = field(default_factory=dict, repr=False)
+    columns: Sequence[Mapping[str, Any]] = ()
+
+
+Candidate = tuple[TableId, Entry | None]
+"""A table that may be a Lance table, with its entry where it is known already."""
+
+Position = tuple[list[str], str]
+"""Where a table stands in a list of all tables: the parts of its namespace, then its name."""
+LOOKAHEAD = 8
+"""Namespaces whose tables are asked for at once, for a page of a list of all tables."""
+
+
+class CatalogNamespace(TableOperations):
+    """A Lance namespace over a catalog server. Thread-safe, picklable; its constructor touches no network."""
+
+    client: ClassVar[str]
+    delimiter: ClassVar[str] = "."
+    cascades: ClassVar[bool] = False
+    lists_whole_ids: ClassVar[bool] = True
+    """Whether ListNamespaces names a namespace by all its levels, not by its last one."""
+    vends_freely: ClassVar[bool] = False
+    """Whether asking for credentials costs no request of its own, so that a look at the data asks for them unbidden."""
+    managed_versions_hint: ClassVar[str] = "use an Iceberg table of an Iceberg REST server, with the `iceberg` client"
+    """What to do where the catalog should manage versions and cannot."""
+    drops_missing: ClassVar[bool] = False
+    """Whether dropping a namespace that does not exist succeeds where the request does not say."""
+
+    _rest: Rest
+
+    def __init__(self, **properties: str) -> None:
+        self._properties = dict(properties)
+        self._settings = ClientSettings.parse(self.client, properties)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _connect, (type(self), self._properties)
+
+    def __repr__(self) -> str:
+        return self.namespace_id()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the server.
+
+        A call after that opens new ones: datasets that were opened by name keep the client, to renew credentials.
+        """
+        self._rest.close()
+
+    def namespace_id(self) -> str:
+        """A name for this connection: the same for the same properties, and without their secrets."""
+        return f"{type(self).__name__} {{ endpoint: '{self._settings.endpoint}', settings: {self._settings.digest} }}"
+
+    # What a catalog supplies. Names that are missing or taken raise the interface's errors.
+
+    @abstractmethod
+    def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+        """The namespaces directly below `parent`."""
+
+    @abstractmethod
+    def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Create a namespace and return its properties."""
+
+    @abstractmethod
+    def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
+        """The properties of a namespace."""
+
+    @abstractmethod
+    def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        """Drop a namespace."""
+
+    @abstractmethod
+    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        """Every table that may be a Lance table, with its entry where the list already brings it."""
+
+    @abstractmethod
+    def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
+        """The entry of a table that was listed; None if it is no Lance table, or gone since."""
+
+    def _find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        """The same for many tables of one catalog."""
+        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
+
+    @abstractmethod
+    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
+        """The entry of a table; what is not a Lance table is refused."""
+
+    @abstractmethod
+    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table, and return what the server made of it."""
+
+    @abstractmethod
+    def _delete_table(self, table: TableId) -> None:
+        """Remove the entry of a table; its data stays."""
+
+    @abstractmethod
+    def _default_location(self, table: TableId) -> str:
+        """Where a table lies that is declared without a location."""
+
+    # Identifiers; a catalog with a fixed number of levels narrows them.
+
+    def _parse_namespace_id(self, parts: Sequence[str] | None, *, least: int = 2) -> NamespaceId:
+        return NamespaceId.parse(parts, least=least)
+
+    def _parse_table_id(self, parts: Sequence[str] | None) -> TableId:
+        return TableId.parse(parts)
+
+    def _format_namespace(self, namespace: NamespaceId) -> str:
+        """A namespace in the answer of ListNamespaces."""
+        return self.delimiter.join(namespace.parts)
+
+    # Namespaces
+
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
+        """List the namespaces directly below one."""
+        children = self._list_children(self._parse_namespace_id(request.id, least=1))
+        listing = paginate(dict.fromkeys(map(self._format_namespace, children)), request.limit, request.page_token)
+        return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
+
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
+        """Create a namespace; `mode` decides what happens if it is there already."""
+        namespace = self._parse_namespace_id(request.id)
+        mode = parse_choice("mode", request.mode, "Create", "ExistOk", "Overwrite")
+        properties = request.properties or {}
+        if not all(is_plain(level) for level in namespace.levels):
+            none_if_missing(lambda: self._load_namespace(namespace))
+        try:
+            created_properties = self._create_namespace(namespace, properties)
+        except NamespaceAlreadyExistsError:
+            if mode == "Create":
+                raise
+            if mode == "Overwrite":
+                none_if_missing(lambda: self._delete_namespace(namespace, cascade=False))
+                created_properties = self._create_namespace(namespace, properties)
+            else:
+                created_properties = self._load_namespace(namespace)
+        return CreateNamespaceResponse(properties=dict(created_properties))
+
+    def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
+        """The properties of a namespace."""
+        return DescribeNamespaceResponse(properties=dict(self._load_namespace(self._parse_namespace_id(request.id))))
+
+    def namespace_exists(self, request: NamespaceExistsRequest) -> NamespaceExistsResponse:
+        """Return if the namespace exists, else raise."""
+        self._load_namespace(self._parse_namespace_id(request.id))
+        return NamespaceExistsResponse()
+
+    def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
+        """Drop a namespace; `mode` decides what happens if there is none, `behavior` if it is not empty."""
+        cascade = parse_choice("behavior", request.behavior, "Restrict", "Cascade") == "Cascade"
+        default = "Skip" if self.drops_missing else "Fail"
+        mode = parse_choice("mode", default if request.mode is None else request.mode, "Fail", "Skip")
+        namespace = self._parse_namespace_id(request.id)
+        if cascade and not self.cascades:
+            raise UnsupportedOperationError(f"{namespace}: {self.client} drops empty namespaces only, not Cascade")
+        try:
+            self._delete_namespace(namespace, cascade=cascade)
+        except NamespaceNotFoundError:
+            if mode == "Fail":
+                raise
+        return DropNamespaceResponse()
+
+    # Tables
+
+    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+        """List the Lance tables of a namespace by their bare names, sorted; a table that cannot be read raises."""
+        namespace = self._parse_namespace_id(request.id)
+        candidates = self._list_candidates(namespace)
+        return self._list_page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
+
+    def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+        """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them.
+
+        A `delimiter` in the request's context joins their levels instead. They are ordered by namespace, then by name.
+        With a limit, only the namespaces that the page needs are asked for.
+        """
+        limit, start = request.limit, _parse_position(request.page_token)
+        if limit is not None and limit < 0:
+            raise InvalidInputError(f"limit {limit} is negative")
+        rest: list[tuple[Position, Candidate]] = []
+        positions: list[Position] = []
+        for namespaces in self._namespace_batches(request.id, start[0], limit):
+            rest += [
+                ((namespace.parts, name), (TableId(namespace, name), entry))
+                for namespace, entries in zip(
+                    namespaces, map_concurrently(self._list_candidates, namespaces), strict=True
+                )
+                for name, entry in sorted(entries.items(), key=lambda item: item[0])
+                if (namespace.parts, name) > start
+            ]
+            while rest and (limit is None or len(positions) < limit):
+                count = len(rest) if limit is None else limit - len(positions)
+                batch, rest = rest[:count], rest[count:]
+                mask = self._lance_table_mask(
+                    [table for _, table in batch], declared=request.include_declared is not False
+                )
+                positions += [position for (position, _), keep in zip(batch, mask, strict=True) if keep]
+            if rest:
+                break
+        delimiter = (request.context or {}).get("delimiter", self.delimiter)
+        return ListTablesResponse(
+            tables=[delimiter.join([*parts, name]) for parts, name in positions],
+            page_token=encode_token(json.dumps(positions[-1])) if rest and positions else None,
+        )
+
+    def _namespace_batches(
+        self, parts: Sequence[str] | None, start: list[str], limit: int | None
+    ) -> Iterator[Sequence[NamespaceId]]:
+        """The namespaces that may hold tables, at an id and below it, from `start` on and in order.
+
+        For a whole list they are asked for many at once; for a page a few at a time, as it needs them.
+        """
+        if limit is None:
+            yield [
+                namespace
+                for namespace in sorted(self._list_subtree(parts), key=_namespace_parts)
+                if namespace.parts >= start
+            ]
+            return
+        walk = self._walk_namespaces(parts, start)
+        while batch := list(islice(walk, LOOKAHEAD)):
+            yield batch
+
+    def _walk_namespaces(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
+        """The same as `_list_subtree`, in order and one after the other; what lies before `start` is not asked for."""
+
+        def walk(namespace: NamespaceId) -> Iterator[NamespaceId]:
+            if namespace.levels and namespace.parts >= start:
+                yield namespace
+            for child in sorted(self._list_children(namespace), key=_namespace_parts):
+                if child.parts >= start[: len(child.parts)]:
+                    yield from walk(child)
+
+        return walk(self._parse_namespace_id(parts, least=1))
+
+    def _list_subtree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
+        """Every namespace that may hold tables, at an id and below it."""
+        level = [self._parse_namespace_id(parts, least=1)]
+        namespaces: list[NamespaceId] = []
+        while level:
+            namespaces += [namespace for namespace in level if namespace.levels]
+            level = [child for children in map_concurrently(self._list_children, level) for child in children]
+        return namespaces
+
+    def _list_page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
+        """The page of a list that a request asks for; no more tables are loaded than it needs."""
+        rest = remaining_keys(candidates, request.limit, request.page_token)
+        names: list[str] = []
+        while rest and (request.limit is None or len(names) < request.limit):
+            count = len(rest) if request.limit is None else request.limit - len(names)
+            batch, rest = rest[:count], rest[count:]
+            mask = self._lance_table_mask(
+                [candidates[name] for name in batch], declared=request.include_declared is not False
+            )
+            names += [name for name, keep in zip(batch, mask, strict=True) if keep]
+        return ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
+
+    def _lance_table_mask(self, candidates: Sequence[Candidate], *, declared: bool) -> list[bool]:
+        """Which of them are Lance tables, and have data unless declared ones will do."""
+        if declared and all(entry is not None for _, entry in candidates):
+            return [True] * len(candidates)
+        tables = [table for table, _ in candidates]
+        entries = self._find_entries(tables, vend=self.vends_freely and not declared)
+        if declared:
+            return [entry is not None for entry in entries]
+        pairs = list(zip(tables, entries, strict=True))
+        return map_concurrently(lambda pair: pair[1] is not None and self._may_have_data(pair[0], pair[1]), pairs)
+
+    def _may_have_data(self, table: TableId, entry: Entry) -> bool:
+        """Whether a table has data, or lies where this client does not look."""
+        try:
+            return self._has_data(table, entry)
+        except OutsideConfinementError:
+            return True
+
+    def _has_data(self, table: TableId, entry: Entry) -> bool:
+        return self._table_ref(table, entry).exists()
+
+    def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> dataset.TableRef:
+        """The table's data, at a version, branch or tag."""
+        return dataset.TableRef(
+            get_location(table, entry), self._storage_options(entry), confinement=self.confinement, **at
+        )
+
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
+        """Make the entry of a table that has no data yet."""
+        table = self._parse_table_id(request.id)
+        with explain_existing(self, table.parts):
+            entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
+        return DeclareTableResponse(
+            location=entry.location,
+            storage_options=self._storage_options(entry),
+            properties=dict(entry.properties),
+            managed_versioning=self._is_managed(table, entry.properties) or None,
+        )
+
+    def _declare(
+        self, table: TableId, location: str | None, properties: Mapping[str, str] | None, *, vend: bool
+    ) -> Entry:
+        table_properties = dict(properties or {})
+        if (kind := table_properties.setdefault(TABLE_TYPE, LANCE)).lower() != LANCE:
+            raise InvalidInputError(f"{table}: property {TABLE_TYPE} must be {LANCE!r}, got {kind!r}")
+        if self._settings.managed_by == IMPL:
+            table_properties.setdefault(MANAGED_BY, IMPL)
+        if self._is_managed(table, table_properties):
+            table_properties = {**FEW_METADATA_FILES, **table_properties}
+        if not is_plain(table.name):
+            self._check_name(table)
+        entry = self._create_at(table, location, table_properties, vend=vend)
+        self._check_findable(table, entry)
+        return entry
+
+    def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table, in its default place if no location is given."""
+        if location:
+            return self._create_table(table, location, properties, vend=vend)
+        default = self._default_location(table)
+        try:
+            return self._create_table(table, default, properties, vend=vend)
+        except (InvalidInputError, PermissionDeniedError, InternalError) as error:
+            raise type(error)(
+                f"{error}; the location was the default one, {default}: if the server does not allow it, "
+                "set the property `root` or give a location"
+            ) from error
+
+    def _is_managed(self, table: TableId, properties: Mapping[str, str]) -> bool:
+        """Whether the catalog, and not storage, decides which version of a table is the current one.
+
+        Raises:
+            UnsupportedOperationError: it should, and cannot.
+        """
+        if managed_by(properties) == IMPL:
+            raise UnsupportedOperationError(
+                f"{table}: {MANAGED_BY}={IMPL} is not possible with {self.client}, whose tables have no ref that a "
+                f"commit could move; {self.managed_versions_hint}"
+            )
+        return False
+
+    def _check_name(self, table: TableId) -> None:
+        """Some servers take a name that they cannot find again: ask for it before it is made.
+
+        Raises:
+            InvalidInputError: the server refuses the name.
+        """
+        try:
+            none_if_missing(lambda: self._load_table(table, vend=False))
+        except InvalidInputError as error:
+            if is_route_missing(error):
+                raise
+        except InternalError as error:
+            if table.name not in (".", ".."):
+                raise
+            raise InvalidInputError(f"{table}: the server takes the name for a step in the path: {error}") from error
+
+    def _check_findable(self, table: TableId, entry: Entry) -> None:
+        """Take back a table that the server has made and cannot find by its name.
+
+        Raises:
+            InvalidInputError: it was one.
+        """
+
+    def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
+        """Make the entry of a table whose data is there already."""
+        table = self._parse_table_id(request.id)
+        mode = parse_choice("mode", request.mode, "Create", "Overwrite")
+        if not request.location:
+            raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
+        properties = request.properties
+        if self.confinement is not None:
+            self.confinement.require_choice(request.location, self._announced_locations())
+        if self._is_empty(request.location, properties):
+            raise InvalidInputError(
+                f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
+            )
+        try:
+            entry = self._register(table, request.location, properties)
+        except TableAlreadyExistsError:
+            if mode == "Create":
+                raise
+            entry = self._replace_entry(table, request.location, properties)
+        return RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
+
+    def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
+        """Whether there is surely no dataset at a place; where this client cannot look, its user knows better."""
+        try:
+            return not dataset.exists(location, self._merge_storage_options(properties))
+        except LanceNamespaceError as error:
+            logger.debug("no look at %s: %s", location, error)
+            return False
+
+    def _replace_entry(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Point an entry to another place; if that fails, the old one is put back."""
+        old = self._load_table(table, vend=False)
+        self._delete_table(table)
+        try:
+            return self._register(table, location, properties)
+        except LanceNamespaceError:
+            self._register(table, old.location, old.properties)
+            raise
+
+    def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Make an entry for data that is there."""
+        return self._declare(table, location, properties, vend=False)
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        """Where a table lies and how to reach it; with `load_detailed_metadata`, what is in it."""
+        table = self._parse_table_id(request.id)
+        needs_data = bool(request.check_declared or request.load_detailed_metadata)
+        vends_unasked = needs_data and self.vends_freely and request.vend_credentials is None
+        entry = self._load_table(table, vend=bool(request.vend_credentials) or vends_unasked)
+        location, options = get_location(table, entry), self._storage_options(entry)
+        response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
+        response.managed_versioning = self._is_managed(table, entry.properties) or None
+        if needs_data:
+            response.is_only_declared = not self._has_data(table, entry)
+        if request.load_detailed_metadata:
+            response.table, response.namespace = table.name, table.namespace.parts
+            response.table_uri = locations.to_uri(location) if request.with_table_uri else None
+        if request.load_detailed_metadata and not response.is_only_declared:
+            at = {"version": request.version, "tag": request.tag, "branch": request.branch}
+            _add_details(response, self._table_ref(table, entry, **at))
+        else:
+            self._add_schema(response, entry)
+        return response
+
+    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
+        """Tell the schema without opening the table, where the catalog has it."""
+
+    def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
+        """Return if the table, or this version of it, exists, else raise."""
+        table = self._parse_table_id(request.id)
+        entry = self._load_table(table, vend=False)
+        if request.version is not None:
+            self._table_ref(table, entry, version=request.version).open()
+        return TableExistsResponse()
+
+    def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
+        """Remove the entry of a table; its data stays."""
+        table = self._parse_table_id(request.id)
+        entry = self._load_table(table, vend=False)
+        self._delete_table(table)
+        return DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+
+    def drop_table(self, request: DropTableRequest) -> DropTableResponse:
+        """Remove the entry of a table, then its data: a catalog that says no keeps both."""
+        table = self._parse_table_id(request.id)
+        entry = self._load_table(table, vend=False)
+        options = self._storage_options(entry)
+        self._delete_table(table)
+        try:
+            if entry.location:
+                remove_dataset(entry.location, options, metadata=self.writes_metadata)
+        except LanceNamespaceError as error:
+            raise InternalError(
+                f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
+            ) from error
+        return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+
+    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
+        """Not every catalog can."""
+        raise UnsupportedOperationError(
+            f"{self._parse_table_id(request.id)}: {self.client} has no call that renames such a table"
+        )
+
+    def _storage_options(self, entry: Entry) -> dict[str, str]:
+        """How to reach a table's storage: its own options, under the client's, under what the catalog vends.
+
+        Whoever opens something of a table asks for these first, so this is where a table is refused that lies
+        elsewhere than tables may.
+        """
+        if self.confinement is not None and entry.location:
+            self.confinement.require_table(entry.location, self._announced_locations())
+        return self._merge_storage_options(entry.properties, entry.vended)
+
+    def _announced_locations(self) -> Sequence[str]:
+        """Where the catalog says that tables lie, as far as it has been asked; not every catalog does."""
+        return ()
+
+    def _merge_storage_options(
+        self, properties: Mapping[str, str] | None, vended: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """The same, by the properties of a table."""
+        own = storage_options(properties)
+        trusted = own if self._settings.table_storage == ALL else harmless_options(own)
+        return merge_options(trusted, self._settings.storage, vended or {})
+
+
+_namespace_parts = attrgetter("parts")
+
+
+def _parse_position(page_token: str | None) -> Position:
+    """Behind which table the page of a token begins; for the first page, one that is before all others."""
+    text = decode_token(page_token)
+    if text is None:
+        return [], ""
+    try:
+        parts, name = json.loads(text)
+        if isinstance(name, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+            return parts, name
+    except (ValueError, TypeError):
+        pass
+    raise InvalidInputError(f"page_token {page_token!r} was not given out by this list; start without one")
+
+
+def get_location(table: TableId, entry: Entry) -> str:
+    """Where a table lies."""
+    if not entry.location:
+        raise InternalError(f"{table}: the catalog has no location for it")
+    return entry.location
+
+
+def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> None:
+    details = dataset.read_details(table)
+    response.version, response.var_schema = details.version, details.schema
+    response.stats, response.metadata = details.stats, details.metadata
+
+
+def map_concurrently(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Call for every item, many at a time, in order; the first error ends it."""
+    if len(items) < 2:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), CONNECTIONS)) as pool:
+        futures = [pool.submit(call, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def none_if_missing(lookup: Callable[[], T]) -> T | None:
+    """What a look-up finds; None if there is no such table or namespace."""
+    try:
+        return lookup()
+    except (TableNotFoundError, NamespaceNotFoundError):
+        return None
+
+
+def _connect(kind: type[CatalogNamespace], properties: Mapping[str, str]) -> CatalogNamespace:
+    return kind(**properties)

@@ -1,0 +1,262 @@
+"""Namespaces as Iceberg REST has them, below a warehouse or catalog: what Iceberg servers and Polaris share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
+from urllib.parse import quote, unquote, urlencode
+
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+)
+
+from lancehouse.caches import SingleFlight
+from lancehouse.clients.catalog_namespace import CatalogNamespace, none_if_missing
+from lancehouse.clients.rest import Rest
+from lancehouse.errors import is_named, is_route_missing
+from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
+from lancehouse.wire.iceberg import CatalogConfig, Namespace, NamespacePage
+
+T = TypeVar("T")
+
+VEND_HEADERS: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation": "vended-credentials"})
+"""Asks a server for credentials to the table's storage."""
+
+LOCATIONS = ("root", "default-base-location")
+"""What `/v1/config` calls the place where tables of a warehouse lie: ours, and Polaris."""
+
+BULK_THRESHOLD = 8
+"""From so many tables on, a list asks for them in bulk."""
+
+EXISTS_TTL_S = 60.0
+"""How long a namespace that was seen to exist is taken to exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarehousePaths:
+    """How the server wants one warehouse addressed, as `/v1/config` says."""
+
+    base_path: str
+    separator: str
+    root: str | None
+    endpoints: frozenset[str] | None
+
+    def namespace_path(self, namespace: NamespaceId) -> str:
+        """The path of a namespace."""
+        return f"{self.base_path}/namespaces/{namespace.to_path_segment(self.separator)}"
+
+    def tables_path(self, namespace: NamespaceId) -> str:
+        """The path of the Iceberg tables of a namespace."""
+        return f"{self.namespace_path(namespace)}/tables"
+
+    def table_path(self, table: TableId) -> str:
+        """The path of an Iceberg table."""
+        return f"{self.tables_path(table.namespace)}/{table.to_path_segment()}"
+
+
+class WarehouseNamespace(CatalogNamespace):
+    """Namespaces of any depth below a warehouse, which is the first level of an id."""
+
+    vends_freely: ClassVar[bool] = True
+    lists_catalogs: ClassVar[bool] = False
+    """Servers do not tell their warehouses."""
+
+    def __init__(self, **properties: str) -> None:
+        super().__init__(**properties)
+        base = self._base_url()
+        self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
+        self._announced_paths: dict[str, list[WarehousePaths]] = {}
+        self._locations: dict[str, list[str]] = {}
+        self._config_flight: SingleFlight[list[WarehousePaths]] = SingleFlight()
+        self._resolved_paths: dict[str, WarehousePaths] = {}
+        self._existing_namespaces = _ExistingNamespaces()
+
+    def _base_url(self) -> str:
+        """The URL below which Iceberg's API lies."""
+        return self._settings.endpoint.removesuffix("/v1")
+
+    # Warehouses
+
+    def _call_warehouse(self, catalog: str, call: Callable[[WarehousePaths], T]) -> T:
+        """Make a call below the warehouse's prefix.
+
+        A server that announces none is tried with the warehouse's name, and if it has no such route, without a prefix.
+        Only the way that led to an answer is remembered.
+        """
+        if (resolved := self._resolved_paths.get(catalog)) is not None:
+            return call(resolved)
+        first, *others = self._announced_paths.get(catalog) or self._config_flight.run(
+            catalog, lambda: self._load_warehouse_paths(catalog)
+        )
+        try:
+            return self._call_and_remember(catalog, first, call)
+        except LanceNamespaceError as error:
+            if not others or not is_route_missing(error):
+                raise
+            try:
+                return self._call_and_remember(catalog, others[0], call)
+            except LanceNamespaceError as second:
+                # What the server says where it has the route is the answer; where it has neither, the first one is.
+                raise (error if is_route_missing(second) and not is_named(second) else second) from None
+
+    def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
+        result = call(paths)
+        self._resolved_paths[catalog] = paths
+        return result
+
+    def _load_warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
+        # A flight may have landed between the caller's look and this one.
+        return self._announced_paths.get(catalog) or self._announced_paths.setdefault(
+            catalog, self._warehouse_paths(catalog)
+        )
+
+    def _load_config(self, catalog: str) -> tuple[dict[str, str], CatalogConfig]:
+        """What the server announces: the defaults, under the overrides."""
+        config = self._rest.get(
+            "/v1/config",
+            CatalogConfig,
+            query=urlencode({"warehouse": catalog}, quote_via=quote),
+            about=f"warehouse {catalog}",
+            on={404: NamespaceNotFoundError, "NotFoundException": NamespaceNotFoundError},
+        )
+        merged = {**(config.defaults or {}), **(config.overrides or {})}
+        return {key: value for key, value in merged.items() if isinstance(value, str)}, config
+
+    def _warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
+        """The ways to address a warehouse, the likeliest first."""
+        merged, config = self._load_config(catalog)
+        self._locations[catalog] = [merged[key] for key in LOCATIONS if merged.get(key)]
+        prefix = merged.get("prefix")
+        prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
+        return [
+            WarehousePaths(
+                base_path="/".join(part for part in ("/v1", way) if part),
+                separator=merged.get("namespace-separator") or UNIT_SEPARATOR,
+                root=self._settings.root or merged.get("root"),
+                endpoints=frozenset(config.endpoints) if config.endpoints is not None else None,
+            )
+            for way in prefixes
+        ]
+
+    def _announced_locations(self) -> list[str]:
+        """As `CatalogNamespace`: of the warehouses that were used."""
+        return [location for locations in self._locations.values() for location in locations]
+
+    # Namespaces
+
+    def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+        def list_levels(at: WarehousePaths) -> list[list[str]]:
+            query = f"parent={parent.to_path_segment(at.separator)}" if parent.levels else ""
+            pages = self._rest.list_pages(
+                f"{at.base_path}/namespaces", NamespacePage, about=parent, query=query, on={404: NamespaceNotFoundError}
+            )
+            return [levels for page in pages for levels in page.namespaces or ()]
+
+        children = [
+            NamespaceId(parent.catalog, tuple(levels))
+            for levels in self._call_warehouse(parent.catalog, list_levels)
+            if levels
+        ]
+        if not children and parent.levels:
+            self._require_namespace(parent)
+        return children
+
+    def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        if len(namespace.levels) > 1:
+            self._require_namespace(namespace.parent)
+        body = Namespace(namespace=list(namespace.levels), properties=dict(properties))
+
+        def lookup() -> Namespace | None:
+            existing = none_if_missing(lambda: self._load_namespace(namespace))
+            is_ours = existing is not None and properties.items() <= existing.items()
+            return Namespace(namespace=list(namespace.levels), properties=dict(existing or {})) if is_ours else None
+
+        def create(at: WarehousePaths) -> tuple[Namespace, str]:
+            created = self._rest.create(
+                f"{at.base_path}/namespaces",
+                body,
+                Namespace,
+                about=namespace,
+                lookup=lookup,
+                on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
+            )
+            return created, unquote(at.separator)
+
+        created, separator = self._call_warehouse(namespace.catalog, create)
+        if any(separator in level for level in namespace.levels):
+            self._check_level(namespace, separator)
+        self._existing_namespaces.add(namespace)
+        return created.properties or {}
+
+    def _check_level(self, namespace: NamespaceId, separator: str) -> None:
+        """Some servers make two levels of one that contains what joins them: look, and take it back if so.
+
+        Raises:
+            InvalidInputError: the server did.
+        """
+        if namespace not in self._list_children(namespace.parent):
+            self._delete_namespace(namespace, cascade=False)
+            raise InvalidInputError(
+                f"{namespace}: the server takes {separator!r} for the end of a level, no name may contain it"
+            )
+
+    def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
+        loaded = self._call_warehouse(
+            namespace.catalog,
+            lambda at: self._rest.get(
+                at.namespace_path(namespace), Namespace, about=namespace, on={404: NamespaceNotFoundError}
+            ),
+        )
+        self._existing_namespaces.add(namespace)
+        return loaded.properties or {}
+
+    def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        assert not cascade, "refused before"
+        self._existing_namespaces.forget(namespace)
+        self._call_warehouse(
+            namespace.catalog,
+            lambda at: self._rest.delete(
+                at.namespace_path(namespace),
+                about=namespace,
+                on={404: NamespaceNotFoundError, 409: NamespaceNotEmptyError},
+            ),
+        )
+
+    def _require_namespace(self, namespace: NamespaceId) -> None:
+        """Some servers create below a namespace that does not exist, or list it as empty: ask first.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        if namespace not in self._existing_namespaces:
+            self._load_namespace(namespace)
+
+
+class _ExistingNamespaces:
+    """The namespaces that were seen to exist within the last minute."""
+
+    def __init__(self) -> None:
+        self._expires_at: dict[NamespaceId, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, namespace: NamespaceId) -> None:
+        with self._lock:
+            self._expires_at[namespace] = time.monotonic() + EXISTS_TTL_S
+
+    def forget(self, namespace: NamespaceId) -> None:
+        """Forget a namespace and all below it."""
+        with self._lock:
+            self._expires_at = {
+                cached: until for cached, until in self._expires_at.items() if not namespace.contains(cached)
+            }
+
+    def __contains__(self, namespace: NamespaceId) -> bool:
+        return self._expires_at.get(namespace, 0.0) > time.monotonic()

@@ -1,0 +1,173 @@
+"""A table of a backend as people look at it: opened in the name of whoever asks, at one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from lance_namespace import (
+    DescribeTableRequest,
+    DescribeTableResponse,
+    LanceNamespace,
+    ListTableIndicesRequest,
+    ListTableVersionsRequest,
+    ListTableVersionsResponse,
+)
+from lance_namespace_urllib3_client.models.index_content import IndexContent
+
+from lancehouse.gateway.backends import Backend
+from lancehouse.gateway.foreign_tables import ForeignTables
+from lancehouse.gateway.operations import OPERATIONS
+from lancehouse.gateway.sql import rewrite_condition
+from lancehouse.lake import row_pages, storage_layout, vector_projection, version_records
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.row_pages import RowPage as RowPage
+from lancehouse.lake.storage_layout import StorageLayout, VersionSummary
+from lancehouse.lake.vector_projection import Neighbours, VectorProjection
+from lancehouse.lake.version_records import TableRefs, VersionRecord
+from lancehouse.lake.versions import list_manifests
+from lancehouse.paging import paginate
+from lancehouse.schema.display import Cell
+
+INDICES = 200
+"""That are told of."""
+DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
+"""What looking at a table comes under."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedTable:
+    """What a catalog in this process knows of a table, so that its client need not load it: that reads all versions."""
+
+    location: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    newest: int | None
+    """The newest version; None: what storage has."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTable:
+    """A table. Each question opens it anew: what the caller may do is asked each time."""
+
+    backend: Backend
+    ref: TableRef
+    outer: LanceNamespace
+    """Describes it, and knows no secret of the storage."""
+    inner: LanceNamespace
+    """Reads it."""
+
+    @classmethod
+    def from_backend(
+        cls, backend: Backend, id: Sequence[str], token: str | None, version: int | None = None, *, reads_all: bool
+    ) -> BackendTable:
+        """A table of a backend; nothing is asked yet."""
+        clients = backend.connect(token, reads_all=reads_all)
+        return cls(
+            backend,
+            TableRef.in_namespace(clients.tables, [*backend.id_prefix, *id], version=version),
+            clients.outer,
+            clients.tables,
+        )
+
+    @contextmanager
+    def _guard_errors(self) -> Iterator[TableRef]:
+        """The address, for a question whose failures tell no secret of the backend."""
+        with self.backend.translate_errors(DESCRIBE):
+            yield self.ref
+
+    def describe(self) -> DescribeTableResponse:
+        """Where it lies, and its properties."""
+        with self._guard_errors() as ref:
+            return self.outer.describe_table(DescribeTableRequest(id=list(ref.id)))
+
+    def summary(self) -> VersionSummary:
+        """A few numbers, and the schema."""
+        with self._guard_errors() as ref:
+            return storage_layout.read_summary(ref)
+
+    def layout(self) -> StorageLayout:
+        """Its fragments."""
+        with self._guard_errors() as ref:
+            return storage_layout.read_layout(ref)
+
+    def refs(self) -> TableRefs:
+        """Its tags and branches."""
+        with self._guard_errors() as ref:
+            return version_records.read_refs(ref)
+
+    def versions(
+        self, limit: int, page_token: str | None, known: LocatedTable | None = None
+    ) -> tuple[list[VersionRecord], str | None]:
+        """Its versions, newest first, and the token of the next page. A page costs the manifests that it shows."""
+        with self._guard_errors() as ref:
+            if isinstance(self.inner, ForeignTables):  # what another's namespace calls a version, it alone knows
+                response = self._list_versions(ref, limit, page_token)
+                numbers = [version.version for version in response.versions]
+                return version_records.read_versions(replace(ref, version=None), numbers), response.page_token or None
+            known = known or self._locate(ref)
+            if ref.confinement is not None:  # the client did not look at the location of what the catalog knows
+                ref.confinement.require_table(known.location)
+            table_ref = TableRef(known.location, known.storage_options, confinement=ref.confinement)
+            files = list_manifests(table_ref)
+            if known.newest is not None and known.newest not in files:
+                known = self._locate(ref)  # it is accepted, and not in its place yet: the client puts it there
+                files = list_manifests(table_ref)
+            newest = max(files, default=0) if known.newest is None else known.newest
+            kept = {version: file for version, file in files.items() if version <= newest}
+            version_page = paginate(kept, limit, page_token, descending=True)
+            return version_records.read_versions(table_ref, list(version_page.items)), version_page.token
+
+    def _locate(self, ref: TableRef) -> LocatedTable:
+        """The same from the client.
+
+        The newest version alone is the catalog's to tell. By the name, each older one would be asked of it too, and
+        where it manages them, each answer holds all versions.
+        """
+        newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
+        entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
+        assert entry.location is not None
+        return LocatedTable(entry.location, entry.storage_options or {}, newest)
+
+    def _list_versions(self, ref: TableRef, limit: int, page_token: str | None) -> ListTableVersionsResponse:
+        return self.inner.list_table_versions(
+            ListTableVersionsRequest(id=list(ref.id), limit=limit, page_token=page_token, descending=True)
+        )
+
+    def indices(self) -> list[IndexContent]:
+        """Its indices."""
+        with self._guard_errors() as ref:
+            request = ListTableIndicesRequest(id=list(ref.id), version=ref.version, limit=INDICES)
+            return list(self.inner.list_table_indices(request).indexes)
+
+    def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> RowPage:
+        """Some rows."""
+        condition = rewrite_condition(filter, "filter") if filter else None
+        with self._guard_errors() as ref:
+            return row_pages.read_page(ref, columns=columns, filter=condition, offset=offset, limit=limit)
+
+    def count(self, filter: str | None) -> int:
+        """How many rows match."""
+        condition = rewrite_condition(filter, "filter") if filter else None
+        with self._guard_errors() as ref:
+            return row_pages.count_matching_rows(ref, condition)
+
+    def value(self, column: str, row: int) -> Cell:
+        """One value, whole."""
+        with self._guard_errors() as ref:
+            return row_pages.read_value(ref, column, row)
+
+    def content(self, column: str, row: int, max_bytes: int) -> bytes | None:
+        """The bytes of one value."""
+        with self._guard_errors() as ref:
+            return row_pages.read_content(ref, column, row, max_bytes)
+
+    def project_vectors(self, column: str, label: str | None) -> VectorProjection:
+        """A sample of its vectors, drawn in a plane."""
+        with self._guard_errors() as ref:
+            return vector_projection.project_sample(ref, column, label)
+
+    def neighbours(self, column: str, row: int, k: int, columns: Sequence[str]) -> Neighbours:
+        """The rows nearest to one."""
+        with self._guard_errors() as ref:
+            return vector_projection.find_neighbours(ref, column, row, k, columns)

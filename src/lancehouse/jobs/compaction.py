@@ -1,0 +1,180 @@
+"""Compaction of one table, in pieces: fewer, larger fragments, without the rows that were deleted.
+
+`plan` says what to do, `execute` does one piece of it, in any process, and `commit` makes one version of all results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+import lance
+from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    LanceNamespaceError,
+    UnsupportedOperationError,
+)
+from pydantic import TypeAdapter, ValidationError
+
+from lancehouse.jobs import orphans
+from lancehouse.jobs.orphans import require_latest
+from lancehouse.lake.dataset import TableRef
+
+ROWS_PER_FRAGMENT = 1024 * 1024
+
+_DEFERRED = "defer_index_remap"
+_IN_THE_WAY = re.compile(r"concurrent transaction (\w+) at version (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """What to do to compact a version."""
+
+    version: int
+    tasks: list[str]
+    """For `execute`, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What a compaction has done."""
+
+    version: int
+    """The table's version afterwards."""
+    fragments_removed: int = 0
+    fragments_added: int = 0
+    files_removed: int = 0
+    files_added: int = 0
+
+
+def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> CompactionPlan:
+    """Find fragments that are too small, or have too many deleted rows. There may be nothing to do.
+
+    Args:
+        table: or a branch of it.
+        target_rows_per_fragment: how large fragments should become.
+        options: others of `lance.optimize.CompactionOptions`.
+
+    Raises:
+        InvalidInputError: there is no such option, or it has no such value.
+        UnsupportedOperationError: pylance would lose an index.
+    """
+    require_latest(table)
+    all_options = {"target_rows_per_fragment": target_rows_per_fragment, **options}
+    check_options(all_options)
+    with table.dataset() as dataset:
+        if table.branch is not None and not all_options.get(_DEFERRED):
+            _require_own_indices(table, dataset)
+        try:
+            lance_plan = Compaction.plan(dataset, all_options)
+        except (TypeError, OverflowError) as error:
+            raise InvalidInputError(f"{table}: a compaction cannot have the options {all_options}: {error}") from error
+        tasks = [json.dumps({"task": task.json(), "options": all_options}) for task in lance_plan.tasks]
+    return CompactionPlan(version=lance_plan.read_version, tasks=tasks)
+
+
+def execute(table: TableRef, task: str) -> str:
+    """Write the fragments that a task is to make: a result for `commit`, or for `discard`."""
+    described = json.loads(task)
+    work = CompactionTask.from_json(described["task"])
+    with replace(table, version=work.read_version).dataset() as dataset:
+        return json.dumps({"result": work.execute(dataset).json(), "options": described["options"]})
+
+
+def commit(table: TableRef, results: Sequence[str]) -> CompactionResult:
+    """Make one version of the results of all tasks of a plan, or of some. No results make no version.
+
+    Rows that others append meanwhile stay. If others have changed the same fragments, the results are of no use any
+    more, and their files are removed.
+
+    Raises:
+        ConcurrentModificationError: others have changed what was compacted.
+        InvalidInputError: results of different plans, or several of one task.
+    """
+    require_latest(table)
+    if not results:
+        return CompactionResult(version=table.open().version)
+    rewrites = [RewriteResult.from_json(json.loads(result)["result"]) for result in results]
+    _require_one_plan(table, rewrites)
+    try:
+        with explain_conflict(table, "the compaction"), table.dataset() as dataset:
+            metrics = Compaction.commit(dataset, rewrites, json.loads(results[0])["options"])
+            version = dataset.version
+    except ConcurrentModificationError:
+        discard(table, results)
+        raise
+    counts = ("fragments_removed", "fragments_added", "files_removed", "files_added")
+    return CompactionResult(version=version, **{count: getattr(metrics, count) for count in counts})
+
+
+def discard(table: TableRef, results: Sequence[str]) -> None:
+    """Remove the files of results that are not going to be committed. What a version names stays."""
+    rewrites = [RewriteResult.from_json(json.loads(result)["result"]) for result in results]
+    if rewrites:
+        files = (file.path for rewrite in rewrites for fragment in rewrite.new_fragments for file in fragment.files)
+        owners = {orphans.owner(f"data/{file}") for file in files}
+        orphans.discard(table, owners, since=min(rewrite.read_version for rewrite in rewrites))
+
+
+@contextmanager
+def explain_conflict(table: TableRef, work: str) -> Iterator[None]:
+    """Say of a commit that was refused what was in its way.
+
+    Raises:
+        ConcurrentModificationError: something was.
+    """
+    try:
+        yield
+    except LanceNamespaceError as error:
+        conflict = _IN_THE_WAY.search(str(error))
+        if conflict is None:
+            raise
+        raise ConcurrentModificationError(
+            f"{table}: {work} cannot be committed, "
+            f"because somebody has made version {conflict[2]} ({conflict[1]}) meanwhile, "
+            "which changes what it was made of; plan it again"
+        ) from error
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """See that there are such options of a compaction.
+
+    Raises:
+        InvalidInputError: there are not.
+    """
+    allowed = CompactionOptions.__annotations__
+    if unknown := sorted(options.keys() - allowed.keys()):
+        raise InvalidInputError(f"compaction has no option {', '.join(unknown)}; it has {', '.join(allowed)}")
+    kinds = get_type_hints(CompactionOptions)
+    for name, value in options.items():
+        try:
+            TypeAdapter(kinds[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise InvalidInputError(f"{name} of a compaction, {value!r}: {error.errors()[0]['msg']}") from error
+    if options.get("target_rows_per_fragment", 1) in (None, 0):
+        raise InvalidInputError("target_rows_per_fragment must be 1 or more")
+
+
+def _require_own_indices(table: TableRef, dataset: lance.LanceDataset) -> None:
+    """See that no index lies with the branch that this one came from: pylance 14 writes it here and seeks it there."""
+    for index in dataset.describe_indices():
+        if any(segment.base_id is not None for segment in index.segments):
+            raise UnsupportedOperationError(
+                f"{table}: the index {index.name} is that of the branch this one came from, and pylance loses it in a "
+                f"compaction; build it here first (replace=True), or compact with {_DEFERRED}=True"
+            )
+
+
+def _require_one_plan(table: TableRef, rewrites: Sequence[RewriteResult]) -> None:
+    if len({rewrite.read_version for rewrite in rewrites}) > 1:
+        raise InvalidInputError(f"{table}: these are results of different plans; commit those of one at a time")
+    fragments = Counter(fragment.id for rewrite in rewrites for fragment in rewrite.original_fragments)
+    if any(count > 1 for count in fragments.values()):
+        raise InvalidInputError(f"{table}: there are several results of one task; commit one of each")

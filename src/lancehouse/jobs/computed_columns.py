@@ -1,0 +1,260 @@
+"""Columns computed from others, added to a table fragment by fragment; what is done stays done."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import lance
+import pyarrow as pa
+from lance.fragment import FragmentMetadata
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+
+from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions, json_digest, package_versions
+from lancehouse.lake import chunked_fragment
+from lancehouse.lake.chunked_fragment import has_blobs
+from lancehouse.lake.commits import Properties, commit
+from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import Piece, TableLocation
+from lancehouse.schema.walk import check_types, relax_nullability
+
+Function = Callable[[pa.RecordBatch], Any]
+"""Takes a batch, gives an Arrow array of as many values."""
+
+SAMPLE = 16
+"""Rows that tell which type a function gives."""
+
+ROW_BYTES = 1024
+"""What a row takes besides its blobs, by a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedColumns:
+    """What the new columns are."""
+
+    expressions: Mapping[str, str]
+    functions: Mapping[str, Function]
+    inputs: tuple[str, ...]
+    """Columns that the functions get."""
+    schema: pa.Schema
+    """Of the new columns."""
+
+    @classmethod
+    def for_table(
+        cls,
+        table: TableRef,
+        dataset: lance.LanceDataset,
+        columns: Mapping[str, str | Function],
+        reads: Sequence[str] | None = None,
+    ) -> Self:
+        """See that the columns can be added.
+
+        Raises:
+            InvalidInputError: no column, one that is there already, SQL beside functions, or a function that fails.
+            TableColumnNotFoundError: a column is read that is not there.
+        """
+        existing = dataset.schema.names
+        if taken := [name for name in columns if name in existing]:
+            raise InvalidInputError(f"{table} has a column {', '.join(taken)} already")
+        if missing := [name for name in reads or () if name not in existing]:
+            raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(existing)}")
+        expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
+        functions = {name: value for name, value in columns.items() if callable(value)}
+        if not columns or len(columns) not in (len(expressions), len(functions)):
+            raise InvalidInputError("add_columns takes columns that are all SQL, or all functions of Arrow batches")
+        inputs = tuple(existing if reads is None else reads)
+        return cls(expressions, functions, inputs, _output_schema(table, dataset, expressions, functions, inputs))
+
+    @property
+    def key(self) -> str:
+        """The same for columns of the same names, whatever they are computed by."""
+        return json_digest(sorted(self.schema.names))
+
+    def fingerprint(self) -> Fingerprint:
+        """What the values of the new columns depend on, besides the rows of the table."""
+        code = fingerprint_functions(self.functions) if self.functions else Fingerprint(package_versions())
+        sql = {f"SQL of {name}": text for name, text in self.expressions.items()}
+        types = {f"type of {field.name}": str(field.type) for field in self.schema}
+        return Fingerprint({**code.parts, **sql, **types, "columns read": ", ".join(self.inputs)}, code.doubts)
+
+    def compute(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What the functions give for a batch."""
+        return _call_functions(self.functions, batch, self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedFragment:
+    """The new columns of one fragment, written but not committed; it goes through JSON."""
+
+    fragment: int
+    digest: str
+    """Of what the columns were computed from: of other data they would be others."""
+    piece: Piece
+    schema: str | None = None
+    """Of the table with the new columns: pylance's own, pickled. Not kept, as what lies in storage is not unpickled."""
+
+    def to_json(self, *, keep: bool = False) -> str:
+        """As text, to be kept in storage or not."""
+        return json.dumps([self.fragment, self.digest, self.piece, None if keep else self.schema])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From text."""
+        return cls(*json.loads(text))
+
+
+def compute_fragment(
+    table: TableRef, dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
+) -> ComputedFragment:
+    """Compute and write the new columns of a fragment."""
+    lance_fragment = dataset.get_fragment(fragment)
+    with translate_errors(table, table.storage_options):
+        if derivation.expressions:
+            metadata, schema = lance_fragment.merge_columns(_compute_sql(dataset, fragment, derivation))
+        elif any(has_blobs(dataset.schema.field(name)) for name in derivation.inputs):
+            metadata, schema = lance_fragment.merge_columns(_compute_with_blobs(dataset, fragment, derivation))
+        else:
+            values = lance.udf.BatchUDF(derivation.compute, output_schema=derivation.schema)
+            metadata, schema = lance_fragment.merge_columns(values, columns=list(derivation.inputs))
+    pickled = base64.b64encode(pickle.dumps(schema)).decode()
+    return ComputedFragment(
+        fragment, _fragment_digest(dataset, lance_fragment.metadata), json.dumps(metadata.to_json()), pickled
+    )
+
+
+def _compute_with_blobs(
+    dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
+) -> pa.RecordBatchReader:
+    """What functions give that need blobs, of which pylance by itself hands them the places only."""
+    lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    columns = [dataset.schema.field(name) for name in derivation.inputs]
+    batches = chunked_fragment.read_fragment(lance_fragment, columns, range(lance_fragment.count_rows()), ROW_BYTES)
+    return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.compute, batches))
+
+
+def _compute_sql(dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns) -> Any:
+    """The SQL, or what it gives where Lance would make columns of it that may not be null."""
+    expressions, schema = dict(derivation.expressions), derivation.schema
+    lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
+    scanner = _scanner(dataset, expressions, [lance_fragment])
+    if _drop_row_id(scanner.projected_schema).equals(schema):
+        return expressions
+    batches = (batch.select(schema.names).cast(schema) for batch in scanner.to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _scanner(
+    dataset: lance.LanceDataset, expressions: Mapping[str, str], fragments: list[lance.LanceFragment] | None = None
+) -> lance.LanceScanner:
+    # With the row id: Lance scans no expressions alone, if none of them names a column.
+    return dataset.scanner(columns=dict(expressions), with_row_id=True, fragments=fragments, scan_in_order=True)
+
+
+def _drop_row_id(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name != "_rowid"])
+
+
+def missing_fragments(dataset: lance.LanceDataset, done: Iterable[ComputedFragment]) -> list[int]:
+    """The fragments of a version for which there is nothing yet, or nothing that still holds.
+
+    One is always done anew by whoever goes on with the work of another: it tells the schema.
+    """
+    done_by_state = {(each.fragment, each.digest): each for each in done}
+    states = {
+        fragment.fragment_id: _fragment_digest(dataset, fragment.metadata) for fragment in dataset.get_fragments()
+    }
+    undone = [fragment for fragment, state in states.items() if (fragment, state) not in done_by_state]
+    has_schema = undone or any(done_by_state[each].schema for each in states.items())
+    return undone if has_schema else list(states)[:1]
+
+
+def commit_columns(
+    table: TableRef,
+    at: TableLocation,
+    dataset: lance.LanceDataset,
+    derivation: ComputedColumns,
+    done: Iterable[ComputedFragment],
+    properties: Properties = None,
+) -> int:
+    """Make the version with the new columns; the version.
+
+    Raises:
+        ConcurrentModificationError: the table has changed; what is done holds, for the fragments that have not.
+    """
+    done_by_state = {(each.fragment, each.digest): each for each in done}
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    if not fragments:
+        with translate_refusals(table.namespace, table.id), translate_errors(table, at.storage_options):
+            dataset.add_columns(derivation.schema)
+        return int(dataset.version)
+    added = [done_by_state[each.id, _fragment_digest(dataset, each)] for each in fragments]
+    merged = [_merge_fragment(*each) for each in zip(fragments, added, strict=True)]
+    pickled_schema = next(each.schema for each in added if each.schema)
+    schema = pickle.loads(base64.b64decode(pickled_schema))  # noqa: S301 - it came from a task of this job, not from storage
+    return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, properties, retries=0)
+
+
+def _merge_fragment(current: FragmentMetadata, added: ComputedFragment) -> FragmentMetadata:
+    """A fragment as it is now, with the new columns: rows may have been deleted since these were computed."""
+    known_files = {file.path for file in current.files}
+    new = [file for file in FragmentMetadata.from_json(added.piece).files if file.path not in known_files]
+    return replace(current, files=[*current.files, *new])
+
+
+def _output_schema(
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    expressions: Mapping[str, str],
+    functions: Mapping[str, Function],
+    reads: Sequence[str],
+) -> pa.Schema:
+    with translate_errors(table, table.storage_options):
+        if expressions:
+            return _check_output_schema(_drop_row_id(_scanner(dataset, expressions).projected_schema))
+        sample = dataset.scanner(columns=list(reads), limit=SAMPLE, blob_handling="all_binary").to_table()
+    [batch] = sample.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], sample.schema)]
+    return _check_output_schema(_call_functions(functions, batch).schema)
+
+
+def _check_output_schema(schema: pa.Schema) -> pa.Schema:
+    """New columns, which have a type and may be null, as those of a DataFrame."""
+    check_types(schema)
+    return relax_nullability(schema)
+
+
+def _call_functions(
+    functions: Mapping[str, Function], batch: pa.RecordBatch, schema: pa.Schema | None = None
+) -> pa.RecordBatch:
+    arrays: dict[str, Any] = {}
+    for name, array in _call_each(functions, batch):
+        if len(array) != batch.num_rows:
+            raise InvalidInputError(f"column {name}: of {batch.num_rows} rows its function made {len(array)} values")
+        arrays[name] = array if schema is None else _cast_to_sampled_type(name, array, schema.field(name).type)
+    return pa.record_batch(arrays)
+
+
+def _cast_to_sampled_type(name: str, array: Any, dtype: pa.DataType) -> Any:
+    try:
+        return array.cast(dtype)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(
+            f"column {name}: its function gave {array.type}, but {dtype} of the first {SAMPLE} rows; have it give one "
+            f"type always ({error})"
+        ) from error
+
+
+def _call_each(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
+    for name, function in functions.items():
+        array = function(batch)
+        if not isinstance(array, pa.Array | pa.ChunkedArray):
+            raise InvalidInputError(f"column {name}: its function gave {type(array).__name__}, not an Arrow array")
+        yield name, array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _fragment_digest(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:
+    return json_digest([str(dataset.lance_schema), [file.path for file in fragment.files]])

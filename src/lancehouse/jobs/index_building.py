@@ -1,0 +1,382 @@
+"""Indices of one table, built in pieces.
+
+`plan` says what to do, `train` makes what the pieces of a vector index have in common, `execute` builds one piece, in
+any process, and `commit` makes one index of all results.
+
+Each piece becomes a segment of the index, and a search looks into all of them; `merge` makes one of several. Two kinds
+are not split: scalar quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give
+their pieces a common scale, without which searches miss much of what they should find.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import json
+import tempfile
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+from lance.dataset import Index, IndexFile
+from lance.file import LanceFileSession
+from lance.lance import indices as native
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableIndexNotFoundError
+
+from lancehouse.jobs import orphans
+from lancehouse.jobs.compaction import explain_conflict
+from lancehouse.jobs.index_validation import PQ_BITS, IndexBuild, column_type, resolve_build, vector_dimension
+from lancehouse.jobs.orphans import require_latest
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import locate_table
+from lancehouse.lake.index_operations import ALIASES
+from lancehouse.lake.manifests import STAGING
+
+TASKS = 8
+ROWS_PER_TASK = 100_000
+
+_SAMPLE_RATE, _MAX_ITERS = 256, 50
+"""Lance's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """What to do to build an index of a version."""
+
+    version: int
+    training: str | None
+    """For `train`, before all tasks; None if they have nothing in common."""
+    tasks: list[str]
+    """For `execute`, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIndex:
+    """An index that was built."""
+
+    version: int
+    """The table's version that has it."""
+    name: str
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """What a task has built."""
+
+    build: IndexBuild
+    index: Index
+    temporary: list[str]
+    """What was needed on the way, and is not when the index is there, as `orphans.owner` calls it."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        known = json.loads(text)
+        index = known["index"]
+        index |= {
+            "fragment_ids": set(index["fragment_ids"]),
+            "created_at": datetime.fromisoformat(index["created_at"]) if index["created_at"] else None,
+            "files": None if index["files"] is None else [IndexFile(*file) for file in index["files"]],
+            "index_details": (index["index_details"][0], b64decode(index["index_details"][1])),
+        }
+        return cls(IndexBuild(**known["build"]), Index(**index), known["spent"])
+
+    @property
+    def text(self) -> str:
+        built = self.index
+        index = {each.name: getattr(built, each.name) for each in dataclasses.fields(Index)} | {
+            "fragment_ids": sorted(built.fragment_ids),
+            "created_at": built.created_at.isoformat() if built.created_at else None,
+            "files": None if built.files is None else [(file.path, file.size_bytes) for file in built.files],
+            "index_details": (built.index_details[0], b64encode(built.index_details[1]).decode()),
+        }
+        return json.dumps({"build": asdict(self.build), "index": index, "spent": self.temporary})
+
+    @property
+    def owner(self) -> str:
+        return f"_indices/{self.index.uuid}"
+
+
+def plan(
+    table: TableRef,
+    column: str,
+    kind: str,
+    name: str | None = None,
+    *,
+    replace: bool = False,
+    tasks: int = TASKS,
+    rows_per_task: int = ROWS_PER_TASK,
+    **params: Any,
+) -> IndexPlan:
+    """See that an index can be built, by trying it on next to nothing, and split the work.
+
+    Args:
+        table: or a branch of it.
+        column: by its path.
+        kind: any of `VECTOR`, `SCALAR` and `ALIASES` in `lake.indices`, in any case.
+        name: of the index; by default that of the column with `_idx`.
+        replace: whether an index of that name is built anew.
+        tasks: at most so many, with about the same number of rows each.
+        rows_per_task: with fewer, there are fewer tasks.
+        params: of the kind, in pylance's words.
+
+    Raises:
+        TableColumnNotFoundError: there is no such column.
+        TableIndexAlreadyExistsError: there is such an index.
+        InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
+    """
+    require_latest(table)
+    set_params = {key: value for key, value in params.items() if value is not None}
+    with table.dataset() as dataset:
+        requested = IndexBuild(dataset.version, column, kind, name or f"{column}_idx", replace, set_params)
+        build = resolve_build(table, dataset, requested)
+        max_groups = min(tasks, dataset.count_rows() // max(rows_per_task, 1)) if build.can_be_split else 1
+        groups = _group_fragments(dataset, max_groups)
+    is_shared = build.is_vector and len(groups) > 1
+    pieces = [dataclasses.replace(build, fragments=group).text for group in groups]
+    return IndexPlan(version=build.version, training=build.text if is_shared else None, tasks=pieces)
+
+
+def train(table: TableRef, training: str) -> str:
+    """Find the centroids, and the code book, that all pieces of a vector index share: a model for `execute`.
+
+    It is a file, which `commit` and `discard` remove.
+    """
+    build = IndexBuild.parse(training)
+    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+        width = vector_dimension(column_type(dataset, build))
+        effort = (build.params.get("sample_rate", _SAMPLE_RATE), build.params.get("max_iters", _MAX_ITERS))
+        at = (dataset._ds, build.column, width)
+        partitions, metric = build.params["num_partitions"], build.metric
+        centroids = native.train_ivf_model(*at, partitions, metric, *effort, None)
+        codebook = rotation = None
+        if build.kind.endswith("PQ"):
+            parts, bits = build.params["num_sub_vectors"], build.params.get("num_bits", PQ_BITS)
+            codebook = native.train_pq_model(*at, parts, metric, *effort, centroids, None, bits)
+        if build.kind.endswith("RQ"):
+            bits = {"num_bits": build.params["num_bits"]} if "num_bits" in build.params else {}
+            rotation = native.build_rq_model(dimension=width, **bits)
+    return _store_model(table, centroids, codebook, rotation)
+
+
+def execute(table: TableRef, task: str, model: str | None = None) -> str:
+    """Build the index over the fragments of a task: a result for `commit`, `merge` or `discard`.
+
+    Args:
+        table: the same as that of the plan.
+        task: of the plan.
+        model: what `train` returned, if the plan asks for training.
+    """
+    build = IndexBuild.parse(task)
+    arguments = build.arguments if model is None else build.arguments | _load_model(table, model)
+    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+        index = dataset.create_index_uncommitted(
+            build.column, name=build.name, replace=build.replace, fragment_ids=build.fragments, **arguments
+        )
+    return _Segment(build, index, [] if model is None else [model]).text
+
+
+def merge(table: TableRef, results: Sequence[str]) -> str:
+    """Make one segment of several, in one process: one result that stands for all of them."""
+    segments = [_Segment.parse(result) for result in results]
+    build = _require_one_build(table, segments)
+    if len(segments) == 1:
+        return results[0]
+    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+        merged = dataset.merge_existing_index_segments([segment.index for segment in segments])
+    return _Segment(build, merged, sorted(_temporary_files(segments, [segment.owner for segment in segments]))).text
+
+
+def commit(table: TableRef, results: Sequence[str]) -> BuiltIndex:
+    """Make one index of the results of all tasks of a plan.
+
+    Rows that others append or delete meanwhile are no obstacle; the new ones are not in the index until `optimize`. If
+    others have rewritten what was indexed, the results are of no use any more, and their files are removed.
+
+    Raises:
+        ConcurrentModificationError: others have rewritten what was indexed, changed the column or made such an index.
+        InvalidInputError: results of different plans, several of one task, or none of one.
+    """
+    require_latest(table)
+    segments = [_Segment.parse(result) for result in results]
+    build = _require_one_build(table, segments)
+    try:
+        column = _require_column(table, build, segments[0].index.fields[0])
+        base = dataclasses.replace(table, version=build.version)
+        with explain_conflict(table, f"the index {build.name}"), base.dataset() as dataset:
+            _require_all_fragments(table, dataset, segments)
+            dataset.commit_existing_index_segments(build.name, column, [segment.index for segment in segments])
+            version = dataset.version
+    except ConcurrentModificationError:
+        discard(table, results)
+        raise
+    orphans.discard(table, _temporary_files(segments), since=build.version)
+    return BuiltIndex(version=version, name=build.name, segments=len(segments))
+
+
+def discard(table: TableRef, results: Sequence[str], model: str | None = None) -> None:
+    """Remove the files of results, and of a model, that are not going to be committed. What a version names stays."""
+    segments = [_Segment.parse(result) for result in results]
+    files = _temporary_files(segments, [*([model] if model else []), *(segment.owner for segment in segments)])
+    orphans.discard(table, files, since=min((segment.build.version for segment in segments), default=1))
+
+
+def optimize(
+    table: TableRef, names: Sequence[str] | None = None, *, retrain: bool = False, merge: int | None = None
+) -> int:
+    """Take rows into indices that came after them; the version of the table that has them.
+
+    pylance does this in one piece, with the commit: there is nothing to distribute.
+
+    Args:
+        table: or a branch of it.
+        names: of the indices; by default all.
+        retrain: whether to build them anew.
+        merge: how many segments of an index become one with the new rows; 0: these have one of their own.
+
+    Raises:
+        TableIndexNotFoundError: there is no such index.
+        ConcurrentModificationError: others have rewritten what was indexed.
+    """
+    require_latest(table)
+    options = {"index_names": None if names is None else list(names), "num_indices_to_merge": merge}
+    with explain_conflict(table, "the optimized indices"), table.dataset() as dataset:
+        existing = {index.name for index in dataset.describe_indices()}
+        if unknown := sorted(set(names or ()) - existing):
+            raise TableIndexNotFoundError(f"{table} has no index {', '.join(unknown)}")
+        dataset.optimize.optimize_indices(
+            retrain=retrain, **{key: value for key, value in options.items() if value is not None}
+        )
+        return int(dataset.version)
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingIndex:
+    """An index that a table has."""
+
+    name: str
+    columns: tuple[str, ...]
+    kind: str
+    unindexed: int
+    """Rows that came after it."""
+
+    def is_same_kind(self, column: str, kind: str) -> bool:
+        """Whether it is one of a column and of a kind."""
+        return self.columns == (column,) and _normalize_kind(self.kind) == _normalize_kind(kind)
+
+
+def find_index(table: TableRef, name: str) -> ExistingIndex | None:
+    """The index of that name, if there is one."""
+    with table.dataset() as dataset:
+        lance_index = next((index for index in dataset.describe_indices() if index.name == name), None)
+        if lance_index is None:
+            return None
+        rows = dataset.count_rows() - lance_index.num_rows_indexed
+    return ExistingIndex(name, tuple(lance_index.field_names), lance_index.index_type, max(rows, 0))
+
+
+def _normalize_kind(kind: str) -> str:
+    """The name of a kind, of which pylance has several."""
+    upper = kind.upper()
+    return ALIASES.get(upper, upper).replace("_", "")
+
+
+# What pieces are, and share
+
+
+def _group_fragments(dataset: lance.LanceDataset, most: int) -> list[list[int]]:
+    """Fragments in at most so many groups, with about the same number of rows each; one, if there are none."""
+    sizes = [(fragment.metadata.physical_rows, fragment.fragment_id) for fragment in dataset.get_fragments()]
+    groups: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(max(most, 1))]
+    for rows, fragment in sorted(sizes, reverse=True):
+        group_rows, number, group = heapq.heappop(groups)
+        heapq.heappush(groups, (group_rows + rows, number, [*group, fragment]))
+    return [sorted(group) for _, _, group in groups if group] or [[]]
+
+
+def _store_model(table: TableRef, centroids: Any, codebook: Any, rotation: str | None) -> str:
+    at, name = locate_table(table), f"{STAGING}/{uuid4()}.model"
+    columns = {
+        "ivf_centroids": _to_single_row(centroids),
+        "pq_codebook": _to_single_row(codebook),
+        "rabitq_model": [rotation],
+    }
+    model = pa.table({key: value for key, value in columns.items() if value[0] is not None})
+    with translate_errors(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
+        with pa.ipc.new_file(f"{scratch}/model", model.schema) as writer:
+            writer.write_table(model)
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session.upload_file(f"{scratch}/model", name)
+    return name
+
+
+def _load_model(table: TableRef, model: str) -> dict[str, Any]:
+    at = locate_table(table)
+    with translate_errors(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session.download_file(model, f"{scratch}/model")
+        shared = pa.ipc.open_file(Path(f"{scratch}/model").read_bytes()).read_all()
+    return {
+        name: column[0].values if pa.types.is_list(column.type) else column[0].as_py()
+        for name, column in zip(shared.column_names, shared.columns, strict=True)
+    }
+
+
+def _to_single_row(values: Any) -> Any:
+    return [None] if values is None else pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+
+
+# What results must be
+
+
+def _require_one_build(table: TableRef, segments: Sequence[_Segment]) -> IndexBuild:
+    builds = [dataclasses.replace(segment.build, fragments=[]) for segment in segments]
+    if not builds or any(build != builds[0] for build in builds):
+        raise InvalidInputError(f"{table}: there are no results, or those of different plans; commit those of one")
+    fragments = Counter(fragment for segment in segments for fragment in segment.index.fragment_ids)
+    if any(count > 1 for count in fragments.values()):
+        raise InvalidInputError(f"{table}: there are several results of one task; commit one of each")
+    return builds[0]
+
+
+def _require_all_fragments(table: TableRef, dataset: lance.LanceDataset, segments: Sequence[_Segment]) -> None:
+    covered = {fragment for segment in segments for fragment in segment.index.fragment_ids}
+    if missing := {fragment.fragment_id for fragment in dataset.get_fragments()} - covered:
+        raise InvalidInputError(
+            f"{table}: no result covers the fragments {sorted(missing)}; a task's result is missing"
+        )
+
+
+def _require_column(table: TableRef, build: IndexBuild, indexed: int) -> str:
+    """See that the column is still what it was, and its full path, which goes through lists.
+
+    pylance would break the table with an index of a column that is gone.
+    """
+    with table.dataset() as dataset:
+        paths = _column_paths(dataset.lance_schema.fields())
+    if indexed not in paths:
+        raise ConcurrentModificationError(
+            f"{table}: column {build.column} was changed since version {build.version}; plan the index again"
+        )
+    return paths[indexed]
+
+
+def _column_paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
+    """The paths of columns by their ids."""
+    paths: dict[int, str] = {}
+    for each in fields:
+        path = above + (f"`{each.name()}`" if "." in each.name() else each.name())
+        paths |= {each.id(): path, **_column_paths(each.children(), f"{path}.")}
+    return paths
+
+
+def _temporary_files(segments: Sequence[_Segment], more: Sequence[str] = ()) -> set[str]:
+    return {file for segment in segments for file in segment.temporary} | set(more)

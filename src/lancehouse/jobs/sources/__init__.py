@@ -1,0 +1,6 @@
+"""What an ingest reads: files, images and Iceberg tables, in Arrow alone; nothing here needs Spark."""
+
+from lancehouse.jobs.sources.open_source import open_source
+from lancehouse.jobs.sources.units import IngestSource, Unit
+
+__all__ = ["IngestSource", "Unit", "open_source"]

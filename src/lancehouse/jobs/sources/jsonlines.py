@@ -1,0 +1,193 @@
+"""JSON, an object on each line, plain or compressed."""
+
+from __future__ import annotations
+
+import json as python_json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
+from pyarrow import json
+
+from lancehouse.jobs.sources.conform import storage_type
+from lancehouse.jobs.sources.file_listing import SourceFile
+from lancehouse.jobs.sources.formats import COMPRESSIONS, FilePart, FilePiece, FileSurvey, ReadRequest
+from lancehouse.jobs.sources.schema_unification import replace_null_types
+from lancehouse.jobs.sources.tabular import (
+    BLOCK_BYTES,
+    Tabular,
+    explain_type_errors,
+    is_large,
+    parse_integer,
+    too_large_message,
+)
+from lancehouse.jobs.sources.text_options import UTF8
+from lancehouse.schema.walk import map_children
+
+LONGEST_LINE = 1 << 30
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_untyped: Any = pa
+"""pyarrow, of which its stubs know too little."""
+
+
+class JsonLines(Tabular):
+    """JSON lines. Text stays text, even where it looks like a time, unless another type is asked for."""
+
+    is_text = True
+    name = "json"
+    known = ("encoding", "types", "schema")
+    extensions = tuple(f"{kind}{packed}" for kind in (".json", ".jsonl", ".ndjson") for packed in COMPRESSIONS)
+
+    def survey(self, file: SourceFile) -> FileSurvey:
+        """Infer the types from the first block, of columns that are given none."""
+        first = next(_read_blocks(file, self.options.encoding), b"")
+        types, inferred_schema = self.options.known_types, _infer_schema(file, first)
+        fields = [column.with_type(types.get(column.name, column.type)) for column in inferred_schema]
+        doubts = {
+            name: f"{file.name}: {too_large_message(name, value)}"
+            for name, value in _large_integers(first).items()
+            if name not in types or not _is_number(types[name])
+        }
+        return FileSurvey(pa.schema(fields), (FilePiece(file.size),), doubts)
+
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """The rows, parsed as the types that are wanted where JSON has a value for them."""
+        schema: pa.Schema | None = None
+        for block in _read_blocks(part.file, self.options.encoding):
+            schema = schema or _explicit_schema(
+                _infer_schema(part.file, block), _columns_in_file(part.file, wanted.schema)
+            )
+            with explain_type_errors(part.file, self.options):
+                rows = _parse_block(part.file, block, schema, use_threads=wanted.use_threads)
+            wanted.require_known(rows.schema.names, part.file)
+            yield from rows.to_batches()
+
+
+def _read_blocks(file: SourceFile, encoding: str) -> Iterator[bytes]:
+    """The text, cut at the ends of lines, in UTF-8 whatever it is in."""
+    rest = b""
+    with file.store.file_system().open_input_stream(file.path) as opened:
+        stream: Any = opened if encoding == UTF8 else _untyped.transcoding_input_stream(opened, encoding, UTF8)
+        chunk = stream.read(BLOCK_BYTES)
+        while chunk:
+            following = stream.read(BLOCK_BYTES)
+            # The last line needs no end.
+            whole, newline, after = chunk.rpartition(b"\n") if following else (chunk, b"\n", b"")
+            if newline and (rest + whole).strip():
+                yield _require_utf8(rest + whole)
+            rest = after if newline else rest + chunk
+            if len(rest) > LONGEST_LINE:
+                raise InvalidInputError(f"{file.name} has a line of more than {LONGEST_LINE >> 20} MB")
+            chunk = following
+
+
+def _require_utf8(block: bytes) -> bytes:
+    """The block, which is UTF-8: pyarrow would take other bytes for text."""
+    block.decode()
+    return block
+
+
+def _large_integers(block: bytes) -> dict[str, str]:
+    """An integer beyond 64 bits for each column that has some, and nothing but integers besides."""
+    if not _LONG_NUMBER.search(block):
+        return {}
+    numbers: dict[str, list[int | float]] = {}
+    for line in block.splitlines():
+        with suppress(ValueError):  # what pyarrow takes, and Python does not, is not looked at
+            for name, value in python_json.loads(line, parse_int=parse_integer).items():
+                numbers.setdefault(name, []).extend(_walk_numbers(value))
+    large = {name: next(filter(is_large, found), None) for name, found in numbers.items()}
+    return {
+        name: str(value)
+        for name, value in large.items()
+        if value is not None and all(isinstance(each, int) for each in numbers[name])
+    }
+
+
+def _walk_numbers(value: Any) -> Iterator[int | float]:
+    match value:
+        case bool():
+            return
+        case int() | float():
+            yield value
+        case list() | dict():
+            for inner in value.values() if isinstance(value, dict) else value:
+                yield from _walk_numbers(inner)
+
+
+def _infer_schema(file: SourceFile, block: bytes) -> pa.Schema:
+    if not block:
+        return pa.schema([])
+    return pa.schema([field.with_type(_times_to_text(field.type)) for field in _parse_block(file, block, None).schema])
+
+
+def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None, *, use_threads: bool = True) -> pa.Table:
+    if block.lstrip().startswith(b"["):
+        raise InvalidInputError(f"{file.name} is an array of JSON: write one object on each line instead")
+    source: Any = pa.BufferReader(block)  # the stubs of read_json know files only
+    return json.read_json(
+        source,
+        json.ReadOptions(use_threads=use_threads, block_size=max(len(block), BLOCK_BYTES)),  # no line is cut
+        json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+    )
+
+
+def _times_to_text(dtype: Any) -> Any:
+    """An inferred type, with text where pyarrow saw a time in it."""
+    if isinstance(dtype, pa.TimestampType):
+        return pa.string()
+    return map_children(dtype, lambda child: child.with_type(_times_to_text(child.type)))
+
+
+def _columns_in_file(file: SourceFile, wanted: pa.Schema) -> pa.Schema:
+    """What a file may hold of the columns that are wanted: those that its folders tell are not asked of it."""
+    partition_values = dict(file.partition)
+    return pa.schema([field for field in wanted if field.name not in partition_values])
+
+
+def _explicit_schema(inferred_schema: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """The types to parse as: those wanted where they can be had from such values, the others are converted later."""
+    have = {field.name: field.type for field in inferred_schema}
+    want = {field.name: storage_type(field.type) for field in wanted}
+    return pa.schema([(name, _parsable_type(have.get(name), want.get(name))) for name in {**have, **want}])
+
+
+def _parsable_type(found: Any, wanted: Any) -> Any:
+    if wanted is None:
+        return replace_null_types(found)
+    if found is None or found == pa.null():
+        return _json_type(wanted)
+    match found, wanted:
+        case pa.StructType(), pa.StructType():
+            have, want = ({child.name: child.type for child in dtype} for dtype in (found, wanted))
+            return pa.struct([(name, _parsable_type(have.get(name), want.get(name))) for name in {**have, **want}])
+        case pa.ListType(), (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()):
+            return pa.list_(_parsable_type(found.value_type, wanted.value_type))
+    is_number = pa.types.is_integer(found) or pa.types.is_floating(found)
+    return wanted if (is_number and _is_number(wanted)) or (pa.types.is_string(found) and _is_text(wanted)) else found
+
+
+def _json_type(wanted: Any) -> Any:
+    """How JSON has the values of a type, where the file does not tell."""
+    match wanted:
+        case pa.StructType():
+            return pa.struct([(child.name, _json_type(child.type)) for child in wanted])
+        case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
+            return pa.list_(_json_type(wanted.value_type))
+    is_itself = _is_number(wanted) or _is_text(wanted) or pa.types.is_boolean(wanted)
+    return wanted if is_itself else pa.string()
+
+
+def _is_number(dtype: Any) -> bool:
+    is_float = pa.types.is_float32(dtype) or pa.types.is_float64(dtype)
+    return is_float or pa.types.is_integer(dtype) or pa.types.is_decimal128(dtype)
+
+
+def _is_text(dtype: Any) -> bool:
+    """Whether pyarrow makes values of a type from text in JSON."""
+    is_plain = dtype in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return is_plain or pa.types.is_timestamp(dtype) or pa.types.is_decimal128(dtype)

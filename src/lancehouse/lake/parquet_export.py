@@ -1,0 +1,228 @@
+"""Fragments of a Lance table as Parquet files that Iceberg's readers understand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import IO, Any, Self
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lance_namespace.errors import TableSchemaValidationError
+
+from lancehouse.lake import chunked_fragment
+from lancehouse.lake.blobs import BlobReader
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translate_errors
+from lancehouse.schema.iceberg import to_iceberg
+from lancehouse.schema.lance_to_iceberg import iceberg_converter
+from lancehouse.schema.walk import field_ids
+
+Json = dict[str, Any]
+
+SCHEMA_ID = 1
+"""Of the only schema that Iceberg's clients see of a Lance table."""
+
+ROW_GROUP_BYTES = 8 << 20
+FILE_BYTES = 128 << 20
+"""Of Lance's data in one file: a file that would hold more ends early."""
+
+ID_SHIFT = 1_000_000_000
+"""Added to the ids of columns that a table has no more, where they would be taken for others."""
+
+_IDS = frozenset({"id", "element-id", "key-id", "value-id"})
+_GUESSED_ROW_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFragment:
+    """Some rows of a version."""
+
+    id: int
+    bytes: int
+    """Of its data files, blobs kept elsewhere not counted."""
+    rows: int
+    """Those that are not deleted."""
+    digest: str
+    """The same for the same rows: of the data files, and of what is deleted or laid over them."""
+
+
+@dataclass(frozen=True)
+class VersionExporter:
+    """One immutable version of a table."""
+
+    table: TableRef
+    _dataset: lance.LanceDataset = field(repr=False)
+    _like: Json | None = field(default=None, repr=False)
+
+    @classmethod
+    def open(cls, table: TableRef, *, like: Json | None = None) -> Self:
+        """The version that an address names.
+
+        Args:
+            table: the address.
+            like: the table's schema now, if that was written over since: Lance then counts columns from 0 again, so
+                here one that is not the same in both has an id of its own.
+
+        Raises:
+            TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such thing.
+        """
+        return cls(table, table.open(), like)
+
+    @cached_property
+    def schema(self) -> Json:
+        """In Iceberg's terms, as it is in this version; ids are the same in all versions."""
+        with translate_errors(self.table, self.table.storage_options):
+            ids = field_ids(self._dataset.lance_schema.fields())
+            schema = to_iceberg(self._dataset.schema, ids, schema_id=SCHEMA_ID)
+        if self._like is None:
+            return schema
+        same = [_column_identity(column) for column in self._like["fields"]]
+        columns = [column if _column_identity(column) in same else _shift_ids(column) for column in schema["fields"]]
+        return {**schema, "fields": columns}
+
+    @cached_property
+    def columns(self) -> Mapping[int, pa.Field[Any]]:
+        """Columns as Lance has them, by their Iceberg ids."""
+        ids = [column["id"] for column in self.schema["fields"]]
+        return dict(zip(ids, self._dataset.schema, strict=True))
+
+    @cached_property
+    def fragments(self) -> list[ExportFragment]:
+        """All of them, in order."""
+        with translate_errors(self.table, self.table.storage_options):
+            return [_to_fragment(fragment) for fragment in self._dataset.get_fragments()]
+
+    def has_matching_row(self, fragment: int, condition: str) -> bool:
+        """Whether some row of a fragment meets a condition in Lance's SQL."""
+        with translate_errors(self.table, self.table.storage_options):
+            scanner = self._get_fragment(fragment).scanner(columns=[], filter=condition, with_row_id=True, limit=1)
+            return any(batch.num_rows for batch in scanner.to_batches())
+
+    def row_bytes(self, fragment: ExportFragment, ids: Collection[int]) -> float:
+        """What some columns of a row take by an estimate, blobs kept elsewhere not counted."""
+        widths = [_bit_width(self.columns[key].type) for key in ids]
+        known = sum(width or 0 for width in widths) / 8
+        return known if all(widths) else max(known, fragment.bytes / max(fragment.rows, 1))
+
+    def write(self, fragment: ExportFragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
+        """Write rows of a fragment, counted without those that are deleted; some columns, by their Iceberg ids.
+
+        Memory is bounded by a few megabytes, or by the largest row.
+
+        Returns:
+            How many of the rows, from the first on, make a file: fewer than asked for where there is much in them.
+
+        Raises:
+            InvalidInputError: a value that Iceberg's type cannot hold.
+            TableSchemaValidationError: a type that Parquet cannot hold.
+            OSError: from `sink`.
+        """
+        try:
+            return self._write(fragment, ids, rows, sink)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            # Extensions on a storage type that is not theirs: Lance keeps them, Parquet has no form for them.
+            reason = str(error).partition("\n")[0]
+            raise TableSchemaValidationError(f"{self.table}: it cannot be written as Parquet: {reason}") from error
+
+    def _write(self, fragment: ExportFragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
+        columns = [column for key, column in self.columns.items() if key in ids]
+        convert = iceberg_converter(columns, self.schema)
+        repeated = [column.name for column in columns if _is_repetitive(column.type)]
+        written = size = 0
+        batches = self._batches(fragment, columns, rows, self.row_bytes(fragment, ids))
+        with pq.ParquetWriter(
+            sink,
+            convert.schema,
+            compression="zstd",
+            compression_level=1,
+            store_schema=False,
+            use_dictionary=repeated,  # type: ignore[arg-type]
+        ) as writer:
+            for group in _row_groups(convert.convert_batch(batch) for batch in batches):
+                writer.write_table(group, row_group_size=max(group.num_rows, 1))
+                written += group.num_rows
+                size += group.nbytes
+                if size >= FILE_BYTES:
+                    break
+        batches.close()
+        _release_memory()
+        return written
+
+    def _batches(
+        self, fragment: ExportFragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
+    ) -> Generator[pa.RecordBatch]:
+        with translate_errors(self.table, self.table.storage_options):
+            reader = BlobReader(self.table, self._dataset) if self.table.confinement else None
+            yield from chunked_fragment.read_fragment(self._get_fragment(fragment.id), columns, rows, row_bytes, reader)
+
+    def _get_fragment(self, fragment: int) -> lance.LanceFragment:
+        lance_fragment = self._dataset.get_fragment(fragment)
+        if lance_fragment is None:
+            raise ValueError(f"there is no fragment {fragment}")
+        return lance_fragment
+
+
+def _column_identity(column: Json) -> tuple[Any, ...]:
+    return column["id"], column["name"], column["type"]
+
+
+def _shift_ids(json: Any) -> Any:
+    """The same field or type with ids that no column has."""
+    if isinstance(json, list):
+        return [_shift_ids(each) for each in json]
+    if not isinstance(json, dict):
+        return json
+    return {key: value + ID_SHIFT if key in _IDS else _shift_ids(value) for key, value in json.items()}
+
+
+def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
+    metadata = fragment.metadata
+    described = json.dumps(metadata.to_json(), sort_keys=True, default=str)
+    sizes = [file.file_size_bytes or 0 for file in metadata.files]
+    size = sum(sizes) if all(sizes) else metadata.physical_rows * _GUESSED_ROW_BYTES
+    return ExportFragment(
+        fragment.fragment_id, size, fragment.count_rows(), sha256(described.encode()).hexdigest()[:32]
+    )
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together until they make a row group."""
+    batch_group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        batch_group.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(batch_group)
+            batch_group, size = [], 0
+    if batch_group:
+        yield pa.Table.from_batches(batch_group)
+
+
+def _is_repetitive(dtype: pa.DataType) -> bool:
+    """Whether values are worth a dictionary: those of vectors, blobs and numbers seldom are."""
+    return pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_dictionary(dtype)
+
+
+def _bit_width(dtype: pa.DataType) -> int | None:
+    """Bits of a value, where all values have the same."""
+    if isinstance(dtype, pa.BaseExtensionType):
+        return _bit_width(dtype.storage_type)
+    if isinstance(dtype, pa.FixedSizeListType):
+        element = _bit_width(dtype.value_type)
+        return element and element * dtype.list_size
+    try:
+        return None if isinstance(dtype, pa.DictionaryType) else dtype.bit_width
+    except ValueError:
+        return None
+
+
+def _release_memory() -> None:
+    """Have the allocators of Arrow and of Lance, which is the system's, return what they keep for later."""
+    pa.default_memory_pool().release_unused()
+    pa.system_memory_pool().release_unused()

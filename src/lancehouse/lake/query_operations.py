@@ -1,0 +1,230 @@
+"""Questions to a table: scans, vector searches and full-text searches."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance_namespace import (
+    AnalyzeTableQueryPlanRequest,
+    ExplainTableQueryPlanRequest,
+    LanceNamespace,
+    QueryTableRequest,
+    QueryTableResponse,
+)
+from lance_namespace.errors import InvalidInputError
+from lance_namespace_urllib3_client.models.query_table_request_columns import QueryTableRequestColumns
+
+from lancehouse.lake import chunked_scan
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.full_text import to_full_text_query
+
+Query = QueryTableRequest | AnalyzeTableQueryPlanRequest
+
+VECTOR_COLUMN = "vector"
+"""What is searched where a request names no column and the table has several vectors."""
+
+DEFAULT_K = 10
+
+BATCHES_AHEAD = 2
+TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+PART_BYTES = 1 << 20
+"""Of an answer that are handed over together, if rows are small."""
+
+
+class QueryOperations(LanceNamespace):
+    """The operations that read."""
+
+    def query_table(self, request: QueryTableRequest) -> QueryTableResponse:
+        """The rows as an Arrow IPC file.
+
+        Without a vector `k` limits a scan, 0 is no limit. Several vectors are searched at once: `k` rows for each, told
+        apart by the column `query_index`. `offset` skips rows of the answer, it does not make it shorter. A column
+        with a dictionary comes as its values: each fragment has a dictionary of its own, and a file takes only one.
+        """
+        return QueryTableResponse(data=b"".join(self.query_parts(request)))
+
+    def query_parts(self, request: QueryTableRequest) -> Iterator[bytes]:
+        """The same in parts, of which no more is held than one; that it began means that the query is right."""
+        with _table_ref(self, request).dataset() as dataset:
+            query_scanner = create_scanner(dataset, request)
+            sink = _PartSink()
+            schema = _without_dictionaries(query_scanner.projected_schema)
+            with pa.ipc.new_file(sink, schema) as file:
+                for batch in _in_values(_read_batches(dataset, request, query_scanner), schema):
+                    file.write_batch(batch)
+                    if sink.held >= PART_BYTES:
+                        yield sink.take()
+        yield sink.take()
+
+    def explain_table_query_plan(self, request: ExplainTableQueryPlanRequest) -> str:
+        """How a query would be run. The id and branch of the request win over those inside its query."""
+        overrides = {"id": request.id, "branch": request.branch}
+        query = request.query.model_copy(update={key: value for key, value in overrides.items() if value})
+        with _table_ref(self, query).dataset() as dataset:
+            return str(create_scanner(dataset, query).explain_plan(bool(request.verbose)))
+
+    def analyze_table_query_plan(self, request: AnalyzeTableQueryPlanRequest) -> str:
+        """How a query was run, with times and counts: it is run for that."""
+        with _table_ref(self, request).dataset() as dataset:
+            return str(create_scanner(dataset, request).analyze_plan())
+
+
+class _PartSink(io.RawIOBase):
+    """A file that is taken away as it grows."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.held = 0
+        """Bytes."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self._parts.append(part)
+        self.held += len(part)
+        return len(part)
+
+    def take(self) -> bytes:
+        """What was written since it was asked last."""
+        parts, self._parts, self.held = self._parts, [], 0
+        return b"".join(parts)
+
+
+def _in_values(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches with the values of dictionaries instead of them, in parts: many rows may have the same long value."""
+    for batch in found:
+        if batch.schema.equals(schema):
+            yield batch
+            continue
+        size = sum(map(_valued_size, batch.columns))
+        rows = max(1, batch.num_rows * PART_BYTES // max(size, 1))
+        for first in range(0, batch.num_rows, rows):
+            yield batch.slice(first, rows).cast(schema)
+
+
+def _valued_size(array: pa.Array[Any]) -> int:
+    """The bytes of all texts that an array has in dictionaries."""
+    if isinstance(array, pa.DictionaryArray):
+        values: Any = array.dictionary
+        if values.type not in TEXTS:
+            return 0
+        lengths: Any = pc.binary_length(values).cast(pa.int64())
+        return int(pc.sum(lengths.take(array.indices)).as_py() or 0)
+    if isinstance(array, pa.StructArray):
+        return sum(_valued_size(array.field(index)) for index in range(array.type.num_fields))
+    if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _valued_size(array.flatten())
+    return 0
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([_without_dictionary(field) for field in schema]).with_metadata(schema.metadata)
+
+
+def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
+    """A field with the values of a dictionary instead of it, however deep it lies."""
+    dtype: pa.DataType = field.type
+    match dtype:
+        case pa.DictionaryType():
+            return field.with_type(dtype.value_type)
+        case pa.StructType():
+            return field.with_type(pa.struct([_without_dictionary(each) for each in dtype]))
+        case pa.FixedSizeListType():
+            return field.with_type(pa.list_(_without_dictionary(dtype.value_field), dtype.list_size))
+        case pa.LargeListType():
+            return field.with_type(pa.large_list(_without_dictionary(dtype.value_field)))
+        case pa.ListType():
+            return field.with_type(pa.list_(_without_dictionary(dtype.value_field)))
+        case pa.MapType():
+            key, value = _without_dictionary(dtype.key_field), _without_dictionary(dtype.item_field)
+            return field.with_type(pa.map_(key, value, dtype.keys_sorted))
+    return field
+
+
+def _read_batches(
+    dataset: lance.LanceDataset, query: QueryTableRequest, query_scanner: lance.LanceScanner
+) -> Iterator[pa.RecordBatch]:
+    """A search finds as many rows as it is asked for; a scan may find all there are, and is done piece by piece."""
+    if _nearest_options(dataset, query) is not None or query.full_text_query is not None:
+        results: Iterator[pa.RecordBatch] = query_scanner.to_batches()
+        return results
+    limits = chunked_scan.PlainScan(query.filter, query.k or None, query.offset or 0)
+    columns = {"columns": _columns(query.columns), "with_row_id": query.with_row_id}
+    ahead = {"io_buffer_size": chunked_scan.READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
+    return chunked_scan.read_batches(dataset, limits, {**columns, **ahead})
+
+
+def create_scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
+    """The query as pylance has it."""
+    nearest = _nearest_options(dataset, query)
+    is_batch = nearest is not None and isinstance(nearest["q"][0], list)
+    if is_batch and query.offset:
+        raise InvalidInputError("offset has no meaning for several query vectors")
+    return dataset.scanner(
+        columns=_columns(query.columns),
+        filter=query.filter,
+        prefilter=bool(query.prefilter),
+        limit=None if nearest else query.k or None,
+        offset=query.offset or None,
+        nearest=nearest,
+        full_text_query=to_full_text_query(dataset, query.full_text_query),
+        fast_search=query.fast_search,
+        with_row_id=query.with_row_id,
+        batch_size=chunked_scan.batch_rows(dataset),
+        batch_readahead=BATCHES_AHEAD,
+        io_buffer_size=chunked_scan.READ_AHEAD,
+    )
+
+
+def _table_ref(namespace: LanceNamespace, query: Query) -> TableRef:
+    return TableRef.in_namespace(namespace, query.id, version=query.version, branch=query.branch)
+
+
+def _columns(columns: QueryTableRequestColumns | None) -> list[str] | dict[str, str] | None:
+    if columns is None:
+        return None
+    return columns.column_names or columns.column_aliases or None
+
+
+def _nearest_options(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None:
+    vector = query.vector.single_vector or query.vector.multi_vector
+    if not vector:
+        return None
+    if any(isinstance(each, list) and not each for each in vector):
+        raise InvalidInputError("one of the query vectors is empty")
+    bounds = (query.lower_bound, query.upper_bound)
+    has_probe_range = query.minimum_nprobes is not None or query.maximum_nprobes is not None
+    options = {
+        "metric": query.distance_type,
+        "nprobes": None if has_probe_range else query.nprobes,
+        "minimum_nprobes": query.minimum_nprobes,
+        "maximum_nprobes": query.maximum_nprobes,
+        "refine_factor": query.refine_factor,
+        "ef": query.ef,
+        "use_index": not query.bypass_vector_index,
+        "distance_range": None if bounds == (None, None) else bounds,
+    }
+    return {
+        "column": query.vector_column or _default_vector_column(dataset.schema),
+        "q": vector,
+        "k": (query.k or DEFAULT_K) + (query.offset or 0),
+        **{key: value for key, value in options.items() if value is not None},
+    }
+
+
+def _default_vector_column(schema: pa.Schema) -> str:
+    vectors = [field.name for field in schema if _is_vector(field.type)]
+    return vectors[0] if len(vectors) == 1 else VECTOR_COLUMN
+
+
+def _is_vector(dtype: pa.DataType) -> bool:
+    while isinstance(dtype, pa.ListType | pa.BaseExtensionType):
+        dtype = dtype.value_type if isinstance(dtype, pa.ListType) else dtype.storage_type
+    return isinstance(dtype, pa.FixedSizeListType)

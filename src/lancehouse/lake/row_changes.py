@@ -1,0 +1,449 @@
+"""Rows of a table deleted or rewritten in pieces, by as many processes as there are, and committed at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Self, TypeVar
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import FragmentMetadata, RowIdSequence
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    LanceNamespaceError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+)
+
+from lancehouse.lake import commits
+from lancehouse.lake.chunked_fragment import has_blobs
+from lancehouse.lake.chunked_scan import READ_AHEAD, USUAL_BATCH_ROWS, batch_rows, has_large_rows
+from lancehouse.lake.commits import Properties, find_version
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import Piece, TableLocation, discard_pieces, locate_table, parse_pieces, write_pieces
+from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
+from lancehouse.schema.array_conversion import narrow_floats
+from lancehouse.schema.walk import nullable_hint
+
+T = TypeVar("T")
+
+PieceWriter = Callable[[pa.RecordBatchReader], list[Piece]]
+"""Writes rows that no version names yet."""
+
+ATTEMPTS = 10
+"""How often work is done that others come before."""
+
+ADDRESS, ROW = "_rowaddr", "_rowid"
+
+MERGE_MARKER = 2**32 - 1
+"""A fragment that no table has. Every merge says that it removes it, and so of two at the same time Lance refuses one.
+
+Both might insert the same key, and no fragment that they share would show it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What a process has changed of the rows of a version; it goes through JSON."""
+
+    updated: tuple[Piece, ...] = ()
+    """Fragments that lose rows: their new deletion files, without the data files."""
+    removed: tuple[int, ...] = ()
+    """Fragments that lose all rows."""
+    new: tuple[Piece, ...] = ()
+    """Fragments with new rows."""
+    rows: int = 0
+    """How many rows are lost."""
+
+    def __bool__(self) -> bool:
+        return bool(self.updated or self.removed or self.new)
+
+    @property
+    def files(self) -> tuple[Piece, ...]:
+        """What was written, as `lake.fragments.discard` takes it."""
+        return (*self.new, *self.updated)
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps([self.updated, self.removed, self.new, self.rows])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From text."""
+        updated, removed, new, rows = json.loads(text)
+        return cls(tuple(updated), tuple(removed), tuple(new), rows)
+
+
+def merge_changes(changes: Iterable[RowChange]) -> RowChange:
+    """Changes of different fragments of a version as one."""
+    parts = list(changes)
+    return RowChange(
+        tuple(piece for each in parts for piece in each.updated),
+        tuple(fragment for each in parts for fragment in each.removed),
+        tuple(piece for each in parts for piece in each.new),
+        sum(each.rows for each in parts),
+    )
+
+
+def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], where: str) -> RowChange:
+    """Delete the rows of some fragments that match; scalar indices are used."""
+    with translate_errors(table, table.storage_options):
+        scanner = dataset.scanner(
+            columns=[],
+            filter=where,
+            with_row_address=True,
+            fragments=_get_fragments(dataset, fragments),
+            **_batch_arguments(dataset),
+        )
+        addresses = [batch.column(ADDRESS) for batch in scanner.to_batches()]
+    return delete_rows(table, dataset, offsets_by_fragment(addresses))
+
+
+def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[int, Any]) -> RowChange:
+    """Delete rows by their physical offsets in their fragments; each is there, and named once."""
+    updated, removed = list[Piece](), list[int]()
+    with translate_errors(table, table.storage_options):
+        for fragment, rows in offsets.items():
+            left = dataset.get_fragment(fragment).delete_rows(rows)
+            if left is None:
+                removed.append(fragment)
+            else:
+                bare = FragmentMetadata(left.id, [], left.physical_rows, left.deletion_file)
+                updated.append(json.dumps(bare.to_json()))
+    return RowChange(tuple(updated), tuple(removed), rows=sum(map(len, offsets.values())))
+
+
+def offsets_by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
+    """The offsets of rows in their fragments, of Arrow arrays of addresses."""
+    if not addresses:
+        return {}
+    row_addresses = np.sort(
+        np.concatenate([each.to_numpy(zero_copy_only=False) for each in addresses]).astype(np.uint64)
+    )
+    fragments, starts = np.unique(row_addresses >> np.uint64(32), return_index=True)
+    parts = np.split((row_addresses & np.uint64(0xFFFFFFFF)).astype(np.uint32), starts[1:])
+    return {int(fragment): part for fragment, part in zip(fragments, parts, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnUpdate:
+    """Columns set to SQL expressions, in the rows that match or in all."""
+
+    expressions: Mapping[str, str]
+    where: str | None = None
+
+    def check(self, table: TableRef, dataset: lance.LanceDataset) -> None:
+        """See that this can be done, before anything is read.
+
+        Raises:
+            InvalidInputError: nothing is set, or an expression or the condition cannot be understood.
+            TableColumnNotFoundError: the table has no such column.
+            TableSchemaValidationError: an expression has a type that the column cannot have.
+        """
+        if not self.expressions:
+            raise InvalidInputError("update needs columns to set, each to an expression of SQL")
+        if missing := [name for name in self.expressions if name not in dataset.schema.names]:
+            raise TableColumnNotFoundError(
+                f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
+            )
+        with translate_errors(table, table.storage_options):
+            scanner = self._scanner(dataset)
+            scanner.explain_plan()
+            projected: pa.Schema = scanner.projected_schema
+        cast_to_table(pa.RecordBatch.from_pylist([], projected), dataset.schema)
+
+    def update(
+        self, table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], write: PieceWriter
+    ) -> RowChange:
+        """Write the rows of some fragments that match anew, and delete what they were; scalar indices are used.
+
+        Raises:
+            InvalidInputError: a value does not fit its column.
+        """
+        rows = _RowRewriter(table, dataset, self._scanner(dataset, fragments))
+        if not rows.has_rows():
+            return RowChange()
+        new = rows.write_all(write)
+        if dataset.has_stable_row_ids:
+            new = assign_row_ids(new, rows.original_values(ROW))
+        return replace(
+            delete_rows(table, dataset, offsets_by_fragment([rows.original_values(ADDRESS)])), new=tuple(new)
+        )
+
+    def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int] | None = None) -> lance.LanceScanner:
+        columns = {name: self.expressions.get(name, quote_column(name)) for name in dataset.schema.names}
+        usual = BLOB_ROWS if any(map(has_blobs, dataset.schema)) else BATCH_ROWS
+        return dataset.scanner(
+            columns=columns,
+            filter=self.where,
+            with_row_address=True,
+            with_row_id=True,
+            fragments=None if fragments is None else _get_fragments(dataset, fragments),
+            blob_handling="all_binary",
+            **{"batch_size": usual, **_batch_arguments(dataset, usual)},
+        )
+
+
+class _RowRewriter:
+    """Rows of a scan on their way into new files; what they were is remembered."""
+
+    def __init__(self, table: TableRef, dataset: lance.LanceDataset, scanner: lance.LanceScanner) -> None:
+        self._table, self._schema = table, dataset.schema
+        self._batches: Iterator[pa.RecordBatch] = filter(len, scanner.to_batches())
+        self._first: pa.RecordBatch | None = None
+        self._originals: dict[str, list[Any]] = {ADDRESS: [], ROW: []}
+
+    def has_rows(self) -> bool:
+        """Whether there is a row at all."""
+        with translate_errors(self._table, self._table.storage_options):
+            self._first = next(self._batches, None)
+        return self._first is not None
+
+    def write_all(self, write: PieceWriter) -> list[Piece]:
+        """Write them all."""
+        assert self._first is not None
+        stream = map(self._record_and_cast, chain([self._first], self._batches))
+        return write(pa.RecordBatchReader.from_batches(self._schema, stream))
+
+    def original_values(self, column: str) -> Any:
+        """What the rows were."""
+        return pa.chunked_array(self._originals[column], pa.uint64())
+
+    def _record_and_cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for column, arrays in self._originals.items():
+            # A copy: a column that came from Lance keeps all others of its batch in memory.
+            arrays.append(pa.array(np.array(batch.column(column))))
+        return cast_to_table(batch, self._schema)
+
+
+def cast_to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as a table takes them: its columns by name, in its types.
+
+    Args:
+        batch: rows of a scan, with blobs as binaries.
+        schema: of the table.
+
+    Raises:
+        TableSchemaValidationError: a type does not become the column's.
+        InvalidInputError: a value does not fit its column.
+    """
+    arrays = []
+    for field in schema:
+        array = batch.column(field.name)
+        try:
+            array = _cast_array(array, field)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"column {field.name}: a value does not fit {field.type} ({error})") from error
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise TableSchemaValidationError(
+                f"column {field.name}: {array.type} does not become {field.type} ({error})"
+            ) from error
+        if array.null_count and not field.nullable:
+            raise InvalidInputError(
+                f"column {field.name}: a null, which the table does not allow there; {nullable_hint(field.name)}"
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast_array(array: Any, field: Any) -> Any:
+    dtype: Any = field.type
+    if pa.types.is_floating(array.type) and pa.types.is_floating(dtype) and dtype.bit_width < array.type.bit_width:
+        return narrow_floats(dtype)(array)
+    if not has_blobs(field) or array.type == dtype:
+        return array.cast(dtype)
+    if isinstance(dtype, pa.StructType):
+        fields = [dtype.field(place) for place in range(dtype.num_fields)]
+        return _struct([_cast_array(array.field(child.name), child) for child in fields], fields, array)
+    if not isinstance(dtype, pa.BaseExtensionType):
+        return array.cast(dtype)
+    data: Any = array.cast(pa.large_binary())
+    storage: Any = dtype.storage_type
+    storage_fields = list(storage)
+    absent = [pa.nulls(len(data), child.type) for child in storage_fields[1:]]
+    return dtype.wrap_array(_struct([data, *absent], storage_fields, data))
+
+
+def _struct(children: list[Any], fields: list[Any], like: Any) -> Any:
+    return pa.StructArray.from_arrays(children, fields=fields, mask=like.is_null())
+
+
+def assign_row_ids(pieces: Sequence[Piece], ids: Any) -> list[Piece]:
+    """Fragments whose first rows are those with these ids, moved; a table with stable row ids needs to know."""
+    moved, first = list[Piece](), 0
+    for fragment in parse_pieces(pieces):
+        row_ids = ids.slice(first, fragment.physical_rows)
+        meta = RowIdSequence(row_ids).to_inline_metadata() if len(row_ids) else None
+        moved.append(json.dumps(replace(fragment, row_id_meta=meta).to_json()))
+        first += fragment.physical_rows
+    return moved
+
+
+def commit_deletion(
+    table: TableRef,
+    at: TableLocation,
+    dataset: lance.LanceDataset,
+    change: RowChange,
+    where: str,
+    properties: Properties = None,
+) -> int:
+    """Make a version without the rows that were deleted; the version, or the one that is there if none was.
+
+    Raises:
+        ConcurrentModificationError: somebody has changed one of the fragments.
+    """
+    if not change:
+        return int(dataset.version)
+    operation = lance.LanceOperation.Delete(_updated_fragments(dataset, change), list(change.removed), where)
+    return commits.commit(table, at, operation, dataset.version, properties)
+
+
+def commit_rewrite(
+    table: TableRef,
+    at: TableLocation,
+    dataset: lance.LanceDataset,
+    change: RowChange,
+    columns: Iterable[str],
+    properties: Properties = None,
+    *,
+    is_merge: bool = False,
+) -> int:
+    """Make a version with new rows in the place of others; the version, or the one that is there if nothing changed.
+
+    Args:
+        table: what to change.
+        at: where it is.
+        dataset: the version that was changed.
+        change: what was.
+        columns: which may have other values now.
+        properties: to keep with the version.
+        is_merge: whether rows may be new because a key was not there.
+
+    Raises:
+        ConcurrentModificationError: somebody has changed one of the fragments, or merged.
+    """
+    if not change:
+        return int(dataset.version)
+    if is_merge:
+        _refuse_concurrent_merge(table, dataset.version)
+    changed = set(columns)
+    fields = [field for field in dataset.lance_schema.fields() if field.name() in changed]
+    operation = lance.LanceOperation.Update(
+        removed_fragment_ids=[*change.removed, *([MERGE_MARKER] if is_merge else [])],
+        updated_fragments=_updated_fragments(dataset, change),
+        new_fragments=parse_pieces(change.new),
+        fields_for_preserving_frag_bitmap=list(chain.from_iterable(map(_field_ids, fields))),
+        update_mode="rewrite_rows",
+    )
+    return commits.commit(table, at, operation, dataset.version, properties)
+
+
+def _refuse_concurrent_merge(table: TableRef, base: int) -> None:
+    """See that nobody has put rows into new fragments since: pylance's own merges do not tell that they are such."""
+    if (version := find_version(replace(table, version=None), _is_rewrite, after=base)) is not None:
+        raise ConcurrentModificationError(f"{table}: rows were updated or merged in version {version}")
+
+
+def _is_rewrite(transaction: lance.Transaction) -> bool:
+    return isinstance(transaction.operation, lance.LanceOperation.Update) and bool(transaction.operation.new_fragments)
+
+
+def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[FragmentMetadata]:
+    """The fragments as the version has them, with their new deletion files."""
+    return [
+        replace(dataset.get_fragment(each.id).metadata, deletion_file=each.deletion_file)
+        for each in parse_pieces(change.updated)
+    ]
+
+
+def _field_ids(field: Any) -> Iterator[int]:
+    yield field.id()
+    for child in field.children():
+        yield from _field_ids(child)
+
+
+def _get_fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> list[lance.LanceFragment]:
+    return [dataset.get_fragment(each) for each in fragments]
+
+
+def _batch_arguments(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS) -> dict[str, int]:
+    """Arguments of a scan that keep it small where rows are large."""
+    if not has_large_rows(dataset):
+        return {}
+    return {"batch_size": min(batch_rows(dataset), usual), "batch_readahead": 1, "io_buffer_size": READ_AHEAD}
+
+
+def quote_column(name: str) -> str:
+    """A column's name in Lance's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def delete_in_batches(table: TableRef, where: str) -> int:
+    """Delete the rows that match, in this process, with little memory however large rows are; the version."""
+
+    def attempt() -> int:
+        with table.dataset() as dataset:
+            change = delete_where(table, dataset, _fragment_ids(dataset), where)
+            return _commit_change(table, change, lambda at: commit_deletion(table, at, dataset, change, where))
+
+    return retry_conflicts(table, attempt)
+
+
+def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]:
+    """Set columns in the rows that match, in this process, with little memory; how many, and the version."""
+
+    def attempt() -> tuple[int, int]:
+        at = locate_table(table)
+        with table.dataset() as dataset:
+            setting.check(table, dataset)
+            change = setting.update(
+                table, dataset, _fragment_ids(dataset), lambda rows: write_pieces(table, at, rows, mode="append")
+            )
+            columns = setting.expressions
+            version = _commit_change(table, change, lambda at: commit_rewrite(table, at, dataset, change, columns))
+            return change.rows, version
+
+    return retry_conflicts(table, attempt)
+
+
+def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLocation], int]) -> int:
+    """Commit a change; what was written for one that is refused is deleted."""
+    at = locate_table(table)
+    try:
+        return commit(at)
+    except LanceNamespaceError as error:
+        if commits.is_refusal(error):
+            discard_pieces(change.files, at)
+        raise
+
+
+def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:
+    return [each.fragment_id for each in dataset.get_fragments()]
+
+
+class ColumnsChangedError(ConcurrentModificationError):
+    """What was written does not fit the table any more, and it does not help to try again."""
+
+
+def retry_conflicts(about: object, attempt: Callable[[], T]) -> T:
+    """Do work that others may overtake, anew each time until it is committed.
+
+    Raises:
+        ConcurrentModificationError: it was overtaken every time.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return attempt()
+        except ColumnsChangedError:
+            raise
+        except ConcurrentModificationError as error:
+            last = error
+    raise ConcurrentModificationError(
+        f"{about}: others have changed the same rows each of {ATTEMPTS} times that this was tried; run it again"
+    ) from last

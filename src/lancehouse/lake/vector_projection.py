@@ -1,0 +1,271 @@
+"""Vectors in a plane: a sample of a column, drawn along the two directions in which it spreads most."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import BoundedSemaphore, Lock
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.row_pages import (
+    DISTANCE,
+    ROW_ID,
+    RowPage,
+    choose_columns,
+    collect_cells,
+    scanner_options,
+    take_value,
+)
+from lancehouse.lake.vector_search import SearchEffort, has_vector_index
+from lancehouse.schema.display import Cell, format_cells, format_type, is_vector, value_kind
+
+SAMPLE = 2000
+SAMPLE_BYTES = 16 << 20
+"""Of vectors as float32: of very long ones, fewer are drawn."""
+COMPARED_BYTES = 1 << 30
+"""Of vectors that are compared one by one where there is no index; beyond, only a sample is."""
+STEPS = 24
+"""Of the iteration that finds the plane."""
+WIDTH = 6
+"""Directions that are looked for, so that the first two are found quickly."""
+SEED = 7
+SAMPLING_SLOTS = BoundedSemaphore(2)
+"""Samples that are worked on: each takes up to 100 MB for a moment."""
+MAX_CACHED = 64
+"""Planes whose directions are remembered, for rows that are placed in them later."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The plane of most variance of some vectors."""
+
+    centre: Any
+    directions: Any
+    """Two, as columns."""
+    spread: tuple[float, float]
+    """Which part of the whole variance each of them has."""
+
+    def project(self, matrix: Any) -> list[Point]:
+        """Where vectors lie in it."""
+        return [(float(x), float(y)) for x, y in (matrix - self.centre) @ self.directions]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorProjection:
+    """Where the vectors of some rows lie."""
+
+    version: int
+    rows: int
+    """Of the whole table."""
+    ids: Sequence[int]
+    points: Sequence[Point]
+    spread: tuple[float, float]
+    """Which part of the whole variance each direction has."""
+    labels: Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The rows nearest to one of them, the nearest first."""
+
+    page: RowPage
+    distances: Sequence[float]
+    searched: str
+    """`index`, `table` or `sample`: what was looked through."""
+    own: Sequence[Cell]
+    """The row itself."""
+    point: Point
+    """Where it lies in the plane of the column."""
+    points: Sequence[Point | None]
+    """Where the others do; None for one without a vector."""
+
+
+class _AxesCache:
+    """Planes of versions of tables: who asks for one has opened the table."""
+
+    def __init__(self) -> None:
+        self._axes: OrderedDict[tuple[str, ...], Axes] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, dataset: lance.LanceDataset, column: str) -> Axes | None:
+        with self._lock:
+            return self._axes.get(_key(dataset, column))
+
+    def put(self, dataset: lance.LanceDataset, column: str, axes: Axes) -> Axes:
+        with self._lock:
+            self._axes[_key(dataset, column)] = axes
+            while len(self._axes) > MAX_CACHED:
+                self._axes.popitem(last=False)
+        return axes
+
+
+def _key(dataset: lance.LanceDataset, column: str) -> tuple[str, ...]:
+    """A column of a version; names of files tell a table from an older one at the same place."""
+    files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
+    return dataset.uri, str(dataset.version), next(files, ""), column
+
+
+_AXES_CACHE = _AxesCache()
+
+
+def project_sample(table: TableRef, column: str, label: str | None = None) -> VectorProjection:
+    """Vectors of rows from all over a table, the same ones each time, and what their rows have in another column.
+
+    Raises:
+        InvalidInputError: the column holds no vectors.
+    """
+    with table.dataset() as dataset, SAMPLING_SLOTS:
+        sample, matrix = _sample_vectors(table, dataset, column, label)
+        plane_axes = _AXES_CACHE.put(dataset, column, principal_axes(matrix))
+        labels = [format_cells(sample.column(name), value_kind(dataset.schema.field(name))) for name in [label] if name]
+        return VectorProjection(
+            version=dataset.version,
+            rows=dataset.count_rows(),
+            ids=_row_ids(sample),
+            points=plane_axes.project(matrix),
+            spread=plane_axes.spread,
+            labels=labels[0] if labels else [],
+        )
+
+
+def principal_axes(matrix: Any) -> Axes:
+    """The plane of most variance: by iteration, with no more memory than the vectors take; the same each time."""
+    count, dimension = matrix.shape
+    centre = matrix.mean(axis=0, dtype=np.float64) if count else np.zeros(dimension)
+    flat = Axes(centre, np.zeros((dimension, 2)), (0.0, 0.0))
+    if count < 2:
+        return flat
+    centred = matrix - centre
+    variance = float((centred**2).sum())
+    if variance == 0.0 or not np.isfinite(variance):
+        return flat
+    basis = np.linalg.qr(np.random.default_rng(SEED).standard_normal((dimension, min(WIDTH, dimension))))[0]
+    for _ in range(STEPS):
+        basis = np.linalg.qr(centred.T @ (centred @ basis))[0]
+    _, sizes, turn = np.linalg.svd(centred @ basis, full_matrices=False)
+    directions = np.zeros((dimension, 2))
+    directions[:, : min(2, len(turn))] = basis @ turn[:2].T
+    points = centred @ directions
+    farthest = points[np.abs(points).argmax(axis=0), (0, 1)]
+    shares = [*(sizes**2 / variance), 0.0]
+    return Axes(centre, directions * np.where(farthest < 0, -1, 1), (float(shares[0]), float(shares[1])))
+
+
+def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Sequence[str] = ()) -> Neighbours:
+    """The rows nearest to one: by the index, else by comparing all, else, where those are too many, a sample.
+
+    Raises:
+        InvalidInputError: the row has no vector, or there is no such row.
+    """
+    with table.dataset() as dataset:
+        dimension = _dimension(table, dataset, column)
+        vectors, is_there = _to_matrix(take_value(table, dataset, column, row), dimension)
+        if not is_there[0]:
+            raise InvalidInputError(f"{table}: the row has no vector in {column} that others could be near to")
+        searched = "index" if has_vector_index(dataset, column) else "table"
+        sampled_distances: Mapping[int, float] = {}
+        query: dict[str, Any] = {
+            "nearest": {"column": column, "q": vectors[0], "k": k + 1, **SearchEffort().to_options(k + 1)}
+        }
+        if searched == "table" and dataset.count_rows() * dimension * 4 > COMPARED_BYTES:
+            searched, sampled_distances = (
+                "sample",
+                _nearest_in_sample(*_sample_vectors(table, dataset, column, None), vectors[0], k),
+            )
+            query = {"filter": f"{ROW_ID} IN ({', '.join(map(str, sampled_distances))})"}
+        names = choose_columns(table, dataset.schema, columns)
+        kinds = [value_kind(dataset.schema.field(name)) for name in names]
+        more = [] if sampled_distances else [DISTANCE]
+        scanner = dataset.scanner(columns=[*names, *more], **query, **scanner_options(dataset.schema, names))
+        ids, rows = collect_cells(scanner, [*kinds, *("number" for _ in more)])
+        distances = (
+            [sampled_distances[each] for each in ids]
+            if sampled_distances
+            else [_to_float(cells_[-1]) for cells_ in rows]
+        )
+        order = sorted((at for at in range(len(ids)) if ids[at] != row), key=distances.__getitem__)[:k]
+        page = RowPage(
+            dataset.version, names, [ids[at] for at in order], [rows[at][: len(names)] for at in order], False
+        )
+        itself = dataset.scanner(
+            columns=names, filter=f"{ROW_ID} = {int(row)}", **scanner_options(dataset.schema, names)
+        )
+        plane = _AXES_CACHE.get(dataset, column) or _compute_axes(table, dataset, column)
+        return Neighbours(
+            page=page,
+            distances=[distances[at] for at in order],
+            searched=searched,
+            own=collect_cells(itself, kinds)[1][0],
+            point=plane.project(vectors)[0],
+            points=_project_rows(dataset, column, page.ids, plane),
+        )
+
+
+def _compute_axes(table: TableRef, dataset: lance.LanceDataset, column: str) -> Axes:
+    with SAMPLING_SLOTS:
+        return _AXES_CACHE.put(dataset, column, principal_axes(_sample_vectors(table, dataset, column, None)[1]))
+
+
+def _project_rows(dataset: lance.LanceDataset, column: str, ids: Sequence[int], plane: Axes) -> list[Point | None]:
+    if not ids:
+        return []
+    chosen_ids = f"{ROW_ID} IN ({', '.join(map(str, ids))})"
+    rows = dataset.scanner(columns=[column], filter=chosen_ids, with_row_id=True).to_table().combine_chunks()
+    matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), len(plane.centre))
+    places = dict(zip(_row_ids(rows), zip(plane.project(matrix), is_there, strict=True), strict=True))
+    return [places[each][0] if each in places and places[each][1] else None for each in ids]
+
+
+def _sample_vectors(
+    table: TableRef, dataset: lance.LanceDataset, column: str, label: str | None
+) -> tuple[pa.Table, Any]:
+    """Rows that have a vector, and these vectors."""
+    dimension, total = _dimension(table, dataset, column), dataset.count_rows()
+    size = min(SAMPLE, total, max(2, SAMPLE_BYTES // (4 * dimension)))
+    places = sorted(random.Random(SEED).sample(range(total), size))  # noqa: S311 - not for secrets
+    names = choose_columns(table, dataset.schema, [column, *([label] if label else [])])
+    rows = dataset.take(places, columns=[*names, ROW_ID]).combine_chunks()
+    matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), dimension)
+    return rows.filter(pa.array(is_there)), matrix[is_there]
+
+
+def _nearest_in_sample(sample: pa.Table, matrix: Any, vector: Any, k: int) -> dict[int, float]:
+    distances = ((matrix - vector) ** 2).sum(axis=1)
+    ids = _row_ids(sample)
+    return {ids[at]: float(distances[at]) for at in np.argsort(distances, kind="stable")[: k + 1]}
+
+
+def _row_ids(rows: pa.Table) -> list[int]:
+    ids: list[int] = rows.column(ROW_ID).to_numpy().tolist()
+    return ids
+
+
+def _dimension(table: TableRef, dataset: lance.LanceDataset, column: str) -> int:
+    (name,) = choose_columns(table, dataset.schema, [column])
+    dtype = dataset.schema.field(name).type
+    if not is_vector(dtype):
+        raise InvalidInputError(f"{table}: column {column} holds {format_type(dtype)}, no vectors of numbers")
+    return int(dtype.list_size)
+
+
+def _to_matrix(array: Any, dimension: int) -> tuple[Any, Any]:
+    """The vectors, and which of them are there whole: not null, and of finite numbers."""
+    is_there = np.asarray(array.is_valid())
+    matrix = np.zeros((len(array), dimension), np.float32)
+    flat = array.filter(array.is_valid()).flatten()
+    matrix[is_there] = flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, dimension)
+    return matrix, is_there & np.isfinite(matrix).all(axis=1)
+
+
+def _to_float(cell: Cell) -> float:
+    return float(cell["text"] if isinstance(cell, dict) else cell or 0.0)

@@ -1,0 +1,9 @@
+"""Pipelines in YAML: a source, steps, and a Lance table; see docs/pipelines.md."""
+
+from lancehouse.pipelines.pipeline import Pipeline, load
+from lancehouse.pipelines.plan_lines import PlanLine
+from lancehouse.pipelines.planner import PipelinePlan
+from lancehouse.pipelines.problems import PipelineError, Problem
+from lancehouse.pipelines.run_report import RunReport, RunStep
+
+__all__ = ["Pipeline", "PipelineError", "PipelinePlan", "PlanLine", "Problem", "RunReport", "RunStep", "load"]

@@ -1,0 +1,256 @@
+"""A pipeline seen through to its end before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lancehouse.jobs import compaction
+from lancehouse.jobs.merge import MergeRules
+from lancehouse.jobs.sources import IngestSource
+from lancehouse.lake.fragments import FileLayout
+from lancehouse.pipelines import plan_lines, spark_steps, target_table
+from lancehouse.pipelines.arrow_steps import (
+    ArrowStep,
+    ArrowTransform,
+    EmbedStep,
+    FilterStep,
+    FunctionStep,
+    SelectStep,
+    output_schema,
+)
+from lancehouse.pipelines.blob_columns import to_binary_schema
+from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
+from lancehouse.pipelines.plan_lines import ARROW, SPARK, PlanLine
+from lancehouse.pipelines.problems import Problems
+from lancehouse.pipelines.row_count import RowCount
+from lancehouse.pipelines.source import Origin
+from lancehouse.pipelines.spec import PipelineSpec, StepPart
+from lancehouse.pipelines.target_table import TargetState
+from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.session import parallelism
+from lancehouse.spark.table_writer import WriteOptions
+
+Start = Callable[[], SparkSession]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """A pipeline that was checked, as it is about to run."""
+
+    shape: PipelineSpec
+    run: str
+    """The run's id."""
+    is_new: bool
+    """Whether nobody gave it, so that no version can be of this run."""
+    address: TableAddress
+    state: TargetState = field(repr=False)
+    """The table before."""
+    origin: Origin
+    target: pa.Schema = field(repr=False)
+    """The columns of the table afterwards."""
+    transform: ArrowTransform = field(repr=False)
+    """The steps of a pipeline that stays in Arrow."""
+    frame: DataFrame | None = field(repr=False)
+    """The rows of one that does not."""
+    count: RowCount = field(repr=False)
+    """Of the rows that these are made of."""
+    lines: tuple[PlanLine, ...]
+
+    @property
+    def merge_rules(self) -> MergeRules:
+        """Of a merge."""
+        sink = self.shape.sink
+        return MergeRules(sink.when_matched, sink.when_not_matched, sink.delete_by_source)
+
+    @property
+    def write_options(self) -> WriteOptions:
+        """How rows are written."""
+        sink = self.shape.sink
+        layout = FileLayout(sink.max_rows_per_file, sink.max_bytes_per_file, sink.data_storage_version)
+        return WriteOptions(sink.vector_columns, layout, self.state.attempt, self.is_new, sink.nullable)
+
+
+@dataclass(slots=True)
+class _PlannedRows:
+    """The rows, as far as they are planned."""
+
+    schema: pa.Schema
+    steps: list[ArrowStep] = field(default_factory=list)
+    """In Arrow, since the source or the last step of Spark."""
+    frame: DataFrame | None = None
+    """Before these steps; None: they come from the source."""
+
+    @property
+    def transform(self) -> ArrowTransform:
+        """The steps in Arrow, as one."""
+        return ArrowTransform(tuple(self.steps), self.schema)
+
+
+def plan_pipeline(shape: PipelineSpec, problems: Problems, folder: Path, run: str | None, start: Start) -> PipelinePlan:
+    """Check all of a pipeline. Spark is started last, and only if a step needs it.
+
+    Raises:
+        PipelineError: it cannot run; says all that is wrong, as far as it can be seen.
+    """
+    return _Planner(shape, problems, folder, run or shape.run, start).plan()
+
+
+class _Planner:
+    def __init__(self, shape: PipelineSpec, problems: Problems, folder: Path, run: str | None, start: Start) -> None:
+        self.shape, self.problems, self.folder, self.start = shape, problems, folder, start
+        self.run, self.is_new = run or uuid4().hex, run is None
+        self.lines: list[PlanLine] = []
+        self.functions: list[NamedFunction | None] = []
+
+    def plan(self) -> PipelinePlan:
+        shape, problems = self.shape, self.problems
+        self.functions = [self._resolve_function(place, step) for place, step in enumerate(shape.steps)]
+        address, origin = self._resolve_address(), self._resolve_origin()
+        state = None if address is None else self._read_state(address)
+        rows = None if origin is None else self._open_source(origin)
+        planned = None if rows is None else self._plan_steps(rows, 0, None)
+        with problems.collect("compact"):
+            compaction.check_options(shape.compact or {})
+        problems.raise_if_any()
+        assert address is not None
+        assert origin is not None
+        assert state is not None
+        assert rows is not None
+        assert planned is not None
+        count = RowCount(address)
+        if planned < len(shape.steps) or shape.sink.mode == "merge":
+            self._plan_with_spark(origin, rows, planned, count)
+        struct = None if rows.frame is None else rows.frame.schema.jsonValue()
+        target = target_table.plan_target_schema(problems, address, shape.sink, state, rows.schema, struct)
+        if target is not None:
+            target_table.check_maintenance(problems, address, shape, state, target)
+        problems.raise_if_any()
+        assert target is not None
+        self.lines += plan_lines.describe_end(shape, state, ARROW if rows.frame is None else SPARK)
+        return PipelinePlan(
+            shape,
+            self.run,
+            self.is_new,
+            address,
+            state,
+            origin,
+            target,
+            rows.transform,
+            rows.frame,
+            count,
+            tuple(self.lines),
+        )
+
+    # What needs no Spark; each is None if something is wrong with it
+
+    def _resolve_function(self, place: int, step: StepPart) -> NamedFunction | None:
+        name = step.arrow or step.python or (step.embed.function if step.embed else None)
+        if name is None:
+            return None
+        with self.problems.collect("steps", place, step.kind, *(["function"] if step.embed else [])):
+            return get_function(name, self.folder)
+        return None
+
+    def _resolve_address(self) -> TableAddress | None:
+        with self.problems.collect("catalog"):
+            return Connection.from_properties(self.shape.catalog.impl, self.shape.catalog.properties).table_address(
+                self.shape.sink.table
+            )
+        return None
+
+    def _resolve_origin(self) -> Origin | None:
+        with self.problems.collect("source", "catalog"):
+            return Origin.from_spec(self.shape, self.folder)
+        return None
+
+    def _read_state(self, address: TableAddress) -> TargetState | None:
+        with self.problems.collect("sink", "table"):
+            return target_table.read_target_state(address, self.shape.sink.mode, self.run, is_new=self.is_new)
+        return None
+
+    def _open_source(self, origin: Origin) -> _PlannedRows | None:
+        with self.problems.collect("source", self.shape.source.kind):
+            source: IngestSource = origin.open()
+            source.require_types()
+            schema = to_binary_schema(source.schema)
+            self.lines.append(
+                PlanLine("source", ARROW, f"read {origin.description}", plan_lines.format_columns(schema))
+            )
+            return _PlannedRows(schema)
+        return None
+
+    # Steps
+
+    def _plan_steps(self, rows: _PlannedRows, first: int, spark: SparkSession | None) -> int | None:
+        """Plan steps, from the first on; how many are planned, which is not all where Spark is needed and not there."""
+        for place in range(first, len(self.shape.steps)):
+            part, function = self.shape.steps[place], self.functions[place]
+            if part.kind in ("sql", "python"):
+                if spark is None:
+                    return place
+                is_right = self._plan_spark_step(spark, place, part, function, rows)
+            else:
+                is_right = self._plan_arrow_step(place, part, function, rows)
+            if not is_right:
+                return None
+        return len(self.shape.steps)
+
+    def _plan_arrow_step(self, place: int, part: StepPart, function: NamedFunction | None, rows: _PlannedRows) -> bool:
+        for key, step in _to_arrow_steps(part, function):
+            before = rows.schema
+            with self.problems.collect("steps", place, key):
+                rows.schema = output_schema(step, before)
+                rows.steps.append(step)
+                continue
+            return False
+        if part.kind in ("arrow", "embed") and function is None:
+            return False
+        self.lines.append(plan_lines.describe_step(part, ARROW, rows.schema))
+        return True
+
+    def _plan_with_spark(self, origin: Origin, rows: _PlannedRows, done: int, count: RowCount) -> None:
+        """Plan the steps that need Spark, and those after them."""
+        spark = self.start()
+        pickle_by_value([each for each in self.functions if each is not None])
+        with self.problems.collect("source", self.shape.source.kind):
+            rows.frame = spark_steps.from_source(spark, origin.open(parallelism(spark)), rows.transform, count)
+            rows.steps = []
+            self._plan_steps(rows, done, spark)
+            assert rows.frame is not None
+            rows.frame, rows.steps = spark_steps.apply_steps(rows.frame, rows.transform), []
+        self.problems.raise_if_any()
+
+    def _plan_spark_step(
+        self, spark: SparkSession, place: int, part: StepPart, function: NamedFunction | None, rows: _PlannedRows
+    ) -> bool:
+        assert rows.frame is not None
+        frame = spark_steps.apply_steps(rows.frame, rows.transform)
+        with self.problems.collect("steps", place, part.kind):
+            if part.sql is not None:
+                rows.frame = spark_steps.run_sql(spark, part.sql, frame)
+            elif function is not None:
+                rows.frame = spark_steps.run_python(function, frame)
+            rows.steps, rows.schema = [], spark_steps.step_schema(rows.frame)
+            self.lines.append(plan_lines.describe_step(part, SPARK, rows.schema))
+            return True
+        return False
+
+
+def _to_arrow_steps(part: StepPart, function: NamedFunction | None) -> Sequence[tuple[str, ArrowStep]]:
+    """The steps that a part is, with their keys: rows are chosen first."""
+    steps: list[tuple[str, ArrowStep]] = []
+    if part.where is not None:
+        steps.append(("where", FilterStep(part.where)))
+    if part.select is not None:
+        steps.append(("select", SelectStep(part.select)))
+    if part.embed is not None and function is not None:
+        steps.append(("embed", EmbedStep(function, part.embed.from_, part.embed.into)))
+    if part.arrow is not None and function is not None:
+        steps.append(("arrow", FunctionStep(function)))
+    return steps

@@ -1,0 +1,43 @@
+"""How many rows tasks have read, where Spark does not tell: each notes its own beside the table's jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pyarrow as pa
+from lance_namespace.errors import LanceNamespaceError
+
+from lancehouse.jobs.job_progress import JobProgress
+from lancehouse.spark.address import TableAddress
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """A number that tasks add to; it goes to executors. A task that is repeated counts once."""
+
+    address: TableAddress
+    job: str = field(default_factory=lambda: f"count-{uuid4().hex}")
+
+    def count(self, key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count the rows that pass, which are known by a key."""
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+        try:
+            self._progress().record(key, rows)
+        except LanceNamespaceError:
+            return  # the table is not there yet: somebody looks at the rows before they are written
+
+    def take(self) -> int:
+        """What was counted, which is forgotten then."""
+        progress = self._progress()
+        rows = sum(progress.read_records().values())
+        progress.clear()
+        return int(rows)
+
+    def _progress(self) -> JobProgress:
+        at = self.address.write_location(self.job)
+        return JobProgress(at.location, at.storage_options, self.job)

@@ -1,0 +1,266 @@
+"""A plan carried out: each step is done once, whichever run of the same id does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+
+from lance_namespace import CreateTableTagRequest, UpdateTableTagRequest
+from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError
+from pyspark.sql import SparkSession
+
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs import index_building
+from lancehouse.lake import commits
+from lancehouse.lake.fragments import locate_table
+from lancehouse.lake.row_changes import retry_conflicts
+from lancehouse.lake.versions import list_tags
+from lancehouse.pipelines import expectations
+from lancehouse.pipelines.blob_columns import BlobTransform
+from lancehouse.pipelines.plan_lines import ARROW, DRIVER, SPARK
+from lancehouse.pipelines.planner import PipelinePlan
+from lancehouse.pipelines.run_report import BEFORE, DONE, FAILED, IDLE, SKIPPED, UNFINISHED, RunReport, RunStep
+from lancehouse.pipelines.spec import IndexPart
+from lancehouse.spark import ingest, maintenance, merge, table_writer
+from lancehouse.spark.session import parallelism
+from lancehouse.spark.task_progress import TaskProgress, watch_tasks
+
+Listener = Callable[[str, TaskProgress | None], None]
+"""Told of each step when it begins, and of its tasks."""
+
+
+def run_plan(plan: PipelinePlan, spark: SparkSession, listener: Listener | None, report: RunReport) -> None:
+    """Carry out a plan; the report tells of it, also if this raises.
+
+    Raises:
+        LanceNamespaceError: a step failed. What came before it is done, and stays so.
+    """
+    _PipelineRun(plan, spark, listener, report).run()
+
+
+class _PipelineRun:
+    def __init__(self, plan: PipelinePlan, spark: SparkSession, listener: Listener | None, report: RunReport) -> None:
+        self.plan, self.spark, self.listener, self.report = plan, spark, listener, report
+        self.address, self.table = plan.address, plan.address.to_ref()
+        self.version = 0
+        """Of the table, with all that was done so far."""
+        self.has_own_rows = True
+        """Whether rows of this run are in it: a merge that changes nothing makes no version."""
+
+    def run(self) -> None:
+        started, report = monotonic(), self.report
+        try:
+            version = self._write_rows()
+            if self._is_published(version):
+                self._skip()
+            else:
+                for index in self.plan.shape.indices:
+                    self._build_index(index)
+                self._compact()
+                if self._check_expectations(version):
+                    self._publish()
+            report.rows = int(self.plan.address.to_ref(version=self.version).open().count_rows())
+            if report.state == UNFINISHED:
+                report.state = DONE if report.has_changed else BEFORE
+        except BaseException as error:
+            report.fail(error)
+            raise
+        finally:
+            report.seconds = round(monotonic() - started, 3)
+            report.version_after = self.version or None
+
+    @contextmanager
+    def _record_step(self, name: str, where: str) -> Iterator[RunStep]:
+        started, step = monotonic(), RunStep(name, where)
+        if self.listener is not None:
+            self.listener(name, None)
+        self.report.steps.append(step)
+        listener = self.listener
+        try:
+            with watch_tasks(self.spark, None if listener is None else lambda done: listener(name, done)):
+                yield step
+        except BaseException as error:
+            step.state, step.says = FAILED, str(error)
+            raise
+        finally:
+            step.seconds = round(monotonic() - started, 3)
+            step.version = self.version or None
+
+    # Rows
+
+    def _write_rows(self) -> int:
+        """Have the rows in the table; the version that the run made of them."""
+        plan, report, mode = self.plan, self.report, self.plan.shape.sink.mode
+        with self._record_step("write", ARROW if plan.frame is None else SPARK) as step:
+            existing = plan.state.run_version
+            version = self._run_write() if existing is None else existing
+            if existing is not None:
+                step.state, step.says = BEFORE, f"this run made version {version}"
+            self.version = version if existing is None else int(self.table.open().version)
+            self.has_own_rows = mode != "merge" or commits.find_run(self.table, version) == plan.state.attempt
+            report.rows_out = step.rows = commits.count_rows_added(self.table, version) if self.has_own_rows else 0
+        return version
+
+    def _run_write(self) -> int:
+        plan = self.plan
+        mode = plan.shape.sink.mode
+        if plan.frame is None:
+            source = plan.origin.open(parallelism(self.spark))
+            done = ingest.run_ingest(
+                self.spark,
+                self.address,
+                source,
+                plan.origin.name,
+                mode,
+                plan.write_options,
+                BlobTransform(plan.transform, source.schema),
+                plan.target,
+            )
+            self.report.rows_in = done.rows
+            return done.version
+        try:
+            if mode == "merge":
+                return self._merge()
+            write = {"create": table_writer.create, "append": table_writer.append, "overwrite": table_writer.overwrite}[
+                mode
+            ]
+            if mode == "append" and not self.table.exists():
+                write = table_writer.create
+            return write(plan.frame, self.address, plan.write_options)
+        finally:
+            with suppress(LanceNamespaceError):  # the table may be gone again
+                self.report.rows_in = plan.count.take()
+
+    def _merge(self) -> int:
+        """Merge, into a table that is made for it if there is none."""
+        plan = self.plan
+        declared = table_writer.declare_table(self.table)
+        try:
+            sink = plan.shape.sink
+            done = merge.merge(
+                plan.frame, self.address, sink.on, plan.merge_rules, plan.write_options, latest_by=sink.latest_by
+            )
+            return done.version
+        except BaseException as error:
+            if declared and (not isinstance(error, LanceNamespaceError) or commits.is_refusal(error)):
+                table_writer.undo_declaration(self.table)
+            raise
+
+    # Upkeep
+
+    def _build_index(self, index: IndexPart) -> None:
+        with self._record_step(f"index {index.index_name}", ARROW) as step:
+            existing = index_building.find_index(self.table, index.index_name)
+            if existing is not None and not existing.unindexed:
+                step.state, step.says = BEFORE, "it is there"
+                return
+            if existing is not None:
+                self.version = retry_conflicts(
+                    self.address,
+                    lambda: maintenance.optimize_indices(self.spark, self.address, [index.index_name], False),
+                )
+                step.rows, step.says = existing.unindexed, "new rows were taken in"
+                return
+            built = retry_conflicts(
+                self.address,
+                lambda: maintenance.create_index(
+                    self.spark, self.address, index.column, index.kind, index.index_name, False, index.params
+                ),
+            )
+            self.version = built.version
+
+    def _compact(self) -> None:
+        options = self.plan.shape.compact
+        if options is None:
+            return
+        with self._record_step("compact", ARROW) as step:
+            done = retry_conflicts(self.address, lambda: maintenance.compact(self.spark, self.address, dict(options)))
+            if not done.fragments_removed:
+                step.state = IDLE
+                return
+            self.version = done.version
+            step.says = f"{done.fragments_removed} fragments became {done.fragments_added}"
+
+    # What readers may see
+
+    def _check_expectations(self, version: int) -> bool:
+        """Whether all that is expected holds."""
+        expect = self.plan.shape.expect
+        if expect == type(expect)(on_failure=expect.on_failure):
+            return True
+        with self._record_step("expect", ARROW) as step:
+            failures = expectations.find_failures(self.spark, self.address, self.version, expect)
+            if not failures:
+                step.says = f"all holds in version {self.version}"
+                return True
+            step.state, step.says = FAILED, "; ".join(failures)
+            self.report.state, self.report.failures = FAILED, failures
+        if expect.on_failure == "restore":
+            self._restore(version)
+        return False
+
+    def _restore(self, version: int) -> None:
+        """Put the version from before the run back, unless others have changed the table since."""
+        with self._record_step("restore", DRIVER) as step:
+            before, latest = version - 1, commits.find_latest_if_only_maintenance(self.table, version)
+            if not self.has_own_rows:
+                step.state, step.says = SKIPPED, "this run has changed nothing"
+            elif before < 1:
+                step.state, step.says = SKIPPED, "this run made the table: there is no version before it"
+            elif latest is None:
+                step.state, step.says = SKIPPED, "others have changed the table since: their changes would be lost"
+            else:
+                try:
+                    self.version = commits.restore(self.table, locate_table(self.table), before, latest)
+                    step.says = f"version {before} is back"
+                except ConcurrentModificationError:
+                    step.state, step.says = SKIPPED, "others have just changed the table: their changes would be lost"
+
+    def _is_published(self, version: int) -> bool:
+        """Whether the run is done and others have gone on from there: then nothing is left to do."""
+        publish, [write] = self.plan.shape.publish, self.report.steps
+        return publish is not None and write.state == BEFORE and self._tagged_version(publish.tag) >= version
+
+    def _tagged_version(self, tag: str) -> int:
+        branch, version = list_tags(self.table).get(tag, (None, 0))
+        return version if branch in (None, "main") else 0
+
+    def _skip(self) -> None:
+        shape = self.plan.shape
+        assert shape.publish is not None
+        self.version = self._tagged_version(shape.publish.tag)
+        self.report.tag = shape.publish.tag
+        names = [
+            *(f"index {each.index_name}" for each in shape.indices),
+            *(["compact"] if shape.compact is not None else []),
+        ]
+        for name in (*names, "expect", "publish"):
+            self.report.steps.append(RunStep(name, DRIVER, BEFORE, self.version))
+
+    def _publish(self) -> None:
+        """Let the tag name the version that was checked; it never goes back to an older one."""
+        publish = self.plan.shape.publish
+        if publish is None:
+            return
+        with self._record_step("publish", DRIVER) as step:
+            assert self.table.namespace is not None
+            tagged, table = self._tagged_version(publish.tag), list(self.address.id)
+            if tagged >= self.version:
+                step.state = BEFORE
+                step.says = f"{publish.tag} names version {tagged}"
+            elif tagged or publish.tag in list_tags(self.table):
+                self.table.namespace.update_table_tag(
+                    UpdateTableTagRequest(id=table, tag=publish.tag, version=self.version)
+                )
+            else:
+                self.table.namespace.create_table_tag(
+                    CreateTableTagRequest(id=table, tag=publish.tag, version=self.version)
+                )
+            step.says = step.says or f"{publish.tag} names version {self.version}"
+            self.report.tag = publish.tag
+
+
+def create_report(plan: PipelinePlan) -> RunReport:
+    """The report of a run that has not done anything yet."""
+    return RunReport(plan.shape.name, plan.run, format_levels(plan.address.id), version_before=plan.state.version)

@@ -1,0 +1,112 @@
+"""Rows as DataFrames, for steps that Spark does; steps in Arrow between them go through it as one."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lancehouse.jobs.sources import IngestSource, Unit
+from lancehouse.pipelines.arrow_steps import ArrowTransform
+from lancehouse.pipelines.blob_columns import to_binary_batches, to_binary_schema, to_blob_schema
+from lancehouse.pipelines.named_functions import FOREIGN, NamedFunction
+from lancehouse.pipelines.row_count import RowCount
+from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.schema.spark import from_spark
+from lancehouse.schema.spark_to_lance import from_spark_rows
+from lancehouse.spark.session import to_struct
+from lancehouse.spark.tasks import Batches, run_in_tasks
+
+_PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
+_NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"
+"""A query that has names of its own with WITH stands inside another, which names the input."""
+_WITH = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*with\b", re.IGNORECASE | re.DOTALL)
+_TAIL = re.compile(r"\s*(SQLSTATE: \w+)?\s*[;.]?\s*\(?(line \d+,? ?pos \d+\)?.*)?$", re.DOTALL)
+_CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
+
+
+def from_source(spark: SparkSession, source: IngestSource, transform: ArrowTransform, count: RowCount) -> DataFrame:
+    """The rows of a source, which are counted, after steps in Arrow: all in the same tasks."""
+    rows, schema, plain = (
+        to_spark_rows(to_blob_schema(transform.schema)),
+        source.schema,
+        to_binary_schema(source.schema),
+    )
+
+    def work(unit: Unit) -> Batches:
+        made = transform.batches(to_binary_batches(count.count(unit.key, unit.batches(schema)), plain))
+        return (each for batch in made for each in rows.convert_batches(batch))
+
+    return run_in_tasks(spark, source.units, work, to_struct(rows.struct))
+
+
+def apply_steps(frame: DataFrame, transform: ArrowTransform) -> DataFrame:
+    """The rows of a DataFrame, after steps in Arrow."""
+    if not transform.steps:
+        return frame
+    struct_json = frame.schema.jsonValue()
+    incoming, rows = (
+        from_spark_rows(struct_json, to_binary_schema(from_spark(struct_json))),
+        to_spark_rows(to_blob_schema(transform.schema)),
+    )
+
+    def work(batches: Batches) -> Batches:
+        made = transform.batches(incoming.convert_batch(batch) for batch in batches)
+        return (each for batch in made for each in rows.convert_batches(batch))
+
+    return frame.mapInArrow(work, to_struct(rows.struct))
+
+
+def step_schema(frame: DataFrame) -> pa.Schema:
+    """The columns, as steps in Arrow see them.
+
+    Raises:
+        InvalidInputError: Spark cannot make such rows.
+        TableSchemaValidationError: Lance has no such type.
+    """
+    try:
+        struct_json = frame.schema.jsonValue()
+    except PySparkException as error:
+        raise InvalidInputError(_clean_message(error)) from error
+    return to_binary_schema(from_spark(struct_json))
+
+
+def run_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
+    """What a query makes of rows, which are its table `input`.
+
+    Raises:
+        InvalidInputError: it cannot be understood.
+    """
+    text = query.strip().rstrip(";").replace("{", "{{").replace("}", "}}")
+    try:
+        return spark.sql((_NESTED if _WITH.match(query) else _PLAIN).replace("<query>", text), rows=frame)
+    except PySparkException as error:
+        raise InvalidInputError(_clean_message(error)) from error
+
+
+def run_python(function: NamedFunction, frame: DataFrame) -> DataFrame:
+    """What a function makes of rows.
+
+    Raises:
+        InvalidInputError: it fails, or gives something else.
+    """
+    try:
+        result = function(frame)
+    except LanceNamespaceError:
+        raise
+    except PySparkException as error:
+        raise InvalidInputError(f"{function.name} failed: {_clean_message(error)}") from error
+    except FOREIGN as error:
+        raise InvalidInputError(f"{function.name} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(result, DataFrame):
+        raise InvalidInputError(f"{function.name} gave {type(result).__name__}, not a DataFrame")
+    return result
+
+
+def _clean_message(error: PySparkException) -> str:
+    """What Spark says, without what it says for itself."""
+    first = str(error).strip().split("\n\n")[0].splitlines()[0]
+    return _CONDITION.sub("", _TAIL.sub("", first))

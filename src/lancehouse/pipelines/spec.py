@@ -1,0 +1,369 @@
+"""What a pipeline may say: its keys, and the kinds of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from lance_namespace.errors import InvalidInputError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from lancehouse.identifiers import parse_levels
+from lancehouse.pipelines.problems import Loc
+from lancehouse.pipelines.yaml_document import VARIABLES, PipelineDocument, to_plain
+from lancehouse.suggestions import find_close, suggest
+
+
+def _to_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _to_lists(value: Any) -> Any:
+    return [_to_list(each) for each in value] if isinstance(value, list) else [[value]]
+
+
+def _to_range(value: Any) -> Any:
+    return {"min": value, "max": value} if isinstance(value, str) else value
+
+
+def _parse_options(value: Any) -> Any:
+    match str(value).lower():
+        case "true":
+            return {}
+        case "false" | "none":
+            return None
+    if isinstance(value, dict):
+        return to_plain(value)
+    raise PydanticCustomError("wrong", "must be true, false or options of a compaction")
+
+
+def _check_function(value: str) -> str:
+    module, _, name = value.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise PydanticCustomError("wrong", "must name a function as module:function")
+    return value
+
+
+def _check_table(value: str) -> str:
+    try:
+        parse_levels(value)
+    except InvalidInputError:
+        raise PydanticCustomError("wrong", "must be levels joined by dots, one with a dot in `backquotes`") from None
+    return value
+
+
+_TAG = re.compile(r"[\w.-]+", re.ASCII)
+"""Lance's own rule, with what follows it."""
+
+
+def _check_tag(value: str) -> str:
+    if not _TAG.fullmatch(value) or ".." in value or value.startswith(".") or value.endswith((".", ".lock")):
+        raise PydanticCustomError("wrong", "must be letters, digits, '.', '-' and '_'")
+    return value
+
+
+Word = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Names = Annotated[tuple[Word, ...], BeforeValidator(_to_list)]
+Function = Annotated[Word, AfterValidator(_check_function)]
+Table = Annotated[Word, AfterValidator(_check_table)]
+Tag = Annotated[Word, AfterValidator(_check_tag)]
+Texts = dict[str, str]
+
+
+class SpecPart(BaseModel):
+    """A part of a pipeline. Keys that are not known are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _require_one_of(part: SpecPart, *names: str) -> str:
+    present = [name for name in names if name in part.model_fields_set]
+    if len(present) != 1:
+        listed = " and ".join(present) if present else "none of them"
+        raise PydanticCustomError("wrong", f"needs one of {', '.join(names)}, and has {listed}")
+    return present[0]
+
+
+def _refuse_without(part: SpecPart, kind: str, *names: str) -> None:
+    for name in names:
+        if name in part.model_fields_set:
+            raise PydanticCustomError("wrong", f"{name} goes with {kind} only")
+
+
+class CatalogPart(SpecPart):
+    """Where tables are."""
+
+    impl: Word
+    properties: Texts = Field(default={}, repr=False)
+
+
+class SparkPart(SpecPart):
+    """The session."""
+
+    master: Word | None = None
+    options: Texts = {}
+
+
+class SourcePart(SpecPart):
+    """What is read: files, an Iceberg table or a Lance table."""
+
+    files: Names | None = None
+    format: Literal["parquet", "csv", "json", "arrow", "images"] | None = None
+    options: dict[str, str | list[str] | Texts] = Field(default={}, repr=False)
+    iceberg: Word | None = None
+    properties: Texts = Field(default={}, repr=False)
+    table: Table | None = None
+    catalog: CatalogPart | None = None
+    filter: Word | None = None
+    version: PositiveInt | None = None
+    tag: Word | None = None
+    columns: Names | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        kind = _require_one_of(self, "files", "iceberg", "table")
+        keys = {
+            "files": ("format", "options"),
+            "iceberg": ("properties",),
+            "table": ("catalog", "filter", "version", "tag"),
+        }
+        for other, names in keys.items():
+            if other != kind:
+                _refuse_without(self, other, *names)
+        if self.version is not None and self.tag is not None:
+            raise PydanticCustomError("wrong", "needs version or tag, not both")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Files, iceberg or table."""
+        return "files" if self.files is not None else "iceberg" if self.iceberg is not None else "table"
+
+
+class EmbedPart(SpecPart):
+    """A column that a function makes of others."""
+
+    function: Function
+    from_: Names = Field(alias="from", min_length=1)
+    into: Word
+
+
+class StepPart(SpecPart):
+    """What becomes of the rows."""
+
+    select: dict[str, str] | None = Field(default=None, min_length=1)
+    where: Word | None = None
+    arrow: Function | None = None
+    embed: EmbedPart | None = None
+    sql: Word | None = None
+    python: Function | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        _require_one_of(self, "where" if self.select is None else "select", "arrow", "embed", "sql", "python")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+        return next(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+
+class SinkPart(SpecPart):
+    """Where rows go."""
+
+    table: Table
+    mode: Literal["create", "append", "overwrite", "merge"] = "append"
+    on: Names = ()
+    when_matched: Literal["update", "ignore", "delete"] = "update"
+    when_not_matched: Literal["insert", "ignore"] = "insert"
+    delete_by_source: bool = False
+    latest_by: Names = ()
+    vector_columns: dict[str, PositiveInt] = {}
+    nullable: bool = True
+    max_rows_per_file: PositiveInt | None = None
+    max_bytes_per_file: PositiveInt | None = None
+    data_storage_version: Word | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if self.mode == "merge" and not self.on:
+            raise PydanticCustomError("wrong", "needs on, the columns that are the key, with mode merge")
+        if self.mode != "merge":
+            _refuse_without(
+                self, "mode merge", "on", "when_matched", "when_not_matched", "delete_by_source", "latest_by"
+            )
+        return self
+
+
+class IndexPart(SpecPart):
+    """An index; what is not here is a parameter of its kind."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    column: Word
+    kind: Word
+    name: Word | None = None
+
+    @property
+    def index_name(self) -> str:
+        """Its name."""
+        return self.name or f"{self.column}_idx"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """In pylance's words."""
+        params: dict[str, Any] = to_plain(self.model_extra or {})
+        return params
+
+
+class RowsPart(SpecPart):
+    """How many rows there are to be."""
+
+    min: int = Field(default=0, ge=0)
+    max: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise PydanticCustomError("wrong", "has a max that is less than its min")
+        return self
+
+
+class ExpectPart(SpecPart):
+    """What must hold."""
+
+    rows: Annotated[RowsPart | None, BeforeValidator(_to_range)] = None
+    not_null: Names = ()
+    unique: Annotated[tuple[tuple[Word, ...], ...], BeforeValidator(_to_lists)] = ()
+    where: Names = ()
+    on_failure: Literal["keep", "restore"] = "keep"
+
+
+class PublishPart(SpecPart):
+    """How readers find what passed."""
+
+    tag: Tag
+
+
+class PipelineSpec(SpecPart):
+    """A pipeline as it is written."""
+
+    name: Word
+    catalog: CatalogPart
+    run: Word | None = None
+    spark: SparkPart = SparkPart()
+    source: SourcePart
+    steps: tuple[StepPart, ...] = ()
+    sink: SinkPart
+    indices: tuple[IndexPart, ...] = ()
+    compact: Annotated[dict[str, Any] | None, BeforeValidator(_parse_options)] = None
+    expect: ExpectPart = ExpectPart()
+    publish: PublishPart | None = None
+
+
+def parse_spec(document: PipelineDocument) -> PipelineSpec:
+    """What a document says.
+
+    Raises:
+        PipelineError: something that cannot be; all of it is told.
+    """
+    try:
+        shape = PipelineSpec.model_validate(document.values)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        intended = {_intended_key(each["loc"]) for each in errors if each["type"] == "extra_forbidden"}
+        for each in errors:
+            if each["type"] != "missing" or each["loc"] not in intended:
+                document.problems.add(_format_error(each), *each["loc"])
+        shape = None
+    document.problems.raise_if_any()
+    assert shape is not None
+    return shape
+
+
+def _intended_key(loc: Loc) -> Loc:
+    """Where the key would be that was meant by one that is not known."""
+    return (*loc[:-1], *(find_close(str(loc[-1]), _known_keys(loc)) or [""]))
+
+
+_KINDS: Mapping[str, str] = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+
+
+_SINGLE: Mapping[str, str] = {"steps": "this step", "indices": "this index"}
+
+
+def _format_error(error: ErrorDetails) -> str:
+    """Pydantic's finding in our words."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    names = [str(step) for step in error["loc"]]
+    key = next((name for name in reversed(names) if not name.isdecimal()), "a pipeline")
+    key = _SINGLE.get(key, key) if names[-1:] and names[-1].isdecimal() else key
+    match kind:
+        case "missing":
+            above = next((name for name in reversed(names[:-1]) if not name.isdecimal()), "the pipeline")
+            return f"{_SINGLE.get(above, above)} needs {key}"
+        case "extra_forbidden":
+            return f"there is no key {key} here; {suggest(key, _known_keys(error['loc']))}"
+        case "literal_error":
+            expected = str(context["expected"]).replace("'", "")
+            return f"{key} must be {expected}, not {_format_value(value)}"
+        case "string_too_short" | "too_short":
+            return f"{key} must not be empty"
+        case "greater_than" | "greater_than_equal":
+            return (
+                f"{key} must be {context.get('gt', -1) + 1 if 'gt' in context else context['ge']} or more, not {value}"
+            )
+        case "value_error" | "wrong":
+            return f"{key} {error['msg'].removeprefix('Value error, ')}"
+    if kind in _KINDS:
+        return f"{key} must be {_KINDS[kind]}, not {_format_value(value)}"
+    return f"{key}: {error['msg']}"
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(str(value))
+    if value is None:
+        return "nothing"
+    return "keys and values" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
+
+
+def _known_keys(loc: Sequence[Any]) -> list[str]:
+    """The keys that are known where one is not."""
+    part: Any = PipelineSpec
+    for step in loc[:-1]:
+        if isinstance(step, str) and isinstance(part, type) and issubclass(part, SpecPart):
+            part = _find_part(part.model_fields[step].annotation)
+    keys = [field.alias or name for name, field in part.model_fields.items()]
+    return [VARIABLES, *keys] if part is PipelineSpec else keys
+
+
+def _find_part(annotation: Any) -> Any:
+    """The part that a field holds, by itself, in a list, or not at all."""
+    if isinstance(annotation, type) and issubclass(annotation, SpecPart):
+        return annotation
+    return next((found for each in getattr(annotation, "__args__", ()) if (found := _find_part(each))), None)

@@ -1,0 +1,222 @@
+"""The table that a pipeline writes to: how it is before, and whether what comes fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lance_namespace import DescribeNamespaceRequest, DescribeTableRequest
+from lance_namespace.errors import (
+    InvalidInputError,
+    NamespaceNotFoundError,
+    TableAlreadyExistsError,
+    TableColumnNotFoundError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    UnsupportedOperationError,
+)
+
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs import index_building
+from lancehouse.jobs.index_validation import check_buildable
+from lancehouse.jobs.merge import check_keys
+from lancehouse.jobs.sources.conform import conform
+from lancehouse.lake.commits import find_version_of_run, is_reverted
+from lancehouse.lake.fragments import require_storage_version
+from lancehouse.lake.scans import empty_dataset
+from lancehouse.pipelines import expectations
+from lancehouse.pipelines.blob_columns import to_blob_schema
+from lancehouse.pipelines.problems import Problems
+from lancehouse.pipelines.spec import IndexPart, PipelineSpec, SinkPart
+from lancehouse.schema.spark import with_vectors
+from lancehouse.schema.spark_to_lance import from_spark_rows
+from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.spark.address import TableAddress
+
+ADDING = ("append", "merge")
+"""Modes that leave the columns of a table as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """The table before a run."""
+
+    dataset: Any
+    """Its latest version; None if it has none."""
+    attempt: str
+    """What the run is called in the version that it makes: by another name, if one that it made was put back."""
+    run_version: int | None
+    """The version that the run has made already."""
+
+    @property
+    def version(self) -> int | None:
+        """Its latest version."""
+        return None if self.dataset is None else int(self.dataset.version)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns that it has."""
+        return None if self.dataset is None else self.dataset.schema
+
+
+def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: bool) -> TargetState:
+    """See how a table is.
+
+    Args:
+        address: of the table.
+        mode: how it is written to.
+        run: the id of the run.
+        is_new: whether no version can be of this run.
+
+    Raises:
+        TableAlreadyExistsError: it is to be created, and somebody else did.
+        NamespaceNotFoundError: there is no place for it.
+    """
+    table = address.to_ref()
+    dataset = table.open() if table.exists() else None
+    if dataset is None:
+        _require_namespace(address)
+        return TargetState(None, run, None)
+    attempt, number = run, 1
+    version = None if is_new else find_version_of_run(table, attempt)
+    while version is not None and is_reverted(table, version):
+        number += 1
+        attempt = f"{run}#{number}"
+        version = find_version_of_run(table, attempt)
+    if version is None and mode == "create":
+        raise TableAlreadyExistsError(
+            f"{address} exists, and mode create is for one that does not; choose another mode, or drop it first"
+        )
+    return TargetState(dataset, attempt, version)
+
+
+def _require_namespace(address: TableAddress) -> None:
+    """See that a table can be made.
+
+    Raises:
+        NamespaceNotFoundError: there is no place for it.
+    """
+    assert address.connection is not None
+    client, levels = address.connection.namespace(), list(address.id)
+    try:
+        client.describe_table(DescribeTableRequest(id=levels))
+    except TableNotFoundError:
+        if len(levels) < 2:
+            return
+        try:
+            client.describe_namespace(DescribeNamespaceRequest(id=levels[:-1]))
+        except UnsupportedOperationError:
+            return
+        except NamespaceNotFoundError as error:
+            above = format_levels(levels[:-1])
+            raise NamespaceNotFoundError(f"there is no namespace {above}: create it first") from error
+
+
+def plan_target_schema(
+    problems: Problems,
+    address: TableAddress,
+    sink: SinkPart,
+    state: TargetState,
+    schema: pa.Schema,
+    struct: Mapping[str, Any] | None,
+) -> pa.Schema | None:
+    """The columns that the table has afterwards; None if the rows do not fit, which is noted.
+
+    Args:
+        problems: where to note it.
+        address: of the table.
+        sink: how rows are written.
+        state: the table before.
+        schema: of the rows.
+        struct: the same, if they are a DataFrame's, as JSON.
+    """
+    new: pa.Schema | None = None
+    is_known = sink.data_storage_version is None
+    with problems.collect("sink", "data_storage_version"):
+        if sink.data_storage_version is not None:
+            require_storage_version(sink.data_storage_version)
+            is_known = True
+    with problems.collect("sink", "vector_columns"):
+        new = _new_schema(schema, sink, state.schema)
+    if new is None or not is_known:
+        return None
+    target = new if state.schema is None or sink.mode not in ADDING else state.schema
+    if sink.mode == "merge":
+        with problems.collect("sink", "on"):
+            _check_keys(address, sink, schema, target)
+    with problems.collect("sink"):
+        if target is new:
+            check_types(target)
+            empty_dataset(target, sink.data_storage_version)
+        else:
+            _require_fit(address, schema, target, struct)
+            if sink.mode == "merge" and sink.when_matched == "update":
+                _require_all_columns(address, schema, target)
+        return target
+    return None
+
+
+def _check_keys(address: TableAddress, sink: SinkPart, schema: pa.Schema, target: pa.Schema) -> None:
+    check_keys(address, target, sink.on)
+    if missing := [name for name in (*sink.on, *sink.latest_by) if name not in schema.names]:
+        raise TableColumnNotFoundError(
+            f"the rows have no column {', '.join(missing)}; they have {', '.join(schema.names)}"
+        )
+
+
+def _new_schema(schema: pa.Schema, sink: SinkPart, before: pa.Schema | None) -> pa.Schema:
+    """The columns of a new table, or of one that is written over: what was a vector stays one."""
+    vector_sizes = {
+        field.name: field.type.list_size
+        for field in before or ()
+        if isinstance(field.type, pa.FixedSizeListType) and _is_list(schema, field.name)
+    }
+    schema_with_vectors = with_vectors(to_blob_schema(schema), {**vector_sizes, **sink.vector_columns})
+    return relax_nullability(schema_with_vectors) if sink.nullable else schema_with_vectors
+
+
+def _is_list(schema: pa.Schema, name: str) -> bool:
+    return name in schema.names and isinstance(schema.field(name).type, pa.ListType | pa.LargeListType)
+
+
+def _require_fit(address: TableAddress, schema: pa.Schema, target: pa.Schema, struct: Mapping[str, Any] | None) -> None:
+    if unknown := [name for name in schema.names if name not in target.names]:
+        raise TableSchemaValidationError(
+            f"{address} has no column {', '.join(unknown)}; it has {', '.join(target.names)}: leave it out in a step"
+        )
+    if struct is not None:
+        from_spark_rows(struct, target)
+    else:
+        conform(pa.RecordBatch.from_pylist([], schema), target, (), "the rows after the steps")
+
+
+def _require_all_columns(address: TableAddress, schema: pa.Schema, target: pa.Schema) -> None:
+    if missing := [name for name in target.names if name not in schema.names]:
+        raise TableSchemaValidationError(
+            f"the rows have no column {', '.join(missing)}, which {address} has: rows are replaced as a whole"
+        )
+
+
+def check_maintenance(
+    problems: Problems, address: TableAddress, shape: PipelineSpec, state: TargetState, target: pa.Schema
+) -> None:
+    """See that indices can be built of a table with these columns, and that expectations can be asked of it."""
+    names = set[str]()
+    for place, index in enumerate(shape.indices):
+        with problems.collect("indices", place):
+            if index.index_name in names:
+                raise InvalidInputError(f"two indices are called {index.index_name}; give one another name")
+            names.add(index.index_name)
+            check_buildable(address.to_ref(), target, index.column, index.kind, index.index_name, index.params)
+            if state.dataset is not None and shape.sink.mode in ADDING:
+                _require_same_index(address, index)
+    expectations.check_expectations(problems, address, target, shape.expect)
+
+
+def _require_same_index(address: TableAddress, index: IndexPart) -> None:
+    existing = index_building.find_index(address.to_ref(), index.index_name)
+    if existing is not None and not existing.is_same_kind(index.column, index.kind):
+        described = f"{existing.kind} of {', '.join(existing.columns)}"
+        raise InvalidInputError(f"{address} has an index {index.index_name}, {described}; give this one another name")

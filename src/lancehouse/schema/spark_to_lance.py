@@ -1,0 +1,339 @@
+"""Rows of Spark as values of a Lance table: what `mapInArrow` and the writers of Python data sources are handed.
+
+Whether the columns fit is decided by the schemas, before any row. A number that its column cannot hold, a vector of
+another length and a null where none may be are errors; what a timestamp has beyond the unit of its column is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
+
+from lancehouse.schema.array_conversion import (
+    Convert,
+    TargetType,
+    arrow_null_mask,
+    build_struct,
+    cast_to,
+    convert_list,
+    convert_map,
+    floor_to,
+    narrow_floats,
+    numpy_null_mask,
+    to_bfloat16,
+)
+from lancehouse.schema.ddl import SparkType, to_ddl
+from lancehouse.schema.spark import from_spark_name, to_spark
+from lancehouse.schema.walk import BFLOAT16, BLOB, FoldedField, Node, Path, fold, narrow_decimal, nullable_hint
+
+_VOID = "void"
+_PER_SECOND: Mapping[str, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class SparkToLance:
+    """Turns batches that Spark hands to Python into batches of a Lance table."""
+
+    struct: Mapping[str, Any]
+    schema: pa.Schema
+    """Of the table."""
+    _columns: Sequence[_FieldConverter]
+
+    def __reduce__(self) -> tuple[Callable[..., SparkToLance], tuple[Mapping[str, Any], pa.Schema]]:
+        return from_spark_rows, (self.struct, self.schema)
+
+    def convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows with the columns of the table; those that Spark does not have are null.
+
+        They come in the order of the StructType, whatever the batch calls them.
+
+        Raises:
+            InvalidInputError: a value that its column cannot hold.
+        """
+        columns = dict(zip((field["name"] for field in self.struct["fields"]), batch.columns, strict=True))
+        absent = pa.nulls(batch.num_rows)
+        arrays = [column.convert_array(columns.get(column.field.name, absent)) for column in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLance:
+    """A converter for rows of a StructType, given as JSON, that go into a table; columns are matched by name.
+
+    Raises:
+        TableSchemaValidationError: columns that the table does not have or that do not convert, or columns missing that
+            may not be null; the message names all of them.
+    """
+    fitting = _FitVisitor(struct)
+    fitting.match_fields((), struct["fields"], target)
+    folded = fold(target, fitting)
+    if fitting.problems:
+        raise TableSchemaValidationError(f"the rows do not fit the table: {'; '.join(fitting.problems)}")
+    return SparkToLance(
+        struct, target, [_field_converter(column, field) for column, field in zip(folded, target, strict=True)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldConverter:
+    """A field of the table, and how arrays of Spark become its values."""
+
+    path: Path
+    field: pa.Field[Any]
+    convert: Convert
+
+    def convert_array(self, array: Any, hidden: int = 0) -> Any:
+        """Values for the field; `hidden` nulls are those of what the field stands in."""
+        dtype = self.field.type
+        if not self.field.nullable and array.null_count > hidden:
+            path = ".".join(self.path)
+            raise InvalidInputError(
+                f"column {path}: a null, which the table does not allow there; {nullable_hint(path)}"
+            )
+        if array.type == dtype:
+            return array
+        try:
+            converted = self.convert(array)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"column {'.'.join(self.path)}: a value does not fit {dtype} ({error})") from error
+        return (
+            pa.ExtensionArray.from_storage(dtype, converted) if isinstance(dtype, pa.BaseExtensionType) else converted
+        )
+
+
+def _field_converter(folded: FoldedField[TargetType], field: pa.Field[Any]) -> _FieldConverter:
+    return _FieldConverter(folded.node.path, field, folded.type.convert)
+
+
+def _types_by_path(path: Path, spark: Any) -> Iterator[tuple[Path, SparkType]]:
+    """What Spark has at each path, as the walk over the table's types reaches it."""
+    match spark:
+        case {"type": "struct", "fields": fields}:
+            children = [(field["name"], field["type"]) for field in fields]
+        case {"type": "array", "elementType": element}:
+            children = [("element", element)]
+        case {"type": "map", "keyType": key, "valueType": value}:
+            children = [("key", key), ("value", value)]
+        case _:
+            children = []
+    for step, type_ in children:
+        yield (*path, step), type_
+        yield from _types_by_path((*path, step), type_)
+
+
+class _FitVisitor:
+    """Folds to conversions from Spark's values, and collects what has none."""
+
+    def __init__(self, struct: Mapping[str, Any]) -> None:
+        self._types = dict(_types_by_path((), {"type": "struct", "fields": struct["fields"]}))
+        self.problems: list[str] = []
+
+    def match_fields(self, path: Path, fields: Iterable[Mapping[str, Any]], target: Iterable[pa.Field[Any]]) -> None:
+        """Note the fields that Spark has twice, or the table not at all."""
+        seen: set[str] = set()
+        names = {field.name for field in target}
+        for name in (field["name"] for field in fields):
+            if name in seen:
+                self._note_problem((*path, name), "is there twice")
+            elif name not in names:
+                similar = [other for other in names if other.casefold() == name.casefold()]
+                self._note_problem(
+                    (*path, name), "is not in the table" + "".join(f", which has {other}" for other in similar)
+                )
+            seen.add(name)
+
+    def enter(self, node: Node) -> TargetType | None:
+        source = self._types.get(node.path)
+        if source is None or source == _VOID:
+            if not node.nullable:
+                self._note_problem(node.path, f"is {'missing' if source is None else source} and may not be null")
+            return _null_type(node)
+        if _spark_kind(source) != _arrow_kind(node):
+            return self._refuse(node, source)
+        if node.extension == BLOB:
+            return (
+                TargetType(node.type, _blob_conversion(node.type)) if source == "binary" else self._refuse(node, source)
+            )
+        if node.extension == BFLOAT16:
+            return TargetType(node.type, to_bfloat16) if source in ("float", "double") else self._refuse(node, source)
+        return None
+
+    def leaf(self, node: Node) -> TargetType:
+        source = self._types[node.path]
+        try:
+            convert = _leaf_conversion(from_spark_name(str(source), node.path), node.type)
+        except TableSchemaValidationError:
+            convert = None
+        return self._refuse(node, source) if convert is None else TargetType(node.type, convert)
+
+    def dictionary(self, node: Node, values: TargetType) -> TargetType:
+        return TargetType(node.type, _dictionary_conversion(node.type, values.convert))
+
+    def list(self, node: Node, element: FoldedField[TargetType]) -> TargetType:
+        dtype: Any = node.type
+        part = _field_converter(element, dtype.value_field)
+        if isinstance(dtype, pa.FixedSizeListType):
+            return TargetType(dtype, _vector_conversion(node, part))
+        return TargetType(dtype, lambda array: convert_list(array, dtype, part.convert_array))
+
+    def map(self, node: Node, key: FoldedField[TargetType], value: FoldedField[TargetType]) -> TargetType:
+        dtype: Any = node.type
+        keys, values = _field_converter(key, dtype.key_field), _field_converter(value, dtype.item_field)
+        return TargetType(dtype, lambda array: convert_map(array, dtype, keys.convert_array, values.convert_array))
+
+    def struct(self, node: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
+        dtype: Any = node.type
+        source: Any = self._types[node.path]
+        self.match_fields(node.path, source["fields"], dtype)
+        parts = [_field_converter(folded, field) for folded, field in zip(fields, dtype, strict=True)]
+
+        def convert(array: Any) -> Any:
+            columns = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+            absent = pa.nulls(len(array))
+            children = [part.convert_array(columns.get(part.field.name, absent), array.null_count) for part in parts]
+            return build_struct(array, list(dtype), children)
+
+        return TargetType(dtype, convert)
+
+    def _refuse(self, node: Node, source: SparkType) -> TargetType:
+        (spark_field,) = to_spark(pa.schema([pa.field(node.name, node.type, metadata={**node.metadata})]))["fields"]
+        reason = f"cannot become {node.extension or node.type}: cast it to {to_ddl(spark_field['type'])}"
+        self._note_problem(node.path, f"is {_format_type(source)} and {reason}")
+        return _null_type(node)
+
+    def _note_problem(self, path: Path, problem: str) -> None:
+        self.problems.append(f"column {'.'.join(path)} {problem}")
+
+
+def _null_type(node: Node) -> TargetType:
+    dtype: Any = node.type
+    return TargetType(dtype, lambda array: pa.nulls(len(array), dtype))
+
+
+def _spark_kind(spark: SparkType) -> str:
+    return "leaf" if isinstance(spark, str) else str(spark["type"])
+
+
+def _arrow_kind(node: Node) -> str:
+    match node.type:
+        case pa.StructType() if node.extension != BLOB:
+            return "struct"
+        case pa.MapType():
+            return "map"
+        case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
+            return "array"
+    return "leaf"
+
+
+def _format_type(spark: SparkType) -> str:
+    return to_ddl(spark) if _spark_kind(spark) in ("leaf", "struct", "map", "array") else _spark_kind(spark)
+
+
+def _leaf_conversion(source: Any, to: Any) -> Convert | None:
+    """How values of Spark become those of another type; None where only the caller can know how."""
+    kinds = pa.types
+    match source, to:
+        case _ if source == to:
+            # What a session sends in large types is cast too.
+            return cast_to(to)
+        case pa.TimestampType(), pa.TimestampType():
+            return _unit_conversion(source.unit, to) if (source.tz is None) == (to.tz is None) else None
+        case (pa.DurationType(), pa.DurationType()) | (pa.Time64Type(), pa.Time32Type() | pa.Time64Type()):
+            return _unit_conversion(source.unit, to)
+        case _, pa.Time32Type() | pa.Time64Type() if source == pa.int64():
+            return _time_conversion(to)
+        case pa.Decimal128Type(), _ if kinds.is_decimal(to) or kinds.is_integer(to):
+            return cast_to(to)
+        case _, pa.Decimal128Type() | pa.Decimal256Type() if source == pa.string() and narrow_decimal(to) is None:
+            return cast_to(to)
+        case _, pa.Decimal128Type() | pa.Decimal256Type() if kinds.is_integer(source):
+            return lambda array: array.cast(pa.decimal128(19, 0)).cast(to)
+    if kinds.is_integer(source) and (kinds.is_integer(to) or to in (pa.float32(), pa.float64())):
+        return cast_to(to)
+    if kinds.is_floating(source) and kinds.is_floating(to):
+        return cast_to(to) if to.bit_width > source.bit_width else narrow_floats(to)
+    if (source, to) in _CASTS or (source == pa.binary() and kinds.is_fixed_size_binary(to)):
+        return cast_to(to)
+    return None
+
+
+_CASTS = {
+    (pa.string(), pa.large_string()),
+    (pa.binary(), pa.large_binary()),
+    (pa.date32(), pa.date64()),
+}
+
+
+def _unit_conversion(unit: str, to: Any) -> Convert:
+    by = _PER_SECOND[unit] // _PER_SECOND[to.unit]
+    return floor_to(by, to) if by > 1 else cast_to(to)
+
+
+def _time_conversion(to: Any) -> Convert:
+    """Times of day from numbers in the unit of the column."""
+    end = _DAY_SECONDS * _PER_SECOND[to.unit]
+
+    def convert(array: Any) -> Any:
+        for number in pc.min_max(array).values():
+            if number.is_valid and not 0 <= number.as_py() < end:
+                raise pa.ArrowInvalid(f"{number} is not in a day")
+        return array.cast(pa.int32() if to.bit_width == 32 else pa.int64()).view(to)
+
+    return convert
+
+
+def _blob_conversion(dtype: Any) -> Convert:
+    """Blobs whose bytes are at hand: Lance takes them with the places where they might be otherwise."""
+    elsewhere = [field.type for field in dtype][1:]
+
+    def convert(array: Any) -> Any:
+        children = [array.cast(pa.large_binary()), *(pa.nulls(len(array), other) for other in elsewhere)]
+        return build_struct(array, list(dtype), children)
+
+    return convert
+
+
+def _dictionary_conversion(dtype: Any, convert: Convert) -> Convert:
+    def encode(array: Any) -> Any:
+        encoded = convert(array).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(encoded.indices.cast(dtype.index_type), encoded.dictionary)
+
+    return encode
+
+
+def _vector_conversion(node: Node, element: _FieldConverter) -> Convert:
+    dtype: Any = node.type
+    size = dtype.list_size
+
+    def convert(array: Any) -> Any:
+        for length in pc.min_max(pc.list_value_length(array)).values():
+            if length.is_valid and length.as_py() != size:
+                raise InvalidInputError(
+                    f"column {'.'.join(node.path)}: a vector of {length} values, where the table has {size}"
+                )
+        values = element.convert_array(array.flatten())
+        if array.null_count:
+            values = _spread_vectors(values, ~numpy_null_mask(array), size)
+        return pa.FixedSizeListArray.from_arrays(values, type=dtype, mask=arrow_null_mask(array))
+
+    return convert
+
+
+def _spread_vectors(values: Any, valid: Any, size: int) -> Any:
+    """The values of the vectors that are not null, with something that is valid in the places of the others."""
+    if not values.null_count and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        numbers = values.to_numpy(zero_copy_only=False)
+        room = np.zeros((len(valid), size), numbers.dtype)
+        room[valid] = numbers.reshape(-1, size)
+        return pa.array(room.ravel())
+    if not len(values):
+        return pa.nulls(len(valid) * size, values.type)
+    places = np.zeros((len(valid), size), np.int64)
+    places[valid] = np.arange(len(values)).reshape(-1, size)
+    return values.take(pa.array(places.ravel()))

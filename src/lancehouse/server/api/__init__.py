@@ -1,0 +1,1 @@
+"""The two APIs of the server: Iceberg REST, and Lance REST Namespace."""

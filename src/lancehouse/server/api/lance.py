@@ -1,0 +1,221 @@
+"""The Lance REST Namespace protocol at `/lance/{backend}/v1/…`, over the server's warehouses and any namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from lance_namespace import DescribeTableRequest, ListTablesRequest, ListTablesResponse
+from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundError, TableNotFoundError
+
+from lancehouse.catalog import listing
+from lancehouse.catalog.callers import Identity, Role
+from lancehouse.gateway import requests, responses
+from lancehouse.gateway.backends import Backend, run_operation
+from lancehouse.gateway.id_prefixes import request_ids, request_locations
+from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
+from lancehouse.server.http.bodies import JSON, ROWS
+from lancehouse.server.http.errors import NoRouteError
+from lancehouse.server.http.responses import Response
+from lancehouse.server.http.routes import LANCE, Match, Route
+
+if TYPE_CHECKING:
+    from lancehouse.server.http.application import Exchange
+    from lancehouse.server.http.calls import Call
+
+PREFIX = "/lance/{backend}/v1/"
+ARROW_FILE = b"application/vnd.apache.arrow.file"
+RETRY_AFTER_S = 1
+IDENTITY = frozenset({"authorization", "x-api-key"})
+DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
+LARGEST_IDENTIFYING = 64 * 1024
+"""Bytes of a body that is read to find out who calls."""
+IDENTITY_REQUIRED = (
+    "this server asks who you are: send a bearer token, or a static token in the header x-api-key; a body is read to "
+    f"find it there only up to {LARGEST_IDENTIFYING} bytes"
+)
+COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCommitTables"})
+"""Who loses the answer must look before it is repeated."""
+
+Backends = Mapping[str, Backend]
+
+
+def routes(backends: Backends) -> list[Route]:
+    """All operations, for all backends."""
+
+    def group(match: Match, _: Mapping[str, str]) -> str:
+        backend = backends.get(match.prefix or "")
+        return "" if backend is None or backend.is_warehouse else backend.name
+
+    def route(operation: Operation) -> Route:
+        streams = operation.body is RequestEncoding.ARROW
+        return Route(
+            operation.name,
+            operation.method,
+            PREFIX + operation.path,
+            lambda call: handle_operation(operation, backends, call),
+            pool="uploads" if streams else "rows" if operation.rows else "requests",
+            group=group,
+            commits=operation.name in COMMITS,
+            alters=operation.required_access is not RequiredAccess.READ,
+            streams=streams,
+            content_type=ROWS if streams else JSON,
+        )
+
+    return [route(operation) for operation in OPERATIONS]
+
+
+def handle_operation(operation: Operation, backends: Backends, call: Call) -> Response:
+    """One operation, if the caller may."""
+    name = call.match.prefix or ""
+    backend = backends.get(name)
+    if backend is None:
+        visible_names = ", ".join(filter(call.caller.identity.can_see, backends)) or "none that you may see"
+        raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {visible_names}")
+    query = requests.parse_query(call.raw_query)
+    path_fields: dict[str, Any] = {}
+    if "{id}" in operation.path:
+        path_fields["id"] = requests.parse_id(call.match.name, query)
+    if "{index_name}" in operation.path:
+        path_fields["index_name"] = call.match.index
+    request = requests.parse_request(
+        operation, path_fields, query, call.body, requests.headers_to_context(call.headers)
+    )
+    backend.check_ids(request_ids(request))
+    for table_id in request_ids(request):
+        _check_grant(call.caller.identity, operation, backend, tuple(table_id))
+    for table_id, location in request_locations(request):
+        writes_all = call.caller.identity.has_role(Role.WRITER, backend.name)
+        backend.check_location(location, table_id[:-1], writes_all=writes_all)
+    _apply_vending(call, backend, request)
+    if operation.name == "ListAllTables" and backend.is_warehouse:
+        return _to_response(operation, _list_warehouse_tables(call, backend, request, requests.get_delimiter(query)))
+    if operation.name == "ListAllTables":
+        more = {"delimiter": requests.get_delimiter(query)}
+        request = request.model_copy(update={"context": {**(request.context or {}), **more}})
+    reads_all = call.caller.identity.has_role(Role.READER, backend.name)
+    answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)
+    return _to_response(operation, answer)
+
+
+def _list_warehouse_tables(
+    call: Call, backend: Backend, request: ListTablesRequest, delimiter: str
+) -> ListTablesResponse:
+    """All tables of a warehouse, from its database: its client would ask for every namespace first."""
+
+    def has_data(table: list[str]) -> bool:
+        describe_request = DescribeTableRequest(id=table, check_declared=True)
+        try:
+            return not run_operation(
+                backend, DESCRIBE, describe_request, bearer_token(call.headers), None
+            ).is_only_declared
+        except TableNotFoundError:
+            return False  # dropped meanwhile
+
+    names: list[str] = []
+    token, limit = request.page_token, request.limit
+    warehouse = call.catalog.get_warehouse(backend.name)
+    while True:
+        remaining = None if limit is None else limit - len(names)
+        tables, token = listing.list_lance_tables(call.catalog.database, call.caller, warehouse, token, remaining)
+        table_ids = [[*levels, name] for levels, name in tables]
+        if request.include_declared is False:
+            table_ids = [table for table in table_ids if has_data(table)]
+        names += map(delimiter.join, table_ids)
+        if token is None or limit is None or len(names) >= limit:
+            return ListTablesResponse(tables=names, page_token=token)
+
+
+def _check_grant(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:
+    """Refuse what no grant allows; grants are on namespaces. Who may read what of a warehouse, its catalog decides."""
+    if operation.required_access is RequiredAccess.MANAGE:
+        identity.require_alter_namespace(backend.name, id)
+    elif operation.required_access is RequiredAccess.WRITE:
+        identity.require_role(Role.WRITER, backend.name, _owning_namespace(operation, id))
+    elif not backend.is_warehouse:
+        identity.require_role(Role.READER, backend.name, _owning_namespace(operation, id))
+
+
+def _owning_namespace(operation: Operation, id: tuple[str, ...]) -> tuple[str, ...]:
+    """The namespace of what an id names: itself, a table, or a transaction of a table."""
+    kind = operation.path.partition("/")[0]
+    return id if kind == "namespace" else id[:-2] if kind == "transaction" else id[:-1]
+
+
+def _apply_vending(call: Call, backend: Backend, request: Any) -> None:
+    """Credentials are asked for by the request, or by the header field that Iceberg has for it.
+
+    Those of another catalog are vended to the gateway, for all that it may do there: only writers get them.
+    """
+    if not hasattr(request, "vend_credentials"):
+        return
+    if call.caller.delegation and request.vend_credentials is None:
+        request.vend_credentials = True
+    if request.vend_credentials and not backend.is_warehouse:
+        call.caller.identity.require_role(Role.WRITER, backend.name, tuple(request.id[:-1]))
+
+
+def bearer_token(headers: Mapping[str, str]) -> str | None:
+    """What says who calls: the catalog is asked in their name."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+
+
+def _to_response(operation: Operation, result: Any) -> Response:
+    match operation.response:
+        case ResponseEncoding.ARROW:
+            return Response(200, content_type=ARROW_FILE, parts=result)
+        case ResponseEncoding.TEXT:
+            return Response(200, orjson.dumps(result))
+    fields, headers = responses.split_response(result)
+    response = Response(operation.status, headers=headers)
+    match operation.response:
+        case ResponseEncoding.NUMBER:
+            response.body = orjson.dumps(fields["count"])
+        case ResponseEncoding.PAIRS:
+            response.body = orjson.dumps(fields.get("metadata") or {})
+        case ResponseEncoding.JSON:
+            response.body = orjson.dumps(fields)
+    return response
+
+
+def is_gateway_request(exchange: Exchange) -> bool:
+    """Whether a request is for the gateway."""
+    return exchange.raw_path.startswith(LANCE)
+
+
+def can_body_identify(exchange: Exchange) -> bool:
+    """Whether the body may say who calls: no header field does, and it is not rows."""
+    is_json = exchange.route is not None and exchange.route.content_type == JSON
+    return is_gateway_request(exchange) and is_json and not exchange.headers.keys() & IDENTITY
+
+
+def add_identity_headers(exchange: Exchange) -> None:
+    """Take over what the body says of who calls."""
+    if can_body_identify(exchange):
+        exchange.headers.update(requests.identity_headers(exchange.body))
+
+
+def error_response(error: BaseException, request_id: str) -> Response:
+    """The answer that an error is, in the protocol's form; its instance is the request's id, which the log has."""
+    if isinstance(error, NoRouteError):
+        return _build_error(404, int(ErrorCode.UNSUPPORTED), error, request_id)
+    code = responses.error_code(error)
+    response = _build_error(responses.http_status(code), code, error, request_id)
+    if response.status == 401:
+        response.headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
+    if response.status in (429, 503):
+        response.headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
+    return response
+
+
+def failure_response(request_id: str) -> Response:
+    """The answer when something went wrong that nobody foresaw."""
+    words = f"the server failed; its log has the reason under the request id {request_id}"
+    return _build_error(500, int(ErrorCode.INTERNAL), InternalError(words), request_id)
+
+
+def _build_error(status: int, code: int, error: BaseException, request_id: str) -> Response:
+    body = responses.error_body(code, str(error), request_id)
+    return Response(status, body, why=(type(error).__name__, str(error)))

@@ -1,0 +1,1 @@
+"""The console: its questions, and its page."""

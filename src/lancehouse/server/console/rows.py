@@ -1,0 +1,133 @@
+"""What is in a Lance table, for the console: rows, single values, images, vectors, fragments and indices."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.schema.display import HEAD, image_type
+from lancehouse.server.console.filters import explain_filter_errors
+from lancehouse.server.http import responses
+from lancehouse.server.http.responses import Header, Response
+
+if TYPE_CHECKING:
+    from lancehouse.gateway.backend_tables import RowPage
+    from lancehouse.server.console.requests import ConsoleRequest
+
+ROWS = 50
+MOST_ROWS = 200
+MOST_COLUMNS = 200
+NEAREST = 10
+MOST_NEAREST = 50
+LARGEST_IMAGE = 16 << 20
+
+IMAGE_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Whoever put bytes into a table does not get to say what a browser makes of them."""
+
+
+def rows(request: ConsoleRequest) -> Response:
+    """A page of rows."""
+    offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
+    condition = request.find_filter()
+    with explain_filter_errors(condition):
+        page = request.table.page(_requested_columns(request), condition, offset, limit)
+    return responses.json({**_page_json(page), "offset": offset, "more": page.has_more})
+
+
+def count(request: ConsoleRequest) -> Response:
+    """How many rows match."""
+    condition = request.find_filter()
+    with explain_filter_errors(condition):
+        return responses.json({"count": request.table.count(condition)})
+
+
+def value(request: ConsoleRequest) -> Response:
+    """One value, whole."""
+    return responses.json({"value": request.table.value(request.get_parameter("column"), _get_row_id(request))})
+
+
+def image(request: ConsoleRequest) -> Response:
+    """The bytes of a value that is an image, by its own first bytes.
+
+    Raises:
+        InvalidInputError: it is none, or a very large one.
+    """
+    content = request.table.content(request.get_parameter("column"), _get_row_id(request), LARGEST_IMAGE)
+    kind = image_type(content[:HEAD]) if content else None
+    if content is None or kind is None:
+        raise InvalidInputError("the value is no image: PNG, JPEG, GIF and WebP are shown")
+    return Response(200, content, list(IMAGE_HEADERS), kind.encode())
+
+
+def vector_projection(request: ConsoleRequest) -> Response:
+    """A sample of the vectors of a column, drawn in a plane."""
+    label = request.find_parameter("label")
+    projection = request.table.project_vectors(request.get_parameter("column"), label)
+    return responses.json(
+        {
+            "version": str(projection.version),
+            "rows": projection.rows,
+            "ids": [str(row_id) for row_id in projection.ids],
+            "points": projection.points,
+            "spread": projection.spread,
+            "labels": projection.labels if label else None,
+        }
+    )
+
+
+def neighbours(request: ConsoleRequest) -> Response:
+    """The rows nearest to one by the vectors of a column."""
+    k = request.get_number("k", NEAREST, MOST_NEAREST)
+    result = request.table.neighbours(
+        request.get_parameter("column"), _get_row_id(request), k, _requested_columns(request)
+    )
+    return responses.json(
+        {
+            **_page_json(result.page),
+            "distances": result.distances,
+            "searched": result.searched,
+            "own": result.own,
+            "point": result.point,
+            "points": result.points,
+        }
+    )
+
+
+def fragments(request: ConsoleRequest) -> Response:
+    """How it lies in storage."""
+    layout = request.table.layout()
+    return responses.json({**asdict(layout), "version": str(layout.version)})
+
+
+def indices(request: ConsoleRequest) -> Response:
+    """Its indices, with how much of the table each covers."""
+    return responses.json({"indices": [index.to_dict() for index in request.table.indices()]})
+
+
+def _page_json(page: RowPage) -> dict[str, Any]:
+    return {
+        "version": str(page.version),
+        "columns": page.columns,
+        "ids": [str(row_id) for row_id in page.ids],
+        "rows": page.rows,
+    }
+
+
+def _requested_columns(request: ConsoleRequest) -> list[str]:
+    columns = list(request.query.get("column_shown", ()))
+    if len(columns) > MOST_COLUMNS:
+        raise InvalidInputError(f"at most {MOST_COLUMNS} columns are shown at once")
+    return columns
+
+
+def _get_row_id(request: ConsoleRequest) -> int:
+    row = request.find_number("row")
+    if row is None:
+        raise InvalidInputError("row is missing in the query: the id of a row")
+    return row

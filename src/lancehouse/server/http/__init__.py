@@ -1,0 +1,1 @@
+"""HTTP: connections, bodies, who calls, routes, answers. Nothing of tables."""

@@ -1,0 +1,478 @@
+"""The ASGI application: one request in, one answer out, one line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError, UnauthenticatedError
+
+from lancehouse import in_process
+from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
+from lancehouse.catalog.idempotency import delete_old_keys
+from lancehouse.errors import is_panic
+from lancehouse.server.api import iceberg, lance
+from lancehouse.server.http import bodies, idempotency, system_routes
+from lancehouse.server.http.calls import Call, parse_query
+from lancehouse.server.http.errors import (
+    FORESEEN,
+    ChangeDeadlineError,
+    CommitDeadlineError,
+    DeadlineError,
+    PayloadTooLargeError,
+    error_response,
+    failure_response,
+)
+from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.http.login_throttling import LoginQueue
+from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
+from lancehouse.server.http.observability import Log, Metrics, RequestIds
+from lancehouse.server.http.origins import READS, Origins
+from lancehouse.server.http.pools import PoolKey, Pools
+from lancehouse.server.http.responses import GzipCache, Response
+from lancehouse.server.http.routes import Match, Route, RouteTable, match_path
+from lancehouse.server.http.streaming import ResponseStreamer
+from lancehouse.server.http.uploads import Upload
+from lancehouse.server.process_memory import HeapTrimmer
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from lancehouse.catalog.catalog import Catalog
+
+logger = logging.getLogger(__name__)
+
+_SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
+_NO_MATCH = Match("")
+BODILESS = frozenset({204, 304})
+FAILED = "request %s failed"
+LONGEST_CLIENT = 200
+LONGEST_MESSAGE = 300
+"""Characters of the text of an error that are logged."""
+FORGET_EVERY_S = 3600.0
+MEASURE_EVERY_S = 1.0
+TIDY_EVERY_S = 2.0
+
+
+class RequestAuthenticator(Protocol):
+    """Says who calls."""
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        """The principal; it may take a while."""
+
+    def cached_identity(self, headers: Mapping[str, str]) -> Identity | None:
+        """The principal, if that can be told at once."""
+
+    def answer_token_request(
+        self, form: Mapping[str, str], headers: Mapping[str, str], peer: str
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and body of the OAuth2 token endpoint, for a form from an address."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request while it is being answered, and what the log says of it."""
+
+    method: str
+    raw_path: bytes
+    raw_query: bytes
+    headers: dict[str, str]
+    id: str
+    match: Match = _NO_MATCH
+    route: Route | None = None
+    query: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    upload: Upload | None = None
+    principal: str = ""
+    peer: str = ""
+    """The address at the other end of the connection, whatever headers say."""
+
+
+class App:
+    """Routes requests to the catalog. Handlers run in threads, but for those that are quicker than a thread."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        authentication: RequestAuthenticator,
+        *,
+        log: Log,
+        limits: ServerLimits | None = None,
+        extra_routes: Sequence[Route] = (),
+        origins: Origins | None = None,
+    ) -> None:
+        """Serve Iceberg REST, health and metrics, and `extra_routes`."""
+        self.catalog = catalog
+        self._auth = authentication
+        self._limits = limits or ServerLimits()
+        self._origins = origins or Origins()
+        self._log = log
+        self._metrics = Metrics()
+        self._ids = RequestIds()
+        self._gzip = GzipCache()
+        self._in_flight = 0
+        self._answered_count = 0
+        self._routes = RouteTable(
+            (*iceberg.ROUTES, iceberg.CONFIG, *system_routes.routes(self._metrics, authentication), *extra_routes)
+        )
+        self._pools = Pools(self._limits)
+        self._logins = LoginQueue()
+        self._streaming = ResponseStreamer(self._pools, self._limits)
+        self._budget = MemoryBudget(max(self._limits.body_memory, self._limits.body))
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin what is done now and then."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(coroutine)
+            for coroutine in (self._expire_keys(), self._report_in_flight(), self._trim_memory())
+        ]
+
+    def close(self) -> None:
+        """End it, and let no more work into the threads."""
+        for task in self._tasks:
+            task.cancel()
+        self._pools.close()
+        self.catalog.scans.exports.close()
+        self.catalog.database.close()
+
+    async def _report_in_flight(self) -> None:
+        while True:
+            self._metrics.set_in_flight(self._in_flight)
+            await asyncio.sleep(MEASURE_EVERY_S)
+
+    async def _trim_memory(self) -> None:
+        heaps, answered = HeapTrimmer(), 0
+        while True:
+            await asyncio.sleep(TIDY_EVERY_S)
+            before, answered = answered, self._answered_count
+            work = self._pools.submit(
+                PoolKey("requests"), heaps.trim, is_idle=before == answered and not self._in_flight
+            )
+            await asyncio.wait([asyncio.wrap_future(work)])
+
+    async def _expire_keys(self) -> None:
+        """Drop old idempotency keys now and then; any worker may."""
+        while True:
+            await asyncio.sleep(FORGET_EVERY_S)
+            work = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, idempotency.KEPT_S)
+            await asyncio.wait([asyncio.wrap_future(work)])
+
+    def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
+        """The whole answer to a read, where that is quicker than a thread; None: ask the usual way."""
+        if not self.catalog.database.is_local:
+            return None
+        started = perf_counter()
+        exchange = self._create_exchange(method, raw_path, raw_query, headers)
+        try:
+            response = self._run_fast_handler(exchange)
+        except FORESEEN as error:
+            response = _respond_to_error(exchange, error)
+        except Exception as error:
+            logger.error(FAILED, exchange.id, exc_info=error)
+            response = _respond_to_failure(exchange)
+        if response is not None:
+            _finish_response(exchange, response)
+            self._record_request(exchange, response, perf_counter() - started)
+        return response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        started = perf_counter()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        exchange = self._create_exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
+        exchange.peer = (scope.get("client") or ("",))[0]
+        self._in_flight += 1
+        try:
+            response = await self._answer(exchange, receive)
+        except bodies.ClientDisconnectedError:
+            response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # nobody will read it
+        except FORESEEN as error:
+            response = _respond_to_error(exchange, error)
+        except Exception as error:
+            logger.error(FAILED, exchange.id, exc_info=error)
+            response = _respond_to_failure(exchange)
+        finally:
+            self._in_flight -= 1
+        if response.parts is not None and self._streaming.is_full:
+            await self._streaming.discard(response.parts, self._pool_key(exchange))
+            response = _respond_to_error(exchange, self._streaming.busy_error())
+        _finish_response(exchange, response)
+        await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+        try:
+            if response.parts is not None:
+                pool_key = self._pool_key(exchange)
+                response.why = await self._streaming.send(response.parts, pool_key, receive, send, exchange.id)
+                if response.why is not None:
+                    scope["state"]["abort"]()  # an end would say that the body is whole
+            await send({"type": "http.response.body", "body": response.body})
+        finally:
+            self._record_request(exchange, response, perf_counter() - started)
+
+    def answer_in_process(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> in_process.Answer:
+        """Answer a request of this process itself, in the thread that sends it."""
+        path, _, query = target.encode().partition(b"?")
+        exchange = self._create_exchange(method, path, query, {name.lower(): value for name, value in headers.items()})
+        exchange.body = body or b""
+        try:
+            response = self._handle(exchange, self._find_route(exchange))
+        except FORESEEN as error:
+            response = _respond_to_error(exchange, error)
+        except Exception as error:
+            logger.error(FAILED, exchange.id, exc_info=error)
+            response = _respond_to_failure(exchange)
+        _finish_response(exchange, response)
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        return response.status, fields, response.body
+
+    def _create_exchange(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Exchange:
+        sent_id = headers.get("x-request-id")
+        request_id = sent_id if sent_id and _SANE_ID.fullmatch(sent_id) else self._ids.next()
+        return Exchange(method, raw_path, raw_query, headers, request_id)
+
+    def _find_route(self, exchange: Exchange) -> Route:
+        exchange.match = match_path(exchange.raw_path)
+        exchange.route = self._routes.find(exchange.match, exchange.method)
+        if exchange.raw_query:
+            exchange.query = parse_query(exchange.raw_query)
+        return exchange.route
+
+    def _run_fast_handler(self, exchange: Exchange) -> Response | None:
+        route = self._find_route(exchange)
+        if self._in_flight >= self._limits.requests and not route.quiet:
+            raise self._busy_error()
+        if route.fast is None:
+            return None
+        self._origins.check_origin(exchange.method, exchange.headers)
+        identity = system_routes.NOBODY if route.is_public else self._auth.cached_identity(exchange.headers)
+        if identity is None:
+            return None
+        self._check_host(exchange, identity)
+        response = route.fast(self._create_call(exchange, identity))
+        if response is not None:
+            self._gzip.apply(response, exchange.headers.get("accept-encoding"))
+        return response
+
+    async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
+        route = self._find_route(exchange)
+        if self._in_flight > self._limits.requests and not route.quiet:
+            raise self._busy_error()
+        self._origins.check_origin(exchange.method, exchange.headers)
+        if exchange.method in READS or not bodies.has_body(exchange.headers):
+            return await self._handle_in_thread(exchange, route)
+        bodies.check_content_type(exchange.headers, route.content_type)
+        is_identified = await self._authenticate(exchange, route)
+        with self._budget.reserve() as memory:
+            if route.streams:
+                return await self._answer_upload(exchange, route, receive, memory)
+            try:
+                return await self._answer_body(exchange, route, receive, memory, is_identified=is_identified)
+            except PayloadTooLargeError as error:
+                if is_identified:
+                    raise
+                raise UnauthenticatedError(lance.IDENTITY_REQUIRED) from error
+
+    async def _authenticate(self, exchange: Exchange, route: Route) -> bool:
+        """Find out who calls before the body is read; False where only the body may say it.
+
+        Raises:
+            UnauthenticatedError: nobody may: the body is not read.
+        """
+        if route.is_public or self._auth.cached_identity(exchange.headers) is not None:
+            return True
+        limit_s = self._limits.handle_s
+        work = self._pools.submit(PoolKey("requests"), self._identify, exchange, route)
+        identity_future = asyncio.wrap_future(work)
+        if not (await asyncio.wait([identity_future], timeout=limit_s))[0]:
+            work.cancel()
+            raise DeadlineError(f"the server could not find out who calls within {limit_s:g} s; try again")
+        try:
+            identity_future.result()
+        except UnauthenticatedError:
+            if not lance.can_body_identify(exchange):
+                raise
+            return False
+        return True
+
+    async def _answer_body(
+        self, exchange: Exchange, route: Route, receive: Receive, memory: Reservation, *, is_identified: bool
+    ) -> Response:
+        limit = route.max_body or self._limits.body
+        if not is_identified:
+            limit = min(limit, lance.LARGEST_IDENTIFYING)
+        body = await bodies.read(receive, exchange.headers, limit, self._limits.read_s, memory)
+        with self._logins.enter(exchange.peer) if route.pool == "secrets" else nullcontext():
+            return await self._handle_in_thread(exchange, route, body, memory)
+
+    async def _answer_upload(self, exchange: Exchange, route: Route, receive: Receive, memory: Reservation) -> Response:
+        upload = exchange.upload = Upload(receive, exchange.headers, self._limits.read_s, memory)
+        try:
+            await upload.wait_for_start()
+            return await self._handle_in_thread(exchange, route, memory=memory)
+        finally:
+            upload.stop()
+
+    def _busy_error(self) -> ServiceUnavailableError:
+        return ServiceUnavailableError(f"the server answers {self._limits.requests} requests already; try again")
+
+    async def _handle_in_thread(
+        self,
+        exchange: Exchange,
+        route: Route,
+        body: bodies.RequestBody | None = None,
+        memory: Reservation | None = None,
+    ) -> Response:
+        pool_key = self._pool_key(exchange)
+        work = self._pools.submit(pool_key, self._handle, exchange, route, body)
+        if memory is not None:
+            memory.release_after(work)  # it may go on when nobody waits for it any more
+        limit_s = route.limit_s or self._pools.limit_s(pool_key)
+        response_future = asyncio.wrap_future(work)
+        done, _ = await asyncio.wait([response_future], timeout=limit_s)
+        if not done:
+            if work.cancel():
+                raise DeadlineError(f"the server was too busy to start within {limit_s:g} s; nothing was done")
+            response_future.add_done_callback(_log_late_failure)
+            deadline_error = _deadline_error(route, limit_s)
+            if exchange.upload is not None:
+                exchange.upload.stop(deadline_error)
+            raise deadline_error
+        return response_future.result()
+
+    def _pool_key(self, exchange: Exchange) -> PoolKey:
+        assert exchange.route is not None
+        return exchange.route.pool_key(exchange.match, exchange.query)
+
+    def _handle(self, exchange: Exchange, route: Route, body: bodies.RequestBody | None = None) -> Response:
+        """In a thread: find out who calls, and do it."""
+        try:
+            if body is not None:
+                exchange.body = body.decompress()
+                lance.add_identity_headers(exchange)
+            identity = self._identify(exchange, route)
+            response = idempotency.run_once(route, self._create_call(exchange, identity))
+        except BaseException as error:
+            if is_panic(error):  # nothing else here takes it for an error
+                raise RuntimeError(f"Lance gave up: {error}") from error
+            raise
+        self._gzip.apply(response, exchange.headers.get("accept-encoding"))
+        return response
+
+    def _identify(self, exchange: Exchange, route: Route) -> Identity:
+        """Who calls, by a name that this server has."""
+        identity = system_routes.NOBODY if route.is_public else self._auth.identify(exchange.headers)
+        self._check_host(exchange, identity)
+        return identity
+
+    def _check_host(self, exchange: Exchange, identity: Identity) -> None:
+        """Refuse names that are not this server's, but for what is everybody's: health, and the page without data."""
+        if identity is not system_routes.NOBODY:
+            self._origins.check_host(exchange.headers, is_open=identity is ANYBODY)
+
+    def _create_call(self, exchange: Exchange, identity: Identity) -> Call:
+        headers = exchange.headers
+        exchange.principal = identity.name
+        key = None if lance.is_gateway_request(exchange) else headers.get(idempotency.HEADER)
+        delegation = headers.get("x-iceberg-access-delegation")
+        caller = Caller(
+            identity,
+            headers.get("user-agent", "")[:LONGEST_CLIENT],
+            exchange.id,
+            self._idempotency_key(exchange, identity, key)
+            if key is not None and exchange.method not in READS
+            else None,
+            delegation is not None and "vended-credentials" in delegation,
+        )
+        return Call(
+            self.catalog,
+            caller,
+            exchange.match,
+            exchange.query,
+            headers,
+            exchange.body,
+            exchange.raw_query,
+            exchange.upload.open_reader() if exchange.upload is not None else None,
+            exchange.peer,
+        )
+
+    def _idempotency_key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
+        target = exchange.raw_path + b"?" + exchange.raw_query
+        return idempotency.parse_key(key, identity.name, exchange.method, target, exchange.body)
+
+    def _record_request(self, exchange: Exchange, response: Response, seconds: float) -> None:
+        self._answered_count += 1
+        route = exchange.route.name if exchange.route else "none"
+        self._metrics.count_request(route, exchange.method, response.status, seconds)
+        level = logging.ERROR if response.status >= 500 else logging.INFO
+        if exchange.route is not None and exchange.route.quiet:
+            level = logging.DEBUG
+        if level < self._log.level:
+            return
+        error, message = response.why or ("", "")
+        self._log.write_line(
+            level,
+            {
+                "request": exchange.id,
+                "method": exchange.method,
+                "path": exchange.raw_path.decode("latin-1"),
+                "route": route,
+                "status": response.status,
+                "ms": round(seconds * 1000, 2),
+                "bytes": len(response.body),
+                "principal": exchange.principal,
+                "client": exchange.headers.get("user-agent", "")[:LONGEST_CLIENT],
+                "warehouse": exchange.match.prefix,
+                **({"error": error, "message": message[:LONGEST_MESSAGE]} if response.why else {}),
+            },
+        )
+
+
+def _respond_to_error(exchange: Exchange, error: BaseException) -> Response:
+    """The answer that an error is, in the form of whose path it is."""
+    if lance.is_gateway_request(exchange):
+        return lance.error_response(error, exchange.id)
+    response = error_response(error)
+    if exchange.route is not None and exchange.route.name == system_routes.TOKEN and response.status < 500:
+        response.body = system_routes.token_error_body(error)
+    return response
+
+
+def _respond_to_failure(exchange: Exchange) -> Response:
+    """Whatever went wrong, the client gets an answer; the log has the reason."""
+    if lance.is_gateway_request(exchange):
+        return lance.failure_response(exchange.id)
+    return failure_response(exchange.id, commits=exchange.route is not None and exchange.route.commits)
+
+
+def _finish_response(exchange: Exchange, response: Response) -> None:
+    """Add what every answer has."""
+    response.headers.append((b"x-request-id", exchange.id.encode()))
+    if exchange.method == "HEAD" or response.status in BODILESS:
+        response.body = b""
+    else:
+        response.headers.append((b"content-type", response.content_type))
+        if response.parts is None:
+            response.headers.append((b"content-length", b"%d" % len(response.body)))
+
+
+def _deadline_error(route: Route, limit_s: float) -> LanceNamespaceError:
+    """What is known of a request that runs on, though nobody waits for it any more."""
+    if route.commits:
+        return CommitDeadlineError(f"the commit took more than {limit_s:g} s; read the table before you repeat it")
+    if route.takes_idempotency_key or route.alters:
+        return ChangeDeadlineError(f"the change took more than {limit_s:g} s; look whether it was made")
+    return DeadlineError(f"it took more than {limit_s:g} s; try again")
+
+
+def _log_late_failure(future: asyncio.Future[Response]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, FORESEEN):
+        logger.error("a request failed after its time was over", exc_info=error)

@@ -1,0 +1,161 @@
+"""Who sends a request: nobody in particular, a static token, a token of ours, a token of an outside issuer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lance_namespace.errors import PermissionDeniedError, UnauthenticatedError
+
+from lancehouse.catalog.callers import ANYBODY, Identity
+from lancehouse.catalog.hashes import TOKEN_PREFIX, digest
+from lancehouse.catalog.principals import Principals
+from lancehouse.server.http.issuers import Issuer, IssuerSettings
+from lancehouse.server.http.oauth import TokenEndpoint, check_current_principal
+from lancehouse.server.http.tokens import ISSUER, LIFETIME_S, Tokens, unverified_issuer
+
+FRESH_S = 3.0
+"""For how long an answer of the database holds: a deleted principal, token or grant is gone after that everywhere."""
+
+REMEMBERED = 10_000
+"""Tokens whose identity is remembered."""
+
+LONGEST = 16_384
+"""Of a token, in characters."""
+
+Headers = Mapping[str, str]
+"""Header fields by name, in lower case unless the mapping does not care."""
+
+
+class Authenticator:
+    """Turns headers into an identity.
+
+    Where it is not `required` and no outside issuer is set, anybody may call until there is a principal. From then on,
+    seconds after the first one was created, everybody must say who they are; deleting the last one does not open a
+    running server again.
+    """
+
+    def __init__(
+        self,
+        principals: Principals,
+        issuers: Sequence[IssuerSettings] = (),
+        *,
+        required: bool,
+        lifetime_s: int = LIFETIME_S,
+        fresh_s: float = FRESH_S,
+    ) -> None:
+        self._principals = principals
+        self._issuers = {settings.issuer: Issuer(settings) for settings in issuers}
+        self._tokens = Tokens(principals, lifetime_s)
+        self._endpoint = TokenEndpoint(principals, self._tokens)
+        self._fresh_s = fresh_s
+        self._required = required or bool(issuers)
+        self._open_until = float("-inf")
+        self._cache: dict[str, tuple[Identity, float]] = {}
+        self._lock = threading.Lock()
+
+    def cached_identity(self, headers: Headers) -> Identity | None:
+        """Who sends this, if it was found out seconds ago: it neither blocks nor raises. None: `identify` tells."""
+        now = time.monotonic()
+        if not self._required:
+            return ANYBODY if now < self._open_until else None
+        entry = self._cache.get(digest(_credential_text(headers)))
+        return entry[0] if entry and now < entry[1] else None
+
+    def identify(self, headers: Headers) -> Identity:
+        """Who sends this. It may read the database, and for tokens of outside issuers their keys: it blocks.
+
+        Raises:
+            UnauthenticatedError: it does not say, or what it says is not true (any more).
+            PermissionDeniedError: an outside issuer vouches for somebody who is no principal here.
+            ServiceUnavailableError: the database or the issuer cannot be reached.
+        """
+        identity = self.cached_identity(headers)
+        if identity is None and self._is_open():
+            return ANYBODY
+        return identity or self._authenticate(headers)
+
+    def answer_token_request(
+        self, form: Mapping[str, str], headers: Headers, peer: str = ""
+    ) -> tuple[int, dict[str, Any]]:
+        """The status and the document that the OAuth2 token endpoint answers to a form from an address. It blocks.
+
+        Raises:
+            SlowDownError: too many wrong secrets came for this client from there.
+        """
+        return self._endpoint.answer(form, headers, peer)
+
+    def _is_open(self) -> bool:
+        if not self._required and self._principals.has_any():
+            self._required = True
+        if not self._required:
+            self._open_until = time.monotonic() + self._fresh_s
+        return not self._required
+
+    def _authenticate(self, headers: Headers) -> Identity:
+        started_at = time.monotonic()
+        token = _parse_token(headers)
+        if token.startswith(TOKEN_PREFIX):
+            identity, ends_at = self._principals.authenticate_token(token).identity, float("inf")
+        elif unverified_issuer(token) == ISSUER:
+            claims = self._tokens.verify(token)
+            identity = check_current_principal(self._principals.find(claims.name), claims.generation).identity
+            ends_at = claims.expires_at
+        else:
+            identity, ends_at = self._authenticate_external(token)
+        good_s = min(self._fresh_s, ends_at - time.time())
+        self._cache_identity(digest(_credential_text(headers)), identity, started_at + good_s)
+        return identity
+
+    def _authenticate_external(self, token: str) -> tuple[Identity, float]:
+        """Somebody whom an outside issuer knows."""
+        issuer = self._issuers.get(unverified_issuer(token) or "")
+        if issuer is None:
+            raise UnauthenticatedError("the bearer token is none of this server's, nor of an issuer that it trusts")
+        name, ends_at = issuer.verify(token)
+        principal = self._principals.find(name)
+        if principal is None:
+            raise PermissionDeniedError(
+                f"{name!r} is no principal here; an administrator adds it: "
+                f"lancehouse principal create {name!r} --external --role reader"
+            )
+        if not principal.is_external:
+            raise PermissionDeniedError(
+                f"the principal {name!r} has a secret of its own, so that no outside issuer can speak for it; "
+                f"an administrator may add another name: lancehouse principal create NAME --external --role reader"
+            )
+        return principal.identity, ends_at
+
+    def _cache_identity(self, key: str, identity: Identity, until: float) -> None:
+        with self._lock:
+            self._cache.pop(key, None)
+            while len(self._cache) >= REMEMBERED:
+                del self._cache[next(iter(self._cache))]
+            self._cache[key] = identity, until
+
+
+def _credential_text(headers: Headers) -> str:
+    """What the headers say about who sends them, whole: that of the two which `_parse_token` reads."""
+    return headers.get("authorization", "").strip() or "x-api-key " + headers.get("x-api-key", "")
+
+
+def _parse_token(headers: Headers) -> str:
+    value = headers.get("authorization", "").strip()
+    if not value:
+        key = headers.get("x-api-key", "").strip()
+        if not key:
+            raise UnauthenticatedError("this server asks who you are: send a bearer token, or set a credential")
+        if not key.startswith(TOKEN_PREFIX):
+            raise UnauthenticatedError(f"x-api-key must be a static token, which begins with {TOKEN_PREFIX}")
+        return key
+    scheme, _, token = value.partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise UnauthenticatedError("the Authorization header must have the form: Bearer TOKEN")
+    if token == "None":  # noqa: S105  # pyiceberg without any credential
+        raise UnauthenticatedError("this server asks who you are: set a token or a credential in the client")
+    if len(token) > LONGEST or not token.isascii() or not token.isprintable():
+        raise UnauthenticatedError("the bearer token is malformed: too long, or with characters that no token has")
+    return token

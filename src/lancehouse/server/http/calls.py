@@ -1,0 +1,169 @@
+"""One request as handlers see it: who, where, and what, each checked when it is read."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from lance_namespace.errors import InvalidInputError
+from pydantic import BaseModel, ValidationError
+
+from lancehouse.catalog.callers import Caller
+from lancehouse.server.http.routes import SEPARATOR, Match, percent_decode, split_namespace
+from lancehouse.wire.iceberg_requests import format_validation_error
+
+if TYPE_CHECKING:
+    from lancehouse.catalog.catalog import Catalog
+    from lancehouse.catalog.warehouses import Warehouse
+
+Json = dict[str, Any]
+
+DEFAULT_PAGE = 1000
+LARGEST_PAGE = 10_000
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
+
+
+@dataclass(slots=True)
+class Call:
+    """A request on its way through a handler."""
+
+    catalog: Catalog
+    caller: Caller
+    match: Match
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    raw_query: bytes = b""
+    upload: io.IOBase | None = None
+    """The body, where it is read while the request is carried out."""
+    peer: str = ""
+    """The address at the other end of the connection."""
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """The warehouse that the prefix names.
+
+        Raises:
+            WarehouseNotFoundError: there is none of that name.
+        """
+        return self.catalog.get_warehouse(self.match.prefix)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The namespace of the path."""
+        return self.match.levels
+
+    @property
+    def name(self) -> str:
+        """The table or view of the path."""
+        return self.match.name
+
+    def parse_body(self, model: type[BaseModel]) -> Json:
+        """The body, if it has the shape of `model`; as it came, with all that `model` does not know.
+
+        Raises:
+            InvalidInputError: it is no JSON, no object, or a field has a wrong type.
+        """
+        value = parse_json_object(self.body)
+        try:
+            model.model_validate(value)
+        except ValidationError as error:
+            raise InvalidInputError(format_validation_error(error)) from None
+        return value
+
+    def page_request(self) -> tuple[str | None, int | None]:
+        """Token and size of the page that is asked for; a list without a token is whole.
+
+        Raises:
+            InvalidInputError: the size is no whole number from 1.
+        """
+        size = self.query.get("pageSize")
+        if size is not None and not re.fullmatch(r"0{0,9}[1-9][0-9]{0,9}", size, re.ASCII):
+            raise InvalidInputError(f"pageSize must be a whole number from 1, got {size[:40]!r}")
+        token = self.query.get("pageToken")
+        if token is None:
+            return None, None
+        return token, min(int(size), LARGEST_PAGE) if size else DEFAULT_PAGE
+
+    def parent_candidates(self) -> list[tuple[str, ...]]:
+        """What `parent` may mean, the likelier first: some clients encode it once, some twice.
+
+        Raises:
+            InvalidInputError: a level is empty.
+        """
+        once = self.query.get("parent", "")
+        if not once:
+            return [()]
+        twice = percent_decode(once.encode(), "'parent' in the query") if _ENCODED.search(once) else once
+        if SEPARATOR not in once and SEPARATOR in twice:
+            return [split_namespace(twice)]
+        return list(dict.fromkeys((split_namespace(once), split_namespace(twice))))
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        """A query parameter that has one of a few values.
+
+        Raises:
+            InvalidInputError: it has another.
+        """
+        value = self.query.get(name, default)
+        if value not in choices:
+            raise InvalidInputError(f"{name} must be {' or '.join(choices)}, got {value[:40]!r}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A query parameter that is true or false, in any case; false if it is not there.
+
+        Raises:
+            InvalidInputError: it is something else.
+        """
+        value = self.query.get(name, "false")
+        if value.lower() not in ("true", "false"):
+            raise InvalidInputError(f"{name} must be true or false, got {value[:40]!r}")
+        return value.lower() == "true"
+
+
+def parse_json_object(body: bytes) -> Json:
+    """The JSON object that a body is.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInputError(f"the body is not JSON: {error}" if body else "the body is missing") from None
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"the body must be a JSON object, not {type(value).__name__}")
+    if b"\\u0000" in body and _has_nul(value):
+        raise InvalidInputError("the body has a NUL character (\\u0000), which cannot be stored")
+    return value
+
+
+def _has_nul(value: object) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(_has_nul(key) or _has_nul(part) for key, part in value.items())
+        case list():
+            return any(map(_has_nul, value))
+    return False
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """The parameters of a query; of one that is there twice, the first.
+
+    Raises:
+        InvalidInputError: it is not UTF-8 in percent-encoding. It is named, its value is not: that may be a secret.
+    """
+    parameters: dict[str, str] = {}
+    for part in raw.split(b"&"):
+        raw_name, _, value = part.partition(b"=")
+        if part:
+            name = percent_decode(raw_name, "a name in the query")
+            parameters.setdefault(name, percent_decode(value.replace(b"+", b" "), f"{name[:80]!r} in the query"))
+    return parameters

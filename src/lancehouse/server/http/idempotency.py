@@ -1,0 +1,70 @@
+"""`Idempotency-Key`: the same change, asked for again, is answered as before and made once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+
+from lancehouse.catalog import idempotency
+from lancehouse.catalog.callers import IdempotencyKey
+from lancehouse.catalog.errors import AlreadyDoneError
+from lancehouse.server.http.calls import Call
+from lancehouse.server.http.errors import error_response
+from lancehouse.server.http.responses import Response
+from lancehouse.server.http.routes import Handler, Route
+
+HEADER = "idempotency-key"
+LIFETIME = "PT24H"
+KEPT_S = 25 * 3600
+"""An hour longer than announced: a clock may be off, and a last try may be on its way."""
+
+FINAL = frozenset({400, 404, 409, 422})
+"""Refusals that will not change by asking again. Who may do what, and how much, does."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def parse_key(value: str, principal: str, method: str, target: bytes, body: bytes) -> IdempotencyKey:
+    """The key of a request, with a digest of all of it.
+
+    Raises:
+        InvalidInputError: the key is no UUID.
+    """
+    if not _UUID.fullmatch(value):
+        raise InvalidInputError(
+            f"Idempotency-Key must be a UUID such as 017f22e2-79b0-7cc3-98c4-dc0c0c07398f, got {value[:40]!r}"
+        )
+    digest = hashlib.sha256()
+    for part in (principal.encode("utf-8", "surrogatepass"), method.encode(), target, body):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return IdempotencyKey(value.lower(), digest.hexdigest())
+
+
+def run_once(route: Route, call: Call) -> Response:
+    """Carry out a change, or answer for the one that was made with this key."""
+    key = call.caller.key
+    if key is None or route.replay is None:
+        return route.handler(call)
+    database = call.catalog.database
+    if (recorded := idempotency.find_response(database, key)) is not None:
+        return _replay(recorded, route.replay, call)
+    try:
+        return route.handler(call)
+    except AlreadyDoneError:
+        outcome = idempotency.find_response(database, key) or idempotency.IdempotentResponse(0, None)
+        return _replay(outcome, route.replay, call)
+    except LanceNamespaceError as error:
+        answer = error_response(error)
+        if answer.status in FINAL:
+            idempotency.record_response(database, key, answer.status, answer.body)
+        raise
+
+
+def _replay(outcome: idempotency.IdempotentResponse, replay: Handler, call: Call) -> Response:
+    if outcome.body is not None:
+        return Response(outcome.status, outcome.body)
+    return replay(replace(call, caller=replace(call.caller, key=None)))

@@ -1,0 +1,155 @@
+"""HTTP on a connection: uvicorn's protocol, with limits on heads, and Iceberg's envelope where it gives up.
+
+What can be answered at once is answered right here: the way through ASGI, with a task and messages for each request,
+costs more than most reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from lancehouse.server.http.errors import error_envelope
+from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.http.responses import Response
+
+LARGEST_HEAD = 64 * 1024
+
+TYPES = {
+    400: "BadRequestException",
+    408: "RequestTimeoutException",
+    431: "RequestHeaderFieldsTooLargeException",
+    503: "ServiceUnavailableException",
+}
+
+
+READS = {b"GET": "GET", b"HEAD": "HEAD"}
+
+InlineAnswer = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
+"""Method, path, query and headers to the whole answer, or None: then the application is asked the usual way."""
+
+
+def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
+    """The protocol of connections with these limits."""
+
+    class LimitedProtocol(HttpToolsProtocol):
+        """One connection."""
+
+        _deadline: asyncio.TimerHandle | None = None
+        _head_bytes = 0
+        """Bytes of the head that is coming in."""
+        _is_reading_head = False
+        _is_reading_body = False
+        """Whether the body of a request is coming in that is answered by the application."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                self._send_error(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
+            else:
+                self._start_deadline()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._cancel_deadline()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            super().data_received(data)
+            if not self._is_reading_head:
+                return
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD:
+                self._send_error(431, f"the head of the request is larger than {LARGEST_HEAD} bytes")
+            elif self._deadline is None:
+                self._start_deadline()
+
+        def on_message_begin(self) -> None:
+            self._is_reading_head, self._head_bytes = True, 0
+            super().on_message_begin()
+            self.scope["state"]["abort"] = self.transport.abort
+
+        def on_headers_complete(self) -> None:
+            self._is_reading_head = False
+            self._cancel_deadline()
+            if self.transport.is_closing():
+                return
+            waits = self.cycle is not None and not self.cycle.response_complete  # for the one before it
+            if not waits and (response := self._try_answer_inline()) is not None:
+                self._send_response(response)
+            else:
+                self._is_reading_body = True
+                super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self._is_reading_body = False
+            self._cancel_deadline()
+            if self.cycle is not None:
+                super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if (
+                self._is_reading_body
+                and self.cycle is not None
+                and self.cycle.response_complete
+                and self._deadline is None
+            ):
+                # It was refused before it was read. What still comes is thrown away for a while, so that the client
+                # reads the answer; who goes on for ever must not keep the connection.
+                self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
+
+        def _try_answer_inline(self) -> Response | None:
+            method = READS.get(self.parser.get_method())
+            if method is None or self.flow.write_paused or self.parser.should_upgrade():
+                return None
+            if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
+                return None  # uvicorn knows what to make of it
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+            if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+                return None
+            path, _, query = self.url.partition(b"?")
+            return answer_inline(method, path, query, headers)
+
+        def _send_response(self, response: Response) -> None:
+            head = [STATUS_LINE[response.status]]
+            head += [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *response.headers)]
+            is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
+            if is_last:
+                head.append(b"connection: close\r\n")
+            self.transport.write(b"".join((*head, b"\r\n", response.body)))
+            if is_last:
+                self.transport.close()
+            self.on_response_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            """Answer what is no HTTP."""
+            self._send_error(400, msg)
+
+        def _start_deadline(self) -> None:
+            self._deadline = self.loop.call_later(limits.head_s, self._on_deadline)
+
+        def _cancel_deadline(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _on_deadline(self) -> None:
+            self._deadline = None
+            if self._is_reading_head:
+                self._send_error(408, f"the head of the request did not come within {limits.head_s:g} s")
+            else:
+                self.transport.close()
+
+        def _send_error(self, status: int, message: str, headers: bytes = b"") -> None:
+            if self.transport.is_closing():
+                return
+            body = error_envelope(status, TYPES[status], message)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + headers + b"\r\n" + body)
+            self.transport.close()
+
+    return LimitedProtocol

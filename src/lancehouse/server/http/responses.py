@@ -1,0 +1,140 @@
+"""Answers, as status, bytes and headers."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from lancehouse.catalog.metadata_loader import LoadResult
+
+Header = tuple[bytes, bytes]
+
+GZIP_LEAST = 32 * 1024
+"""Below this, compressing costs more than sending: 3 KB are one packet or two, and take 60 µs to compress."""
+GZIP_KEPT = 32 * 1024 * 1024
+"""Bytes of compressed tables that are kept."""
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer; the length and the request's id are added on the way out."""
+
+    status: int
+    body: bytes = b""
+    headers: list[Header] = field(default_factory=list)
+    content_type: bytes = b"application/json"
+    variant: bytes | None = None
+    """Names the body among all, so that its compressed form can be kept."""
+    why: tuple[str, str] | None = None
+    """Type and text of the error that it is, for the log."""
+    parts: Iterator[bytes] | None = None
+    """The body, where it is made while it is sent; each part in a thread."""
+
+
+NO_CONTENT = 204
+
+
+def json(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(status, orjson.dumps(value))
+
+
+def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) -> Response:
+    """ListTablesResponse, of ten thousand names without as many objects."""
+    namespace = orjson.dumps(levels).decode()
+    listed = f'}},{{"namespace":{namespace},"name":'.join(map(encode_basestring, names))
+    inside = f'{{"namespace":{namespace},"name":{listed}}}' if names else ""
+    return Response(200, b'{"identifiers":[%b],"next-page-token":%b}' % (inside.encode(), orjson.dumps(token)))
+
+
+def no_content() -> Response:
+    """Done, and there is nothing to say."""
+    return Response(NO_CONTENT)
+
+
+def etag(loaded: LoadResult, snapshots: str) -> bytes:
+    """The entity tag: what shows other snapshots has another one."""
+    return b'"%b"' % f"{loaded.etag}-{snapshots}".encode("ascii", "replace")
+
+
+def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
+    """LoadTableResult, with the metadata's bytes as they are."""
+    tag = etag(loaded, snapshots)
+    parts = [b"{"]
+    if loaded.metadata_location is not None:
+        parts += (b'"metadata-location":', orjson.dumps(loaded.metadata_location), b",")
+    parts += (b'"metadata":', loaded.metadata, b',"config":', orjson.dumps(loaded.config))
+    if loaded.credentials:
+        parts += (b',"storage-credentials":', orjson.dumps(loaded.credentials))
+    parts.append(b"}")
+    variant = None if loaded.credentials else b"%b %d" % (tag, sum(map(len, parts)))
+    return Response(200, b"".join(parts), [(b"etag", tag)], variant=variant)
+
+
+def commit_response(loaded: LoadResult) -> Response:
+    """CommitTableResponse, which always says where the metadata are."""
+    body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
+    return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.has_all_snapshots else "refs"))])
+
+
+def is_not_modified(tags: str | None, tag: bytes) -> bool:
+    """Whether an If-None-Match header names this entity."""
+    if not tags:
+        return False
+    if tags.strip() == "*":
+        return True
+    return tag.decode() in (candidate.strip().removeprefix("W/") for candidate in tags.split(","))
+
+
+class GzipCache:
+    """Compresses large answers, and keeps those of tables: a hot table is compressed once per version."""
+
+    def __init__(self, cache_bytes: int = GZIP_KEPT) -> None:
+        self._limit = cache_bytes
+        self._size = 0
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def apply(self, response: Response, accepted: str | None) -> None:
+        """Compress the body if the client takes that and it is worth it."""
+        if len(response.body) < GZIP_LEAST or not accepted or not accepts_gzip(accepted):
+            return
+        key = response.variant
+        packed = self._cache.get(key) if key else None
+        if packed is None:
+            packed = gzip_compress(response.body)
+            self._cache_compressed(key, packed)
+        response.body = packed
+        response.headers += ((b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
+
+    def _cache_compressed(self, key: bytes | None, packed: bytes) -> None:
+        if key is None or len(packed) > self._limit // 8:
+            return
+        with self._lock:
+            self._size += len(packed) - len(self._cache.pop(key, b""))
+            self._cache[key] = packed
+            while self._size > self._limit:
+                self._size -= len(self._cache.popitem(last=False)[1])
+
+
+def gzip_compress(body: bytes) -> bytes:
+    """As gzip, quickly rather than small."""
+    packer = zlib.compressobj(1, wbits=31)
+    return packer.compress(body) + packer.flush()
+
+
+def accepts_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding header takes gzip; `gzip;q=0` does not."""
+    for part in accepted.split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip().lower() in ("gzip", "*"):
+            return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

@@ -1,0 +1,257 @@
+"""Which path and method leads where. Paths are matched as they were sent: a table `t/x` is `t%2Fx` on the wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.server.http.bodies import JSON
+from lancehouse.server.http.errors import MethodError, NoRouteError
+from lancehouse.server.http.pools import PoolKey, PoolKind
+from lancehouse.server.http.responses import Response
+
+if TYPE_CHECKING:
+    from lancehouse.server.http.calls import Call
+
+Handler = Callable[["Call"], Response]
+
+BASE = b"/iceberg/v1/"
+LANCE = b"/lance/"
+OF_ALL_TABLES: tuple[list[bytes], ...] = ([b"version", b"batch-create"], [b"batch-commit"], [])
+"""What of the gateway follows `table` and is about none of them."""
+TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
+SEPARATOR = "\x1f"
+LONGEST_REMEMBERED = 1024
+_BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation of the server. `name` and `template` are the specification's own."""
+
+    name: str
+    method: str
+    template: str
+    handler: Handler
+    fast: Callable[[Call], Response | None] | None = None
+    """Tried on the event loop's thread where the database is a file; None: it takes a thread after all."""
+    replay: Handler | None = None
+    """Answers for a change that was made before, with the same idempotency key."""
+    commits: bool = False
+    """Failing it leaves a table in an unknown state."""
+    pool: PoolKind = "requests"
+    limit_s: float | None = None
+    """How long it may take, where that is not what its kind may."""
+    group: Callable[[Match, Mapping[str, str]], str] | None = None
+    """Which other server a request waits for, by its path and query."""
+    alters: bool = False
+    """Whether it changes something, though it takes no idempotency key."""
+    streams: bool = False
+    """Whether the body is read while the request is carried out."""
+    content_type: str = JSON
+    """The type of the body."""
+    max_body: int | None = None
+    """Bytes of the body, where fewer are taken than by other routes."""
+    is_public: bool = False
+    """Whether it needs no authentication."""
+    quiet: bool = False
+    """Whether it is called so often, by machines, that only a log of level debug has it."""
+
+    @property
+    def endpoint(self) -> str:
+        """As the configuration announces it."""
+        return f"{self.method} {self.template}"
+
+    @property
+    def takes_idempotency_key(self) -> bool:
+        """Whether it takes an idempotency key."""
+        return self.replay is not None
+
+    def pool_key(self, match: Match, query: Mapping[str, str]) -> PoolKey:
+        """Where a request is carried out."""
+        return PoolKey(self.pool, self.group(match, query) if self.group else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a path says, decoded."""
+
+    pattern: str
+    prefix: str | None = None
+    levels: tuple[str, ...] = ()
+    name: str = ""
+    plan_id: str = ""
+    index: str = ""
+
+
+class RouteTable:
+    """All routes, found by pattern and method."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_pattern: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            self._by_pattern.setdefault(route.template, {})[route.method] = route
+
+    def find(self, match: Match, method: str) -> Route:
+        """The route for a path and a method.
+
+        Raises:
+            NoRouteError: the path leads nowhere.
+            MethodError: it does, but not with this method.
+        """
+        routes = self._by_pattern.get(match.pattern)
+        if routes is None:
+            raise NoRouteError(f"No route for request: {method} {match.pattern}")
+        route = routes.get(method)
+        if route is None:
+            raise MethodError(method, ", ".join(sorted(routes)))
+        return route
+
+
+def match_path(raw_path: bytes) -> Match:
+    """Take a path apart. Percent-encoding is undone once, segment by segment.
+
+    Raises:
+        NoRouteError: it leads nowhere.
+        InvalidInputError: a name in it is empty, or is not UTF-8 in percent-encoding.
+    """
+    return _match_cached(raw_path) if len(raw_path) < LONGEST_REMEMBERED else _match_uncached(raw_path)
+
+
+def _match_uncached(raw_path: bytes) -> Match:
+    if not raw_path.startswith(BASE):
+        return _match_other(raw_path)
+    segments = raw_path[len(BASE) :].split(b"/")
+    if b"" in segments:
+        raise InvalidInputError(f"the path {_format_raw(raw_path)} has an empty segment: is a name missing?")
+    if segments == [b"config"] or segments == [b"oauth", b"tokens"]:
+        return Match("/v1/" + b"/".join(segments).decode())
+    prefix = None if segments[0] in TOP else _decode_segment(segments.pop(0))
+    return _match_iceberg(raw_path, prefix, segments)
+
+
+_match_cached = lru_cache(8192)(_match_uncached)
+
+
+def _match_other(raw_path: bytes) -> Match:
+    if raw_path.startswith(LANCE):
+        return _match_gateway(raw_path)
+    if raw_path.startswith((b"/v1", b"/iceberg")):
+        raise NoRouteError(f"No route for request: {_format_raw(raw_path)}; Iceberg REST is below /iceberg/v1/ here")
+    return Match(_decode_segment(raw_path))
+
+
+def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
+    fixed = "/v1/{prefix}/"
+    match rest:
+        case [b"namespaces"]:
+            return Match(fixed + "namespaces", prefix)
+        case [b"namespaces", namespace]:
+            return Match(fixed + "namespaces/{namespace}", prefix, split_namespace(_decode_segment(namespace)))
+        case [b"namespaces", namespace, word]:
+            return Match(
+                f"{fixed}namespaces/{{namespace}}/{_format_raw(word)}",
+                prefix,
+                split_namespace(_decode_segment(namespace)),
+            )
+        case [b"namespaces", namespace, (b"tables" | b"views") as kind, name, *more]:
+            what = "table" if kind == b"tables" else "view"
+            pattern = f"{fixed}namespaces/{{namespace}}/{what}s/{{{what}}}"
+            return _match_entry(
+                raw_path,
+                Match(pattern, prefix, split_namespace(_decode_segment(namespace)), _decode_segment(name)),
+                more,
+            )
+        case [(b"tables" | b"views" | b"transactions"), _]:
+            return Match(fixed + b"/".join(rest).decode("latin-1"), prefix)
+    raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
+
+
+def _match_entry(raw_path: bytes, entry: Match, more: list[bytes]) -> Match:
+    match more:
+        case []:
+            return entry
+        case [word]:
+            return Match(f"{entry.pattern}/{_format_raw(word)}", entry.prefix, entry.levels, entry.name)
+        case [b"plan", plan_id]:
+            return Match(
+                f"{entry.pattern}/plan/{{plan-id}}", entry.prefix, entry.levels, entry.name, _decode_segment(plan_id)
+            )
+    raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
+
+
+def _match_gateway(raw_path: bytes) -> Match:
+    """`/lance/{backend}/v1/table/{id}/…`; the id is taken apart later, by the delimiter that the query names."""
+    segments = raw_path[len(LANCE) :].split(b"/")
+    if b"" in segments:
+        raise InvalidInputError(f"the path {_format_raw(raw_path)} has an empty segment: is a name missing?")
+    match segments:
+        case [backend, b"v1", b"table", *rest] if rest in OF_ALL_TABLES:
+            return Match("/".join(("/lance/{backend}/v1/table", *map(_format_raw, rest))), _decode_segment(backend))
+        case [backend, b"v1", kind, id_, b"index", index, word]:
+            pattern = f"/lance/{{backend}}/v1/{_format_raw(kind)}/{{id}}/index/{{index_name}}/{_format_raw(word)}"
+            return Match(
+                pattern, _decode_segment(backend), name=_decode_gateway_name(id_), index=_decode_gateway_name(index)
+            )
+        case [backend, b"v1", kind, id_, *rest]:
+            words = "/".join(map(_format_raw, rest))
+            return Match(
+                f"/lance/{{backend}}/v1/{_format_raw(kind)}/{{id}}/{words}",
+                _decode_segment(backend),
+                name=_decode_gateway_name(id_),
+            )
+    raise NoRouteError(
+        f"No route for request: {_format_raw(raw_path)}; the Lance protocol is below /lance/NAME/v1/ here"
+    )
+
+
+def _decode_gateway_name(segment: bytes) -> str:
+    """A name as Lance's own clients, in Rust, encode it: a space is `+`. Nobody's leaves a plus as it is."""
+    return _decode_segment(segment.replace(b"+", b"%20"))
+
+
+def split_namespace(namespace: str) -> tuple[str, ...]:
+    """The levels of a namespace that came as one text.
+
+    Raises:
+        InvalidInputError: a level is empty.
+    """
+    levels = tuple(namespace.split(SEPARATOR))
+    if "" in levels:
+        raise InvalidInputError(f"no level of a namespace may be empty, got {list(levels)}")
+    return levels
+
+
+def _decode_segment(segment: bytes) -> str:
+    return (
+        segment.decode("ascii")
+        if b"%" not in segment
+        else percent_decode(segment, f"{_format_raw(segment)} in the path")
+    )
+
+
+def percent_decode(raw: bytes, what: str) -> str:
+    """Percent-encoding undone, once; `what` it is, for the error.
+
+    Raises:
+        InvalidInputError: it is not UTF-8 in percent-encoding.
+    """
+    if _BROKEN.search(raw):
+        raise InvalidInputError(f"{what} has a % that is no percent-encoding; send it as %25")
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{what} is not UTF-8 in percent-encoding") from None
+    if "\0" in text:
+        raise InvalidInputError(f"{what} has a NUL character")
+    return text
+
+
+def _format_raw(raw: bytes) -> str:
+    return raw[:300].decode("latin-1")

@@ -1,0 +1,116 @@
+"""What is not Iceberg's: the page at `/`, health, metrics, and the token endpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import orjson
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+
+from lancehouse.catalog import bootstrap
+from lancehouse.catalog.callers import Identity
+from lancehouse.server.http import responses
+from lancehouse.server.http.bodies import FORM
+from lancehouse.server.http.calls import Call
+from lancehouse.server.http.login_throttling import SlowDownError
+from lancehouse.server.http.observability import Metrics
+from lancehouse.server.http.responses import Response
+from lancehouse.server.http.routes import Route
+
+if TYPE_CHECKING:
+    from lancehouse.server.http.application import RequestAuthenticator
+
+TOKEN = "getToken"  # noqa: S105
+"""The name of the route to the token endpoint."""
+LARGEST_FORM = 8192
+MOST_FIELDS = 20
+"""Of a form that asks for a token."""
+NOBODY = Identity("", ())
+"""Who calls where nobody asks."""
+
+PLACES = {
+    "console": "/",
+    "iceberg": "/iceberg",
+    "lance": "/lance/NAME",
+    "health": ["/health/live", "/health/ready"],
+    "metrics": "/metrics",
+}
+
+
+def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route]:
+    """The routes of one server."""
+
+    def token(call: Call) -> Response:
+        form = _parse_form(call.body)
+        status, body = authentication.answer_token_request(form, call.headers, call.peer)
+        response = responses.json(body, status)
+        if "error" in body:
+            response.why = body["error"], body["error_description"]
+        response.headers += ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+        return response
+
+    def metrics_page(call: Call) -> Response:  # noqa: ARG001
+        # Not open: it tells who works how much, and when. Any principal may read it.
+        body, content_type = metrics.to_prometheus()
+        return Response(200, body, content_type=content_type.encode())
+
+    reads = [
+        ("root", "/", root, root),
+        ("live", "/health/live", live, live),
+        ("ready", "/health/ready", ready, None),
+        ("metrics", "/metrics", metrics_page, None),
+    ]
+    return [
+        Route(
+            TOKEN,
+            "POST",
+            "/v1/oauth/tokens",
+            token,
+            content_type=FORM,
+            max_body=LARGEST_FORM,
+            is_public=True,
+            pool="secrets",
+        ),
+        *(
+            Route(name, method, path, handler, fast=fast, is_public=name != "metrics", quiet=path != "/")
+            for name, path, handler, fast in reads
+            for method in ("GET", "HEAD")
+        ),
+    ]
+
+
+def _parse_form(body: bytes) -> dict[str, str]:
+    """The fields of a form; nobody is known yet who sends it, so it may have few."""
+    try:
+        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise InvalidInputError(f"the form has more than {MOST_FIELDS} fields") from None
+    return dict(fields)
+
+
+def token_error_body(error: BaseException) -> bytes:
+    """The body of the token endpoint's answer to a client that must wait, and to what is no form it could read."""
+    word = "invalid_client" if isinstance(error, SlowDownError) else "invalid_request"
+    return orjson.dumps({"error": word, "error_description": str(error)})
+
+
+def root(call: Call) -> Response:  # noqa: ARG001
+    """What is where."""
+    return responses.json({"name": "lancehouse", **PLACES})
+
+
+def live(call: Call) -> Response:  # noqa: ARG001
+    """The process answers."""
+    return responses.json({"status": "live"})
+
+
+def ready(call: Call) -> Response:
+    """The database can be reached, and has the schema that this program knows."""
+    try:
+        bootstrap.check_database(call.catalog.database)
+    except LanceNamespaceError as error:
+        response = responses.json({"status": "not ready", "reason": str(error)}, 503)
+        response.why = "ServiceUnavailableException", str(error)
+        return response
+    return responses.json({"status": "ready"})

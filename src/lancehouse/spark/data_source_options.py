@@ -1,0 +1,253 @@
+"""The options of `format("lance")`: what they are called, and what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
+
+from lancehouse.lake.fragments import FileLayout
+from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.properties import STORAGE_PREFIX, storage_options
+from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.table_writer import WriteOptions
+
+TASKS = 32
+"""Into how many tasks a table is divided at most: a data source is not told how many run at once."""
+PROPERTY_PREFIX = "property."
+"""Of a property that has the name of an option."""
+SECRET_PREFIX = "secret."  # noqa: S105
+"""Of anything that Spark is not to show: by its own rules it shows no option with such a name."""
+SPARK_CATALOG_OPTIONS = frozenset({"provider", "owner"})
+"""What Spark adds to the options of a table of its own catalog, which is being created."""
+NO_TABLE = (
+    "Spark's CREATE TABLE … USING lance passes no options on to those who read and write the table, so it cannot be a "
+    "Lance table; CREATE TEMPORARY VIEW … USING lance OPTIONS (…) works for queries and INSERT INTO, and "
+    "LanceCatalog.create makes a table"
+)
+MIN_SIMILARITY = 0.8
+"""A property whose name is so much like that of an option is a slip of the pen."""
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class TableUse(Enum):
+    """What a table is wanted for."""
+
+    READ = "spark.read"
+    READ_STREAM = "readStream"
+    WRITE = "df.write"
+    WRITE_STREAM = "writeStream"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOption:
+    """What an option is for, and how its text is understood."""
+
+    uses: frozenset[TableUse]
+    parse: Callable[[str], Any] = str
+    expected: str = ""
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = json.loads(text) if text.startswith("[") else [name.strip() for name in text.split(",")]
+    if not all(isinstance(name, str) and name for name in names):
+        raise ValueError
+    return tuple(names)
+
+
+def _parse_texts(text: str) -> dict[str, str]:
+    texts: dict[str, Any] = json.loads(text)
+    if not all(isinstance(value, str) for value in texts.values()):
+        raise ValueError
+    return texts
+
+
+def _parse_vectors(text: str) -> dict[str, int]:
+    if text.startswith("{"):
+        return {name: int(dimension) for name, dimension in json.loads(text).items()}
+    pairs = (each.rpartition(":") for each in text.split(","))
+    return {name.strip(): int(dimension) for name, _, dimension in pairs}
+
+
+def _parse_number(text: str, least: int = 1) -> int:
+    if (number := int(text)) < least:
+        raise ValueError
+    return number
+
+
+def _parse_flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _parse_start(text: str) -> int | str:
+    return text.lower() if text.lower() in (EARLIEST, LATEST) else _parse_number(text)
+
+
+_READ, _FOLLOW = frozenset({TableUse.READ}), frozenset({TableUse.READ_STREAM})
+_WRITE, _SINK = frozenset({TableUse.WRITE}), frozenset({TableUse.WRITE_STREAM})
+_READS, _WRITES = _READ | _FOLLOW, _WRITE | _SINK
+_POSITIVE, _BOOLEAN = "a number above 0", "true or false"
+
+OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
+    {
+        "path": SourceOption(_READS | _WRITES),
+        "impl": SourceOption(_READS | _WRITES),
+        "table": SourceOption(_READS | _WRITES),
+        "properties": SourceOption(_READS | _WRITES, _parse_texts, "a JSON object of texts"),
+        "columns": SourceOption(_READS, _parse_names, "names with commas between them, or a JSON list of names"),
+        "filter": SourceOption(_READS),
+        "withRowId": SourceOption(_READS, _parse_flag, _BOOLEAN),
+        "tasks": SourceOption(_READS, _parse_number, _POSITIVE),
+        "version": SourceOption(_READ, _parse_number, "the number of a version"),
+        "tag": SourceOption(_READ),
+        "asOf": SourceOption(_READ, datetime.fromisoformat, "a time such as 2026-01-31T12:00:00+00:00"),
+        "limit": SourceOption(_READ, lambda said: _parse_number(said, 0), "a number of rows"),
+        "startingVersion": SourceOption(_FOLLOW, _parse_start, "earliest, latest or the number of a version"),
+        "maxVersionsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
+        "maxRowsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
+        "failOnDataLoss": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
+        "withVersion": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
+        "vectorColumns": SourceOption(
+            _WRITES, _parse_vectors, "names and dimensions such as emb:128, or a JSON object of them"
+        ),
+        "maxRowsPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
+        "maxBytesPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
+        "dataStorageVersion": SourceOption(_WRITES),
+        "run": SourceOption(_WRITE),
+        "queryId": SourceOption(_SINK),
+        "checkpointLocation": SourceOption(_SINK),
+    }
+)
+"""All there are. Whatever else is given is a property of the client, or `storage.<key>` beside a path."""
+
+_NAMES_BY_LOWERCASE = {name.lower(): name for name in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """From where a stream reads a table, and how much at once."""
+
+    start: int | str | None = None
+    """A version, `earliest` or `latest`; None: first all that is there."""
+    max_versions: int | None = None
+    max_rows: int | None = None
+    is_lossless: bool = True
+    """Whether it stops at rows of which it cannot tell."""
+    with_version: bool = False
+    """Whether each row says which version added it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamQuery:
+    """How a streaming query is known: by its id, or by the place of its checkpoint."""
+
+    id: str | None = None
+    checkpoint: str | None = None
+
+
+class SourceOptions:
+    """The options that somebody gave. Upper and lower case are one: Spark does not keep them apart.
+
+    Args:
+        given: them.
+        uses: what for. Nobody knows at first whether a table will be read at once or as a stream.
+
+    Raises:
+        InvalidInputError: an option that is none, or is for something else.
+        UnsupportedOperationError: they are those of a table of Spark's own catalog.
+    """
+
+    def __init__(self, given: Mapping[str, str], *uses: TableUse) -> None:
+        if {name.lower() for name in given} >= SPARK_CATALOG_OPTIONS:
+            raise UnsupportedOperationError(NO_TABLE)
+        self._options = {name.lower().removeprefix(SECRET_PREFIX): value for name, value in given.items()}
+        self._other_options = {name: value for name, value in self._options.items() if name not in _NAMES_BY_LOWERCASE}
+        for name in self._options.keys() - self._other_options.keys():
+            if not OPTIONS[_NAMES_BY_LOWERCASE[name]].uses & set(uses):
+                raise InvalidInputError(
+                    f"{_NAMES_BY_LOWERCASE[name]} is no option of {' or '.join(use.value for use in uses)}"
+                )
+        for name in self._other_options:
+            if alike := get_close_matches(name, _NAMES_BY_LOWERCASE, 1, MIN_SIMILARITY):
+                hint = (
+                    f"did you mean {_NAMES_BY_LOWERCASE[alike[0]]}? A property of that name is {PROPERTY_PREFIX}{name}"
+                )
+                raise InvalidInputError(f"{name!r} is no option; {hint}")
+
+    def address(self) -> TableAddress:
+        """Where the table is.
+
+        Raises:
+            InvalidInputError: that is not said, or said twice, or there is no such client.
+        """
+        path, impl, table = self._get("path"), self._get("impl"), self._get("table")
+        if path and not impl and not table:
+            return self._address_at(path)
+        if path or not impl or not table:
+            named_options = [name for name in ("path", "impl", "table") if self._get(name)]
+            problem = (
+                f"not by {' and '.join(named_options)}" if named_options else f"and none of them is given. {NO_TABLE}"
+            )
+            raise InvalidInputError(f"a Lance table is named by the option path, or by impl and table; {problem}")
+        properties = {name.removeprefix(PROPERTY_PREFIX): value for name, value in self._other_options.items()}
+        return Connection.from_properties(impl, {**properties, **(self._get("properties") or {})}).table_address(table)
+
+    def _address_at(self, path: str) -> TableAddress:
+        foreign = [name for name in self._other_options if not name.startswith(STORAGE_PREFIX)]
+        if self._get("properties") is not None:
+            foreign.append("properties")
+        if foreign:
+            raise InvalidInputError(
+                f"{foreign[0]!r} is no option beside a path; those of its store are {STORAGE_PREFIX}<key>"
+            )
+        return TableAddress(path=path, storage_options=tuple(sorted(storage_options(self._other_options).items())))
+
+    def scan(self) -> Scan:
+        """What to read."""
+        return Scan(self._get("columns"), self._get("filter"), self._get("limit"), self._get("withRowId") or False)
+
+    def version_selector(self) -> VersionSelector:
+        """Which version to read."""
+        return VersionSelector(self._get("version"), self._get("tag"), self._get("asOf"))
+
+    def tasks(self) -> int:
+        """How many tasks are to read, if there are rows enough for them."""
+        return self._get("tasks") or TASKS
+
+    def write_options(self) -> WriteOptions:
+        """How to write."""
+        layout = FileLayout(self._get("maxRowsPerFile"), self._get("maxBytesPerFile"), self._get("dataStorageVersion"))
+        return WriteOptions(self._get("vectorColumns") or {}, layout, self._get("run"))
+
+    def follow_options(self) -> FollowOptions:
+        """How a table is followed."""
+        return FollowOptions(
+            self._get("startingVersion"),
+            self._get("maxVersionsPerTrigger"),
+            self._get("maxRowsPerTrigger"),
+            self._get("failOnDataLoss") is not False,
+            self._get("withVersion") is True,
+        )
+
+    def stream_query(self) -> StreamQuery:
+        """Whose batches are written."""
+        return StreamQuery(self._get("queryId"), self._get("checkpointLocation"))
+
+    def _get(self, name: str) -> Any:
+        text = self._options.get(name.lower())
+        if text is None:
+            return None
+        option = OPTIONS[name]
+        try:
+            return option.parse(text.strip())
+        except (ValueError, TypeError, AttributeError, LookupError):
+            quoted = "" if name == "properties" else f", {text!r},"
+            raise InvalidInputError(f"the option {name}{quoted} is not what it has to be: {option.expected}") from None

@@ -1,0 +1,280 @@
+"""Lance tables as DataFrames: the driver pins a version and groups its fragments, tasks read them.
+
+What follows a table has no version of its own: each query reads the one that was the latest when the query began. Spark
+plans a temporary view once for all its queries, so only its tasks can choose the version. They need no word with each
+other: Spark gives each run of a query an id that holds its time, which all its tasks know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Self
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableSchemaValidationError
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.versions import to_millis
+from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.spark.address import TableAddress
+from lancehouse.spark.session import parallelism, to_struct
+from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
+
+MAX_OPENED = 8
+"""Versions that a worker keeps open, for the tasks that follow."""
+MOST_ROWS = (1 << 31) - 1
+"""The largest limit that Spark knows."""
+QUERY = "spark.sql.execution.query.id"
+"""What Spark calls the id of a run of a query, in its tasks: a UUID of version 7, which begins with the time."""
+VISIBLE_MS, VISIBLE_FAR_MS = 200, 1000
+"""How long after its own time a commit may first be seen, on a local disk and elsewhere."""
+ROW_ID = "_rowid"
+VERSION = "_version"
+"""The column of a stream that says which version added a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedVersion:
+    """One version of a table, for all tasks of a job."""
+
+    address: TableAddress
+    version: int
+    branch: str | None
+    job: str
+    """Tells jobs apart: a table may have been dropped and made again under the same name."""
+    transaction_uuid: str
+    """Tells versions of such tables apart."""
+
+    @classmethod
+    def resolve(cls, address: TableAddress, selector: VersionSelector) -> Self:
+        """The version that is meant, as of now.
+
+        Raises:
+            TableNotFoundError, TableVersionNotFoundError, TableTagNotFoundError: there is none.
+        """
+        table, dataset = selector.open(address.to_ref())
+        assert table.version is not None
+        pinned = cls(address, table.version, table.branch, uuid4().hex, read_transaction_uuid(dataset))
+        _cache_opened(pinned, (table, dataset))
+        return pinned
+
+    def open(self) -> tuple[TableRef, Any]:
+        """The table in this process, opened once for all tasks of the job here.
+
+        Raises:
+            ConcurrentModificationError: it is another one by now.
+        """
+        if (opened := _opened.pop(self, None)) is None:
+            table = self.address.to_ref(version=self.version, branch=self.branch)
+            dataset = table.open()
+            if read_transaction_uuid(dataset) != self.transaction_uuid:
+                raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; read it again")
+            opened = table, dataset
+        _cache_opened(self, opened)
+        return opened
+
+    def at_query_start(self) -> PinnedVersion:
+        """The version that was the latest when the query of this task began, and never an older one than this.
+
+        A task outside of a query, such as one of an RDD, gets this one.
+
+        Raises:
+            ConcurrentModificationError: the table was made anew since.
+        """
+        began_ms = query_start_ms()
+        return self if began_ms is None else _resolve_at(self, began_ms)
+
+
+def query_start_ms() -> int | None:
+    """When the query of this task began, by the driver's clock, in milliseconds since 1970; None outside of a query."""
+    task = TaskContext.get()
+    try:
+        query = UUID((task and task.getLocalProperty(QUERY)) or "")
+    except ValueError:
+        return None
+    return query.int >> 80 if query.version == 7 else None
+
+
+@lru_cache(MAX_OPENED)
+def _resolve_at(pinned: PinnedVersion, began_ms: int) -> PinnedVersion:
+    table = pinned.address.to_ref(branch=pinned.branch)
+    for dataset in _versions_newest_first(table, began_ms):
+        if (dataset.version, read_transaction_uuid(dataset)) == (pinned.version, pinned.transaction_uuid):
+            return pinned  # it was there before the query, whatever the clock of its writer says
+        if to_millis(dataset.get_version()["timestamp"]) <= began_ms:
+            resolved = replace(pinned, version=dataset.version, transaction_uuid=read_transaction_uuid(dataset))
+            _cache_opened(resolved, (replace(table, version=dataset.version), dataset))
+            return resolved
+    raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run the query again")
+
+
+def _versions_newest_first(table: TableRef, began_ms: int) -> Iterator[Any]:
+    """The versions of a table, from the latest back, as soon as all commits from before the query have landed.
+
+    A commit carries the time at which its manifest was written, a little before others see it. A task that looked at
+    once might miss one that the next task finds.
+    """
+    dataset = table.open()
+    lands_ms = VISIBLE_MS if local_folder(dataset.uri) is not None else VISIBLE_FAR_MS
+    wait_ms = min(began_ms + lands_ms - time.time() * 1000, lands_ms)  # clocks of machines may differ
+    if wait_ms > 0:
+        time.sleep(wait_ms / 1000)
+        dataset = table.open()
+    yield dataset
+    with table.dataset():
+        older = sorted((each["version"] for each in dataset.version_refs()), reverse=True)
+        for version in older:
+            if version < dataset.version:
+                yield dataset.checkout_version(version)
+
+
+_opened: dict[PinnedVersion, tuple[TableRef, Any]] = {}
+
+
+def _cache_opened(pinned: PinnedVersion, opened: tuple[TableRef, Any]) -> None:
+    _opened[pinned] = opened
+    if len(_opened) > MAX_OPENED:
+        _opened.pop(next(iter(_opened)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShare:
+    """What one of several tasks reads of a version that is not known yet."""
+
+    number: int
+    count: int
+
+    def parts(self, dataset: Any, *, split: bool) -> list[FragmentRange]:
+        """The rows of a version that are this task's."""
+        all_parts = split_fragments(dataset, self.count, split=split)
+        return all_parts[self.number] if self.number < len(all_parts) else []
+
+
+def to_shares(groups: Sequence[Any]) -> list[TaskShare]:
+    """As many as there are groups now, and one where there is no row yet."""
+    count = max(len(groups), 1)
+    return [TaskShare(number, count) for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderName:
+    """What reads several versions of a table with the columns of one, for messages."""
+
+    name: str
+    advice: str
+    """What to do where the columns do not fit any more."""
+
+
+STREAM = ReaderName("the stream", "start the query again, or at a version that has the column")
+VIEW = ReaderName("the view or DataFrame", "make that anew")
+
+
+def read_fitting_batches(
+    scan: Scan, schema: pa.Schema, table: TableRef, dataset: Any, parts: Sequence[FragmentRange], reader: ReaderName
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a version that may have other columns than a reader began with, in the reader's columns.
+
+    Args:
+        scan: what to read.
+        schema: of the reader. A column that the version has not is null.
+        table: which.
+        dataset: the version.
+        parts: of it.
+        reader: what reads them.
+
+    Raises:
+        TableSchemaValidationError: a column has another type, or is gone and cannot be null.
+    """
+    columns = scan.columns or tuple(name for name in schema.names if name != ROW_ID)
+    existing = {*dataset.schema.names, ROW_ID}
+    scan = replace(scan, columns=tuple(name for name in columns if name.partition(".")[0] in existing))
+    scanned = scan.schema(table, dataset)
+    for batch in scan.batches(table, dataset, parts):
+        yield batch if scanned == schema else _fit_columns(table, batch, scanned, schema, reader)
+
+
+def _fit_columns(
+    table: TableRef, batch: pa.RecordBatch, scanned: pa.Schema, schema: pa.Schema, reader: ReaderName
+) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        if field.name not in scanned.names and field.nullable:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+        elif field.name in scanned.names and scanned.field(field.name).type == field.type:
+            arrays.append(batch.column(field.name))
+        else:
+            raise TableSchemaValidationError(
+                f"{table}: the column {field.name} is not as {reader.name} has it ({field.type}); {reader.advice}"
+            )
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def read_table(
+    spark: SparkSession, address: TableAddress, scan: Scan, selector: VersionSelector, *, follows: bool = False
+) -> DataFrame:
+    """The rows of a table that a scan finds.
+
+    Args:
+        spark: the session.
+        address: of the table.
+        scan: what to read.
+        selector: which version; its columns are those of the DataFrame.
+        follows: whether each query of the DataFrame reads the version that is the latest then.
+
+    Raises:
+        LanceNamespaceError: there is no such table, version, or column, or the filter cannot be understood.
+    """
+    if (scan.limit or 0) > MOST_ROWS:
+        raise InvalidInputError(f"limit is {scan.limit:,}, and Spark counts to {MOST_ROWS:,}: read without it")
+    pinned = PinnedVersion.resolve(address, selector)
+    table, dataset = pinned.open()
+    schema, split = scan.schema(table, dataset), scan.filter is None
+    rows = to_spark_rows(schema)
+    parts = split_fragments(dataset, parallelism(spark), split=split)
+
+    def work(parts: list[FragmentRange]) -> Batches:
+        table, dataset = pinned.open()
+        return (made for batch in scan.batches(table, dataset, parts) for made in rows.convert_batches(batch))
+
+    def follow(share: TaskShare) -> Batches:
+        found = read_following_batches(pinned, share, scan, schema)
+        return (made for batch in found for made in rows.convert_batches(batch))
+
+    if follows:
+        frame = run_in_tasks(spark, to_shares(parts), follow, to_struct(rows.struct))
+    else:
+        frame = run_in_tasks(spark, parts, work, to_struct(rows.struct))
+    return frame if scan.limit is None else frame.limit(scan.limit)
+
+
+def read_following_batches(
+    pinned: PinnedVersion, share: TaskShare, scan: Scan, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """A task's share of the version that was the latest when its query began, in the columns of another."""
+    table, dataset = pinned.at_query_start().open()
+    parts = share.parts(dataset, split=scan.filter is None)
+    return read_fitting_batches(scan, schema, table, dataset, parts, VIEW)
+
+
+def count_rows(spark: SparkSession, address: TableAddress, filter: str | None, selector: VersionSelector) -> int:
+    """How many rows a table has, or how many of them match; counted in tasks, without reading more than that needs."""
+    scan = Scan(columns=(), filter=filter, with_row_id=True)
+    pinned = PinnedVersion.resolve(address, selector)
+    table, dataset = pinned.open()
+    if filter is None:
+        return int(dataset.count_rows())
+    scan.schema(table, dataset)
+
+    def work(parts: list[FragmentRange]) -> list[str]:
+        return [str(scan.count(*pinned.open(), parts))]
+
+    parts = split_fragments(dataset, parallelism(spark), split=False)
+    return sum(map(int, collect_results(spark, parts, work)))

@@ -1,0 +1,122 @@
+"""Tables that somebody writes to while they are looked at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from lancehouse.admin.checked_catalog import Shell
+from lancehouse.admin.findings import FindingKind
+from lancehouse.admin.table_checks import TableChecker, format_column_difference
+from lancehouse.clients.inspection import InspectedTable, Inspector
+from tests.admin.homes import ROWS
+
+
+class Asked:
+    """A catalog that nobody asks anything."""
+
+    namespace: Any = None
+    target: Any = None
+    shell = Shell()
+
+    def format_id(self, id: Sequence[str]) -> str:
+        return ".".join(id)
+
+    def translate_errors(self, id: Sequence[str], operation: str = "") -> Any:
+        return nullcontext()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+class Looks(Inspector):
+    """Sees one thing after the other; the last one again and again."""
+
+    def __init__(self, *seen: InspectedTable) -> None:
+        self._all = list(seen)
+
+    def inspect_table(self, id: Sequence[str], *, all_snapshots: bool = False) -> InspectedTable:
+        return self._all.pop(0) if len(self._all) > 1 else self._all[0]
+
+    def expected_columns(self, table: Any) -> dict[str, str]:
+        with table.opened() as dataset:
+            return dict.fromkeys(dataset.schema.names, "any")
+
+
+def ward(*seen: InspectedTable) -> TableChecker:
+    return TableChecker(Asked(), Looks(*seen), ("db", "docs"), timedelta(days=7))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A table of two versions."""
+    for mode in ("create", "append"):
+        lance.write_dataset(ROWS, str(tmp_path / "docs"), mode=mode)
+    return tmp_path / "docs"
+
+
+def managed(place: Path, version: int, **more: Any) -> InspectedTable:
+    return InspectedTable(str(place), {}, is_managed=True, versions={None: version}, **more)
+
+
+def kinds(ward: TableChecker) -> list[FindingKind]:
+    return [each.kind for each in ward.examine()[1]]
+
+
+def test_a_commit_between_two_looks_is_no_finding(place: Path) -> None:
+    assert kinds(ward(managed(place, 1), managed(place, 2))) == []
+    assert kinds(ward(managed(place, 1))) == [FindingKind.VERSIONS]
+    assert kinds(ward(managed(place, 3))) == [FindingKind.VERSIONS]
+
+
+def test_a_schema_that_changes_between_two_looks_is_no_finding(place: Path) -> None:
+    old, new = (
+        InspectedTable(str(place), {}, columns={"id": "any"}),
+        InspectedTable(str(place), {}, columns={"id": "any", "text": "any"}),
+    )
+    assert kinds(ward(old, new)) == []
+    assert kinds(ward(old)) == [FindingKind.STALE_SCHEMA]
+
+
+def left(place: Path, name: str) -> str:
+    """A manifest in staging, for a long time."""
+    file = place / "_versions" / f"{2**64 - 1 - 3:020}.manifest-{name}"
+    file.write_bytes(b"staged")
+    long_ago = time.time() - 30 * 86400
+    os.utime(file, (long_ago, long_ago))
+    return f"_versions/{file.name}"
+
+
+def test_what_the_catalog_accepted_meanwhile_stays(place: Path) -> None:
+    file, other = left(place, "accepted"), left(place, "left")
+    before = managed(place, 2)
+    after = managed(place, 2, accepted={file: "_versions/3.manifest"})
+    _, [found] = ward(before, before, after).examine()
+    assert found.kind is FindingKind.STAGED
+    assert found.what.startswith("2 manifests left in staging for more than 7d")
+    assert found.fix is not None
+    found.fix()
+    assert (place / file).exists()
+    assert not (place / other).exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "real", "words"),
+    [
+        ({"a": "x"}, {"a": "x", "b": "y"}, "it lacks b"),
+        ({"a": "x", "b": "y"}, {"a": "x"}, "it has in excess b"),
+        ({"a": "x"}, {"a": "y"}, "other types a"),
+        ({"a": "x", "b": "y"}, {"b": "y", "a": "x"}, "another order of columns"),
+        ({}, dict.fromkeys("abcdefg", ""), "it lacks a, b, c, d, e …"),
+    ],
+)
+def test_how_columns_differ(said: dict[str, str], real: dict[str, str], words: str) -> None:
+    assert format_column_difference(said, real) == words

@@ -1,0 +1,174 @@
+"""Lists in bulk: as fast as they are, they miss nothing and hide nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from lance_namespace import ListTablesRequest
+from lance_namespace import errors as lance
+
+import lancehouse
+from lancehouse.clients.bulk_fetch import FetchLimits, fetch_many
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset, slow, throttled, truncated
+from tests.servers.loopback import Answer, Loopback, Request
+from tests.servers.polaris import Polaris
+
+NAMES = [f"t{number:02}" for number in range(40)]
+DB = ["test_catalog", "db"]
+LIMITS = FetchLimits(connect_s=1, read_s=1, connections=4)
+
+
+@pytest.fixture(params=["iceberg", "polaris"])
+def listing(request: pytest.FixtureRequest, polaris: Polaris) -> Iterator[tuple[FaultProxy, Any]]:
+    """A namespace with 40 Lance tables and one of another kind, behind a proxy."""
+    polaris.seed_namespace("test_catalog", "db")
+    for name in NAMES:
+        if request.param == "iceberg":
+            polaris.seed_iceberg("test_catalog", "db", name, properties={"table_type": "lance"})
+        else:
+            polaris.seed_generic("test_catalog", "db", name, format="lance", location=f"s3://b/{name}")
+    polaris.seed_iceberg("test_catalog", "db", "plain")
+    polaris.seed_generic("test_catalog", "db", "delta", format="delta")
+    kind = lancehouse.IcebergNamespace if request.param == "iceberg" else lancehouse.PolarisNamespace
+    with FaultProxy(polaris.uri) as proxy:
+        namespace = kind(
+            endpoint=proxy.uri + ("/api/catalog" if request.param == "iceberg" else ""),
+            credential=polaris.credential,
+            scope="PRINCIPAL_ROLE:ALL",
+            connect_timeout="1000",
+            read_timeout="500",
+            max_retries="2",
+        )
+        yield proxy, namespace
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        reset,
+        lost_answer,
+        truncated(5),
+        slow(1),
+        slow(drip_s=0.1),
+        throttled("0"),
+        canned(503),
+        canned(502),
+        canned(401),
+    ],
+    ids=["reset", "lost", "truncated", "slow", "drip", "429", "503", "502", "401"],
+)
+def test_a_list_survives_passing_faults(listing: tuple[FaultProxy, Any], fault: Fault) -> None:
+    proxy, namespace = listing
+    for name in NAMES[3:30:9]:
+        proxy.add(fault, method="GET", path=f"/{name}")
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == NAMES
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == NAMES
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (canned(503), lance.ServiceUnavailableError),
+        (canned(403), lance.PermissionDeniedError),
+        (canned(401), lance.UnauthenticatedError),
+        (canned(500), lance.InternalError),
+        (canned(404), lance.InternalError),
+        (html, lance.InternalError),
+        (reset, lance.ServiceUnavailableError),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_told(
+    listing: tuple[FaultProxy, Any], fault: Fault, expected: type[Exception]
+) -> None:
+    proxy, namespace = listing
+    proxy.add(fault, method="GET", path="/t17", times=ALWAYS)
+    with pytest.raises(expected, match=r"table test_catalog\.db\.t17"):
+        namespace.list_tables(ListTablesRequest(id=DB))
+
+
+def test_a_table_that_was_dropped_meanwhile_is_not_listed(listing: tuple[FaultProxy, Any]) -> None:
+    proxy, namespace = listing
+    gone = canned(404, '{"error": {"message": "gone", "type": "NoSuchTableException", "code": 404}}')
+    proxy.add(gone, method="GET", path="/t17", times=ALWAYS)
+    assert namespace.list_tables(ListTablesRequest(id=DB)).tables == [name for name in NAMES if name != "t17"]
+
+
+def test_each_table_is_asked_for_once(listing: tuple[FaultProxy, Any]) -> None:
+    proxy, namespace = listing
+    namespace.list_tables(ListTablesRequest(id=DB))
+    assert proxy.count("GET", "tables/") == len(NAMES) + 1
+
+
+def test_inside_an_event_loop(listing: tuple[FaultProxy, Any]) -> None:
+    async def inside() -> list[str]:
+        tables: list[str] = listing[1].list_tables(ListTablesRequest(id=DB)).tables
+        return tables
+
+    assert asyncio.run(inside()) == NAMES
+
+
+class Odd(Loopback):
+    """Answers each target in another way that HTTP allows."""
+
+    def answer(self, request: Request) -> Answer:
+        body = json.dumps({"target": request.target}).encode()
+        match request.target:
+            case "/gzip":
+                return Answer(200, gzip.compress(body), {"Content-Encoding": "gzip"})
+            case "/close":
+                return Answer(200, body, {"Connection": "close", "ETag": '"x"'})
+            case "/204":
+                return Answer(204)
+            case "/broken":
+                return Answer(200, body, missing=3)
+        return Answer(200, body, {"X-Seen": request.headers["X-Mine"]})
+
+
+def test_answers_of_all_kinds() -> None:
+    targets = ["/a", "/gzip", "/close", "/204", "/broken", "/b", "/c"]
+    with Odd() as server:
+        answers = fetch_many(server.uri, [(target, {"X-Mine": target}) for target in targets], None, LIMITS)
+    seen = dict(zip(targets, answers, strict=True))
+    assert seen["/gzip"] is None  # for the ordinary way
+    assert seen["/broken"] is None
+    for target in ("/a", "/b", "/c"):
+        answer = seen[target]
+        assert answer is not None
+        status, headers, body = answer
+        assert (status, headers["x-seen"], json.loads(body)) == (200, target, {"target": target})
+    assert seen["/close"] is not None
+    assert seen["/close"][1]["etag"] == '"x"'
+    assert seen["/204"] is not None
+    assert seen["/204"][0] == 204
+
+
+def test_nobody_there() -> None:
+    assert fetch_many("http://127.0.0.1:1", [("/a", {}), ("/b", {})], None, LIMITS) == [None, None]
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    class Secure(Odd):
+        def _listen(self) -> None:
+            super()._listen()
+            self._listener.socket = context.wrap_socket(self._listener.socket, server_side=True)
+
+    requests = [(f"/{number}", {"X-Mine": "x"}) for number in range(9)]
+    with Secure() as server:
+        answers = fetch_many(server.uri.replace("http:", "https:"), requests, trusting, LIMITS)
+        assert [answer and answer[0] for answer in answers] == [200] * 9
+        strangers = fetch_many(server.uri.replace("http:", "https:"), requests, ssl.create_default_context(), LIMITS)
+        assert strangers == [None] * 9
