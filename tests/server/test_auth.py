@@ -159,7 +159,7 @@ def test_a_bad_token_is_refused_without_repeating_it(world: World, case: str) ->
     ("change", "kinds"),
     [
         (lambda principals: principals.delete("ada"), {"issued", "static"}),
-        (lambda principals: principals.rotate("ada"), {"issued", "static"}),
+        (lambda principals: principals.rotate_secret("ada"), {"issued", "static"}),
         (lambda principals: principals.delete_token("ada", "ci"), {"static"}),
     ],
     ids=["delete", "rotate", "delete the token"],

@@ -154,7 +154,7 @@ class CatalogOption(GlobalOption):
         super().__init__(
             names,
             metavar="NAME",
-            told=_set_catalog,
+            apply=_set_catalog,
             shell_complete=complete_catalog,
             help=CATALOG,
             is_shown=is_shown,
