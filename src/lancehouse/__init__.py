@@ -1,8 +1,7 @@
-"""Lance tables in the catalog you already run: Iceberg REST, Apache Polaris, Unity Catalog.
+"""Lance tables in the catalog you already run: Iceberg REST, Apache Polaris, Unity Catalog, Lakekeeper.
 
-Importing this package registers `iceberg`, `polaris` and `unity` with `lance_namespace.connect`. Another package may
-register the same names; the class paths `lancehouse.IcebergNamespace`, `lancehouse.PolarisNamespace` and
-`lancehouse.UnityNamespace` always mean these.
+Importing this package registers `iceberg`, `polaris`, `unity` and `lakekeeper` with `lance_namespace.connect`. Another
+package may register the same names; class paths such as `lancehouse.IcebergNamespace` always mean these.
 """
 
 from __future__ import annotations
@@ -18,16 +17,25 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from lancehouse.clients.iceberg import IcebergNamespace
+    from lancehouse.clients.lakekeeper import LakekeeperNamespace
     from lancehouse.clients.polaris import PolarisNamespace
     from lancehouse.clients.transactions import transaction
     from lancehouse.clients.unity import UnityNamespace
     from lancehouse.errors import CommitStateUnknownError
 
-__all__ = ["CommitStateUnknownError", "IcebergNamespace", "PolarisNamespace", "UnityNamespace", "transaction"]
+__all__ = [
+    "CommitStateUnknownError",
+    "IcebergNamespace",
+    "LakekeeperNamespace",
+    "PolarisNamespace",
+    "UnityNamespace",
+    "transaction",
+]
 
 _HOMES = {
     "CommitStateUnknownError": "lancehouse.errors",
     "IcebergNamespace": "lancehouse.clients.iceberg",
+    "LakekeeperNamespace": "lancehouse.clients.lakekeeper",
     "PolarisNamespace": "lancehouse.clients.polaris",
     "UnityNamespace": "lancehouse.clients.unity",
     "transaction": "lancehouse.clients.transactions",
@@ -46,6 +54,7 @@ def _register(interface: ModuleType) -> None:
     interface.register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")
     interface.register_namespace_impl("polaris", "lancehouse.PolarisNamespace")
     interface.register_namespace_impl("unity", "lancehouse.UnityNamespace")
+    interface.register_namespace_impl("lakekeeper", "lancehouse.LakekeeperNamespace")
 
 
 class _OnImport:

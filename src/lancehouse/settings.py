@@ -113,7 +113,7 @@ class Setting:
     read: Callable[[str], Any]
     help: str
     default: Any = None
-    clients: tuple[str, ...] = ("iceberg", "polaris", "unity")
+    clients: tuple[str, ...] = ("iceberg", "polaris", "unity", "lakekeeper")
     secret: bool = False
     required: bool = False
 
@@ -135,19 +135,19 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
         "scope",
         _parse_text,
         "OAuth2 scope for `credential`",
-        {"iceberg": "catalog", "polaris": "PRINCIPAL_ROLE:ALL", "unity": "all-apis"},
+        {"iceberg": "catalog", "polaris": "PRINCIPAL_ROLE:ALL", "unity": "all-apis", "lakekeeper": "lakekeeper"},
     ),
     Setting(
         "connect_timeout",
         _parse_duration,
         "time to wait for a connection; milliseconds, seconds for unity",
-        {"iceberg": 10000.0, "polaris": 10000.0, "unity": 10.0},
+        {"iceberg": 10000.0, "polaris": 10000.0, "unity": 10.0, "lakekeeper": 10000.0},
     ),
     Setting(
         "read_timeout",
         _parse_duration,
         "time to wait for an answer; milliseconds, seconds for unity",
-        {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0},
+        {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0, "lakekeeper": 30000.0},
     ),
     Setting("max_retries", _parse_count, "how often a call that is safe to repeat is repeated", 3),
     Setting(
@@ -174,7 +174,7 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-UNIT_S: Mapping[str, float] = MappingProxyType({"iceberg": 0.001, "polaris": 0.001, "unity": 1.0})
+UNIT_S: Mapping[str, float] = MappingProxyType({"iceberg": 0.001, "polaris": 0.001, "unity": 1.0, "lakekeeper": 0.001})
 """Seconds in one unit of a client's time-outs."""
 
 

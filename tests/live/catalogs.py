@@ -1,4 +1,4 @@
-"""The catalogs that the packages and the suite are tried on: three clients, five servers."""
+"""The catalogs that the packages and the suite are tried on: four clients, six servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lance_namespace import LanceNamespace, connect
 
+from tests.servers.lakekeeper import Lakekeeper
 from tests.servers.lancehouse import Served
 from tests.servers.polaris import Polaris
 from tests.servers.reference import Reference
@@ -17,6 +18,7 @@ from tests.servers.unity import Unity
 ICEBERG = "lancehouse.IcebergNamespace"
 POLARIS = "lancehouse.PolarisNamespace"
 UNITY = "lancehouse.UnityNamespace"
+LAKEKEEPER = "lancehouse.LakekeeperNamespace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,20 @@ def unity_on_unity(_: Shared, root: Path) -> Iterator[Catalog]:
         yield Catalog("unity", UNITY, {**properties, "root": root.as_uri()}, ("lance_test",))
 
 
+def lakekeeper_on_lakekeeper(_: Shared, root: Path) -> Iterator[Catalog]:
+    """Without `root`: tables lie where Lakekeeper put their namespace."""
+    with Lakekeeper("test_warehouse", root=root.as_uri()) as server:
+        properties = {"endpoint": server.uri, "auth_token": server.token}
+        yield Catalog("lakekeeper", LAKEKEEPER, properties, ("test_warehouse",))
+
+
 CATALOGS: Mapping[str, Opener] = {
     "iceberg": iceberg_on_reference,
     "iceberg-polaris": iceberg_on_polaris,
     "iceberg-lancehouse": iceberg_on_lancehouse,
     "polaris": polaris_on_polaris,
     "unity": unity_on_unity,
+    "lakekeeper": lakekeeper_on_lakekeeper,
 }
 
 

@@ -38,6 +38,7 @@ UNSUPPORTED: dict[str, set[str]] = {
     "iceberg-lancehouse": set(),
     "polaris": RENAMES,  # there is no call that renames a generic table
     "unity": RENAMES,  # nor one that renames a table
+    "lakekeeper": set(),
 }
 """What a catalog's API has no call for; everything else is there."""
 
@@ -47,6 +48,7 @@ NOT_CHECKED: dict[str, set[str]] = {
     "iceberg-lancehouse": {"tables.too_many_levels"},
     "polaris": {"tables.too_many_levels"},
     "unity": {"namespaces.drop_with_namespace", "namespaces.list_empty"},  # they do not
+    "lakekeeper": {"tables.too_many_levels"},
 }
 
 LIVE = {"LANCEHOUSE_TEST_ICEBERG": ICEBERG, "LANCEHOUSE_TEST_POLARIS": POLARIS, "LANCEHOUSE_TEST_UNITY": UNITY}

@@ -36,6 +36,7 @@ CLASS_PATHS = {
     ICEBERG: "lancehouse.IcebergNamespace",
     "polaris": "lancehouse.PolarisNamespace",
     "unity": "lancehouse.UnityNamespace",
+    "lakekeeper": "lancehouse.LakekeeperNamespace",
 }
 """Our own aliases, which another package may register too."""
 

@@ -15,9 +15,9 @@ from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError, U
 
 from lancehouse.clients import vended_credentials
 from lancehouse.clients.catalog_namespace import CatalogNamespace, Entry, map_concurrently
+from lancehouse.clients.generic_tables import GenericTableNamespace
 from lancehouse.clients.iceberg import DUMMY_SCHEMA, RENAME, IcebergNamespace
 from lancehouse.clients.managed_versions import REFS_ONLY
-from lancehouse.clients.polaris import PolarisNamespace
 from lancehouse.clients.rest import parse_reply
 from lancehouse.clients.snapshots import STAGED, TableHead, schema_updates
 from lancehouse.clients.unity import EXTERNAL, UnityNamespace
@@ -29,8 +29,8 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.versions import manifest_folder
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
+from lancehouse.wire.generic_tables import LoadedGenericTable
 from lancehouse.wire.iceberg import LatestTable, LoadedTable, TablePage, VersionedTable
-from lancehouse.wire.polaris import LoadedGenericTable
 from lancehouse.wire.unity import UnityTablePage
 
 UPDATE = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}"
@@ -230,13 +230,13 @@ class IcebergInspector(Inspector):
         self._client._commit_updates(table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}])
 
 
-class PolarisInspector(Inspector):
-    """Looks at Polaris: generic tables, beside Iceberg's."""
+class GenericTableInspector(Inspector):
+    """Looks at Polaris and Lakekeeper: generic tables, beside Iceberg's."""
 
     catalog_levels = 1
     keeps_properties = True
 
-    def __init__(self, namespace: PolarisNamespace) -> None:
+    def __init__(self, namespace: GenericTableNamespace) -> None:
         super().__init__(namespace)
         self._client = namespace
 
@@ -331,8 +331,8 @@ def inspector_for(namespace: LanceNamespace) -> Inspector:
     match namespace:
         case IcebergNamespace():
             return IcebergInspector(namespace)
-        case PolarisNamespace():
-            return PolarisInspector(namespace)
+        case GenericTableNamespace():
+            return GenericTableInspector(namespace)
         case UnityNamespace():
             return UnityInspector(namespace)
     return Inspector(namespace)

@@ -65,6 +65,8 @@ class WarehousePaths:
 class WarehouseNamespace(CatalogNamespace):
     """Namespaces of any depth below a warehouse, which is the first level of an id."""
 
+    iceberg_path: ClassVar[str] = "/v1"
+    """Path of Iceberg's REST API below the base URL."""
     vends_freely: ClassVar[bool] = True
     lists_catalogs: ClassVar[bool] = False
     """Servers do not tell their warehouses."""
@@ -72,7 +74,7 @@ class WarehouseNamespace(CatalogNamespace):
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
         base = self._base_url()
-        self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
+        self._rest = Rest(self._settings, base=base, token_uri=f"{base}{self.iceberg_path}/oauth/tokens")
         self._announced_paths: dict[str, list[WarehousePaths]] = {}
         self._locations: dict[str, list[str]] = {}
         self._config_flight: SingleFlight[list[WarehousePaths]] = SingleFlight()
@@ -121,7 +123,7 @@ class WarehouseNamespace(CatalogNamespace):
     def _load_config(self, catalog: str) -> tuple[dict[str, str], CatalogConfig]:
         """What the server announces: the defaults, under the overrides."""
         config = self._rest.get(
-            "/v1/config",
+            f"{self.iceberg_path}/config",
             CatalogConfig,
             query=urlencode({"warehouse": catalog}, quote_via=quote),
             about=f"warehouse {catalog}",
@@ -138,7 +140,7 @@ class WarehouseNamespace(CatalogNamespace):
         prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
         return [
             WarehousePaths(
-                base_path="/".join(part for part in ("/v1", way) if part),
+                base_path="/".join(part for part in (self.iceberg_path, way) if part),
                 separator=merged.get("namespace-separator") or UNIT_SEPARATOR,
                 root=self._settings.root or merged.get("root"),
                 endpoints=frozenset(config.endpoints) if config.endpoints is not None else None,

@@ -16,7 +16,7 @@ CLIENT = "lance_namespace_urllib3_client"
 """The models of the protocol; with them comes a client of it, which checks its arguments with 500 compiled schemas."""
 UNUSED = frozenset({"pandas"})
 """Libraries that pyarrow and lance load if they are installed."""
-OURS = frozenset({"iceberg", "polaris", "unity", "dir", "rest"})
+OURS = frozenset({"iceberg", "polaris", "unity", "lakekeeper", "dir", "rest"})
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Of glibc's malloc.h."""
 KEPT = 16 << 20

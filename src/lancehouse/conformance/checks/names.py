@@ -84,9 +84,13 @@ def check_default_location(subject: Subject, text: str) -> None:
         subject.note(f"refused: {error}")
         return
     assert location != beside, f"two tables lie at {location}"
-    resolved = str(local_path(location) or urlsplit(location).path)
-    assert subject.token in resolved, f"it lies at {location}"
+    folder, resolved = _resolve_path(beside).rpartition("/")[0], _resolve_path(location)
+    assert resolved.startswith(f"{folder}/"), f"it lies at {location}, and its neighbour at {beside}"
     assert ".." not in resolved.split("/"), f"it lies at {location}"
+
+
+def _resolve_path(location: str) -> str:
+    return str(local_path(location) or urlsplit(location).path).rstrip("/")
 
 
 def _check_holds_table(subject: Subject, namespace: Id) -> None:
