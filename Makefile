@@ -11,7 +11,7 @@ LANCE_SPARK = .venv/.lance_spark
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs notebooks check test soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
+.PHONY: demo docs map notebooks check test soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -19,6 +19,10 @@ demo: $(SYNCED)
 # Fails on a link that leads nowhere.
 docs: $(SYNCED)
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+
+# The table of modules in docs/architecture.md.
+map: $(SYNCED)
+	$(RUN) python -m tools.module_map
 
 # Executes them, and stores what their cells show.
 notebooks: $(SYNCED)
@@ -28,7 +32,7 @@ check: $(SYNCED) docs
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
-	$(RUN) pytest -q tests/test_layers.py
+	$(RUN) pytest -q tests/test_layers.py tests/test_architecture.py
 
 test: check $(SPARK41) $(LANCE_SPARK)
 	$(RUN) pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
