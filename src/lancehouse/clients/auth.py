@@ -19,7 +19,7 @@ FetchToken = Callable[[str, Mapping[str, str]], Token]
 """Sends a form to a token endpoint and returns the token."""
 
 RENEW_BEFORE_S = 60.0
-"""Seconds before its expiry at which a token is renewed, unless nine tenths of its lifetime end later."""
+"""A token is renewed this many seconds before it expires, or after nine tenths of its lifetime if that is later."""
 
 
 class RequestSigner(Protocol):
@@ -73,7 +73,7 @@ class ClientCredentials:
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """Return the current token's header; when it is due, one thread fetches the next token while the others wait."""
+        """Return the current token's header; when it is due, one thread fetches the next one while the others wait."""
         if time.monotonic() >= self._renew_at:
             self.renew(self._headers)
         return self._headers

@@ -52,9 +52,9 @@ class ResponseParser:
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
-        """As soon as it is whole."""
+        """The response, as soon as it is complete; None before."""
         self.is_last = False
-        """Whether the connection is of no use after it."""
+        """Whether the connection cannot be reused after this response."""
         self._parser = httptools.HttpResponseParser(self)
         self._reset()
 
@@ -72,7 +72,7 @@ class ResponseParser:
         except httptools.HttpParserError as error:
             if self.answer is None:
                 raise BrokenResponseError(f"the answer is no HTTP: {error}") from error
-            self.is_last = True  # the bytes after a complete response: the connection cannot be trusted any more
+            self.is_last = True  # garbage after a complete response: the connection must not be reused
 
     def _reset(self) -> None:
         self._headers: dict[str, str] = {}

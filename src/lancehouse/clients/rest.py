@@ -142,7 +142,7 @@ class Rest:
         raise AssertionError("count() does not end")
 
     def get_replies(self, requests: Sequence[tuple[str, Headers]], *, query: str) -> list[Reply | None]:
-        """GET many objects concurrently, each by its path and with its own headers; return unparsed responses, in order.
+        """GET many objects concurrently, each by its path and with its own headers; return unparsed responses in order.
 
         An object whose response is not 200 or 304 is None: call `get_reply` for it, which retries and raises the error.
         """
@@ -292,7 +292,7 @@ class Rest:
             return None
 
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
-        """Delete one object. If a response was lost and the next attempt is 404, the lost attempt deleted it: success."""
+        """Delete one object. A 404 after an attempt whose response was lost is a success: that attempt deleted it."""
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("DELETE", path, query, None, None, about, on)
@@ -358,7 +358,7 @@ class Rest:
         return True
 
     def _fetch_token(self, uri: str, form: Mapping[str, str]) -> Token:
-        """Request an OAuth2 token, with retries. A token server on another host does not get the catalog's custom headers."""
+        """Request an OAuth2 token, with retries. A token server on another host does not get the custom headers."""
         base_headers = (
             self._headers if urlsplit(uri).netloc == urlsplit(self._base).netloc else {"User-Agent": USER_AGENT}
         )
@@ -392,7 +392,7 @@ def parse_reply(reply: Reply, model: type[M], about: object) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        # Values in JSON may be secret, so only the field is named; anything else is some proxy's page, whose text helps.
+        # Values in JSON may be secret, so only the field is named; anything else is a proxy's page, whose text helps.
         reason = f"{field}: {first['msg']}" if field else f"it begins with {_excerpt(reply.body, 80)!r}"
         raise InternalError(
             f"{about}: the answer of the server cannot be read: {reason} (HTTP {reply.status})"
@@ -400,7 +400,7 @@ def parse_reply(reply: Reply, model: type[M], about: object) -> M:
 
 
 def _is_commit_response(reply: Reply) -> bool:
-    """Return whether a successful response to a commit is the catalog's own: 204, or a body with the table's metadata."""
+    """Return whether a 2xx response to a commit is the catalog's own: 204, or a body with the table's metadata."""
     return reply.status == NO_CONTENT or b'"metadata"' in reply.body
 
 
@@ -417,7 +417,7 @@ def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceEr
 
 
 def _parse_error(reply: Reply) -> tuple[str, str]:
-    """Return type and message of an error response, in the format of Iceberg REST, Unity or OAuth2, or a page's text."""
+    """Return type and message of an error response of Iceberg REST, Unity or OAuth2; of other bodies, an excerpt."""
     if 300 <= reply.status < 400:
         address = reply.headers.get("location", "nowhere").partition("?")[0]
         return "", f"the server redirects to {address}; set `endpoint` to its new address"

@@ -1,4 +1,4 @@
-"""Send one HTTP request and return its response: TLS, proxies, timeouts, and an exception class for each way to fail."""
+"""Send one HTTP request and return its response: TLS, proxies, timeouts, and an error class for each way to fail."""
 
 from __future__ import annotations
 
@@ -268,6 +268,6 @@ class _SecurePool(urllib3.HTTPSConnectionPool):
 
 
 def _reason(error: Exception) -> str:
-    """Return the innermost message of an error of urllib3, whose own text contains the representation of its objects."""
+    """Return the innermost message of an error of urllib3, without the representations of its objects."""
     text = str(error.args[-1] if error.args else error)
     return text.rsplit(": ", 1)[-1].strip("'\")> ") or type(error).__name__
