@@ -310,7 +310,7 @@ class ManagedTables(ManagedCommits):
         return {branch: version for branch, version in versions.items() if version is not None}
 
     def _adoption_updates(self, table: TableId, head: TableHead, ahead: Mapping[str | None, int]) -> list[Json]:
-        """Return updates that add the versions in storage after the catalog's; just the latest if the catalog has none."""
+        """Return updates that add the versions in storage after the catalog's; just the latest if it has none."""
         options = self._storage_options(head.entry)
         store = ManifestStore(get_location(table, head.entry), options)
         sequence = head.table.metadata.last_sequence_number

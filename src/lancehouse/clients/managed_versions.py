@@ -150,7 +150,7 @@ class ManagedVersions(WarehouseNamespace):
         return TableHead(Entry(location, properties, vended), loaded)
 
     def _cached_head(self, table: TableId) -> TableHead:
-        """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit made from it.
+        """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
 
         Raises:
             InvalidInputError: the table's versions are not managed by the catalog.
@@ -179,10 +179,10 @@ class ManagedVersions(WarehouseNamespace):
             for version, file in stored.items()
             if version < oldest
         }
+        # Accepted versions that storage lacks were cleaned up, unless they are newer than all that it has: those are
+        # accepted but not yet published.
         for version, snapshot in accepted.items():
             if version in stored:
-                # Accepted versions that storage lacks were cleaned up, unless they are newer than all it has: then they
-                # are accepted but not yet published.
                 versions[version] = _to_table_version(head, branch, snapshot)
             elif version > newest:
                 versions[version] = self._publish_version(table, head, branch, snapshot)
@@ -205,9 +205,9 @@ class ManagedVersions(WarehouseNamespace):
         """Move a staged manifest to its final path, unless this client has seen it there."""
         if (files.location, staged) in self._published:
             return
-        if staged.startswith(STAGING) and files.exists(
-            previous_manifest(staged)
-        ):  # a transaction may make several versions
+        # A transaction may stage several versions of a table, of which the catalog's ref names the last: publish the
+        # earlier ones first.
+        if staged.startswith(STAGING) and files.exists(previous_manifest(staged)):
             self._publish_manifest(files, previous_manifest(staged), previous_manifest(final))
         files.publish(staged, final)
         self._published.put((files.location, staged), None)
