@@ -1,4 +1,4 @@
-"""Base class of the three clients: each operation of the Lance interface, over a few calls that catalogs implement."""
+"""Base class of the three clients: the operations of the Lance interface, over calls that each catalog implements."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class CatalogNamespace(TableOperations):
         """Return a name for this connection: the same for the same properties, and without their secrets."""
         return f"{type(self).__name__} {{ endpoint: '{self._settings.endpoint}', settings: {self._settings.digest} }}"
 
-    # What a catalog supplies. Names that are missing or taken raise the interface's errors.
+    # Calls that each catalog implements. Names that are missing or exist already raise the interface's errors.
 
     @abstractmethod
     def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
@@ -274,8 +274,8 @@ class CatalogNamespace(TableOperations):
         """List the Lance tables of a namespace and of all namespaces below it, by full ids.
 
         The levels of an id are joined by the catalog's delimiter, or by the `delimiter` in the request's context.
-        Tables are
-        ordered by namespace, then by name. With a limit, only the namespaces that the page needs are requested.
+        Tables are ordered by namespace, then by name. With a limit, only the namespaces that the page needs are
+        requested.
         """
         limit, start = request.limit, _parse_position(request.page_token)
         if limit is not None and limit < 0:

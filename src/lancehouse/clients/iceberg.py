@@ -76,6 +76,8 @@ class IcebergNamespace(ManagedTables):
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
         def find(at: WarehousePaths) -> Entry | None:
             path = at.table_path(table)
+            # Only a response that names a missing table or namespace means that the table was dropped since. Any other
+            # 404, such as a proxy's, must not silently shorten the list.
             on: ErrorMap = {404: InternalError, "NotFoundException": InternalError}
             cached = None if vend else self._entry_cache.get(path)
             headers = VEND_HEADERS if vend else _if_none_match(cached)
@@ -174,8 +176,7 @@ class IcebergNamespace(ManagedTables):
         """Return whether the server cannot find a table by the name under which it was created.
 
         Polaris decodes the names of Iceberg tables twice, the second time as in a form (`+` is a space). Only names
-        that such
-        decoding changes cost a request.
+        that such decoding changes cost a request.
         """
         if unquote_plus(table.name) == table.name:
             return False

@@ -262,9 +262,7 @@ class PolarisInspector(Inspector):
                 self._client._table_path(table), LoadedGenericTable, about=table, headers=VEND_HEADERS, on=on
             )
         except TableNotFoundError:
-            with suppress(
-                TableNotFoundError, NamespaceNotFoundError
-            ):  # no two tables of either kind have the same name
+            with suppress(TableNotFoundError, NamespaceNotFoundError):  # generic and Iceberg tables share names
                 return _load_iceberg_table(self._client, table)
             raise
         if loaded.table.format.lower() != LANCE:

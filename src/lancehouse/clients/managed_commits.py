@@ -65,6 +65,7 @@ class ManagedCommits(ManagedVersions):
         self._transactional: set[str] = set()
         self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
         self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
+        # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
         self._ticks = count(1)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
@@ -89,8 +90,7 @@ class ManagedCommits(ManagedVersions):
         """Execute a batch of operations, all or none.
 
         Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
-        deregisters a
-        table, or deletes versions, must be alone in its batch.
+        deregisters a table, or deletes versions, must be alone in its batch.
         """
         if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
             raise InvalidInputError("each operation of a batch names one thing to do")
@@ -194,8 +194,7 @@ class ManagedCommits(ManagedVersions):
         """Publish the manifests of versions that the catalog has accepted.
 
         The versions are committed already. If the store is full or unavailable, this step is left to the next reader
-        and only
-        logged: the writer must not take it for a failed commit and repeat it.
+        and only logged: the writer must not take it for a failed commit and repeat it.
 
         Raises:
             InvalidTableStateError: a writer that went past the catalog has put its own manifest there.
@@ -275,6 +274,7 @@ class ManagedCommits(ManagedVersions):
             self._send_commit(tables, changes, is_committed)
         except LanceNamespaceError as error:
             self._forget_heads(tables)
+            # A conflict although the branch is still at the parent: the server refused because of something else.
             if isinstance(error, ConcurrentModificationError) and answers[-1:] == [None]:
                 raise _OutOfDateError(str(error)) from error
             raise

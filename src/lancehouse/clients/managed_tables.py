@@ -222,7 +222,7 @@ class ManagedTables(ManagedCommits):
             ]
         return [{"action": "remove-snapshots", "snapshot-ids": removed_ids}] if removed_ids else []
 
-    # Who manages
+    # Moving tables between catalog and storage
 
     def manage_table(self, id: Sequence[str], by: str, *, adopt: bool = False) -> int | None:
         """Let the catalog (`impl`) or storage (`storage`) decide which version of a table is the current one.
@@ -263,8 +263,7 @@ class ManagedTables(ManagedCommits):
         """Accept the first version of a declared table whose creator wrote it to storage without the catalog.
 
         Lance 4 creates tables in this way, and commits through the catalog from then on. Only a table for which the
-        catalog
-        has no version yet is changed.
+        catalog has no version yet is changed.
 
         Returns:
             Whether the table has a first version now; if not, nothing was changed.

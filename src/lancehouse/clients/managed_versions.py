@@ -69,7 +69,7 @@ class ManagedVersions(WarehouseNamespace):
             return TableRef.in_namespace(self, table.parts, **at)
         return super()._table_ref(table, entry, **at)
 
-    # Reading
+    # Reading versions
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """List the versions of a branch, oldest first unless `descending`."""

@@ -1,4 +1,4 @@
-"""HTTP calls to a catalog with typed responses: authentication, retries, paging, and recovery from lost responses."""
+"""HTTP calls to a catalog with typed responses: authentication, retries, paging, recovery from lost responses."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ class Rest:
         """Create an object that must not exist yet.
 
         If the response is lost, `lookup` finds out what became of the request: it returns the object if it is the one
-        that
-        was asked for, else None. Only then is the request sent again, so that it is neither lost nor made twice.
+        that was asked for, else None. The request is sent again only if there is no such object, so that it is neither
+        lost nor made twice.
         """
         in_doubt = False
         for attempt in count():
@@ -247,10 +247,8 @@ class Rest:
         """Send a change that the server makes only if nobody else was faster.
 
         If the result is not known, `is_committed` checks: True if the change was made, False if it never will be, None
-        if
-        neither is certain yet; then the request is sent again, which is safe because the server applies it once. A
-        conflict
-        is checked as well: the change may have been made by an earlier attempt of the same request.
+        if neither is certain yet; then the request is sent again, which is safe because the server applies it once. A
+        conflict is checked as well: the change may have been made by an earlier attempt of the same request.
 
         Raises:
             ConcurrentModificationError: another commit was faster.

@@ -115,8 +115,7 @@ class TableHead:
         """Time of the last change, in milliseconds.
 
         Iceberg refuses a snapshot that is older than the table's last update, and the clocks of writers differ: new
-        snapshots
-        get at least this timestamp.
+        snapshots get at least this timestamp.
         """
         metadata = self.table.metadata
         return max([metadata.last_updated_ms, *(snapshot.timestamp_ms for snapshot in metadata.snapshots)])
@@ -264,6 +263,7 @@ def _to_snapshot(version: StagedVersion, head: TableHead, parent: int | None, se
         **({} if parent is None else {"parent-snapshot-id": parent}),
         "sequence-number": sequence,
         "timestamp-ms": max(time.time_ns() // 1_000_000, head.timestamp_ms),
+        # A scheme that Iceberg's readers refuse with an error: without a snapshot they would read the table as empty.
         "manifest-list": f"{locations.to_lance_uri(head.entry.location)}/{version.final_path}",
         "summary": {key: value for key, value in summary.items() if value is not None},
     }

@@ -63,8 +63,7 @@ class Transaction(TableOperations):
 
     It reads its own writes: the next operation on a table sees what was staged. Every operation on rows, columns and
     indices works, and so does pylance: `lance.dataset(namespace_client=tx, table_id=…)`. Operations that are not
-    commits
-    in Lance, such as creating a tag, are refused.
+    commits in Lance, such as creating a tag, are refused.
     """
 
     def __init__(self, namespace: LanceNamespace) -> None:
@@ -101,8 +100,7 @@ class Transaction(TableOperations):
 
         Raises:
             ConcurrentModificationError: a table has moved on since this transaction wrote to it; nothing was changed,
-                and what
-                was staged was removed. Begin a new transaction.
+                and what was staged was removed. Begin a new transaction.
             CommitStateUnknownError: the catalog could not be asked what became of the commit; what was staged stays.
         """
         self._require_open()

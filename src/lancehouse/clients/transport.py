@@ -174,6 +174,7 @@ def _proxy_manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManag
         headers = urllib3.make_headers(proxy_basic_auth=user)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     manager = urllib3.ProxyManager(address, proxy_headers=headers, **options)
+    # urllib3's read timeout applies to each packet, not to the whole response; these classes add a deadline.
     manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
     return manager
 

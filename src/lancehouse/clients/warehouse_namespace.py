@@ -1,4 +1,4 @@
-"""Base class of the Iceberg and Polaris clients: warehouses, `/v1/config`, and namespaces of the Iceberg REST API."""
+"""Base class of the Iceberg and Polaris clients: warehouses, `/v1/config` and namespaces of Iceberg REST."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ class WarehouseNamespace(CatalogNamespace):
         """Call a function with the paths of a warehouse, and return its result.
 
         If the server announces no prefix, the warehouse's name is tried as one; if it has no such route, the call is
-        made
-        again without a prefix. Paths are remembered only after a call with them has succeeded.
+        made again without a prefix. Paths are remembered only after a call with them has succeeded.
         """
         if (resolved := self._resolved_paths.get(catalog)) is not None:
             return call(resolved)

@@ -1,1 +1,1 @@
-"""Lance tables themselves: the only room that imports `lance`."""
+"""Lance datasets: the only package that imports `lance`."""
