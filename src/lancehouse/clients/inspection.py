@@ -61,7 +61,8 @@ class InspectedTable:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_managed: bool = False
     versions: Mapping[str | None, int] | None = None
-    """Latest version of each branch that the catalog has accepted, main under None; None if it manages no versions."""
+    """Latest version of each branch that the catalog has accepted, main under None; None if the catalog does not tell.
+    """
     accepted_manifests: Mapping[str, str] = field(default_factory=dict)
     """Staged paths of manifests that the catalog has accepted, and their final paths."""
     columns: Columns | None = None
@@ -210,7 +211,10 @@ class IcebergInspector(Inspector):
         return {column["name"]: _format_field(column) for column in history.read_schema(table)["fields"]}
 
     def missing_endpoints(self, catalog: str) -> Mapping[str, str]:
-        """Return the endpoints that the server does not announce; none if it announces nothing at all."""
+        """Return the endpoints that the server does not announce.
+
+        A server that announces nothing at all has those that Iceberg's specification takes for granted.
+        """
         announced = self._client._load_config(catalog)[1].endpoints
         if announced is None:
             return {}

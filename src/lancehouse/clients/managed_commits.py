@@ -405,7 +405,7 @@ class ManagedCommits(ManagedVersions):
         self._refusals.put((table, version), (next(self._ticks), error))
 
     def commit_mark(self) -> int:
-        """Return the current tick of this client's commits, for the argument `since` of `commit_refusal`."""
+        """Return a new tick of this client's commits, for the argument `since` of `commit_refusal`."""
         return next(self._ticks)
 
     def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:

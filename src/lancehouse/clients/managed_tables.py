@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 SYNC_EVERY = 20
 """A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 NOTHING_REMOVED = (1, 0)
-"""Value of `_last_retained` for a table of which no version was removed."""
+"""Oldest version, and number of versions less the latest version's number, if no version was removed."""
 ATTEMPTS = 5
 """Number of attempts to synchronize an entry that others change at the same time."""
 

@@ -1,1 +1,1 @@
-"""Lance datasets: the only package that imports `lance`."""
+"""Open, scan, write, commit and describe Lance datasets with pylance, independent of any catalog."""

@@ -35,7 +35,7 @@ FIRST_ROWS = 1024
 """Rows of the first chunk, and of small fragments that are read together."""
 MOST_ROWS = 1 << 20
 GROWTH = 4
-"""How many times more rows the next chunk may have."""
+"""Largest factor by which the number of rows grows from one chunk to the next."""
 INDEXED = "ScalarIndexQuery"
 """Word in the plan of a scan that uses a scalar index."""
 ROW_ID = "_rowid"

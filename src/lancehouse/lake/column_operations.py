@@ -84,7 +84,7 @@ class ColumnOperations(LanceNamespace):
 
 
 def _check_name(name: str) -> str:
-    """Return the name, unless it contains a null character: Lance stores it, but nobody can open the table again.
+    """Return the name, unless it contains a null character: Lance stores it, but no library can open the table again.
 
     Raises:
         InvalidInputError: it contains one.

@@ -315,7 +315,7 @@ def is_reverted(table: TableRef, version: int) -> bool:
 
 
 def count_rows_added(table: TableRef, version: int) -> int | None:
-    """Return the number of rows that a version wrote; None if Lance has no record of it any more."""
+    """Return the number of rows that an append, overwrite or update wrote; None for other or unrecorded operations."""
     with table.dataset() as dataset:
         transaction = find_transaction(dataset, version)
     match transaction and transaction.operation:

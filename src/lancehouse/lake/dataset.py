@@ -138,7 +138,7 @@ class RefusalReporter(Protocol):
     """A namespace that remembers why it refused a commit."""
 
     def commit_mark(self) -> int:
-        """Return the current tick of its commits."""
+        """Return a new tick, later than all commits so far."""
 
     def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:
         """Return why a version was refused after the tick `since`; None if it may have been accepted."""
