@@ -61,8 +61,7 @@ class InspectedTable:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_managed: bool = False
     versions: Mapping[str | None, int] | None = None
-    """Latest version of each branch that the catalog has accepted, main under None; None if the catalog does not tell.
-    """
+    """Latest version of each branch that the catalog has accepted, main under None; None if it does not tell."""
     accepted_manifests: Mapping[str, str] = field(default_factory=dict)
     """Staged paths of manifests that the catalog has accepted, and their final paths."""
     columns: Columns | None = None
