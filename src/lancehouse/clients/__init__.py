@@ -1,1 +1,1 @@
-"""The three plug-ins of `lance_namespace`: Iceberg REST, Polaris, Unity Catalog."""
+"""Implementations of the `lance_namespace` interface for Iceberg REST, Apache Polaris and Unity Catalog."""

@@ -1,4 +1,4 @@
-"""How a request says who sends it: nothing, a bearer token, OAuth2 client credentials, AWS SigV4."""
+"""Authenticate requests: bearer token, OAuth2 client credentials, AWS SigV4, or nothing."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from lancehouse.wire.iceberg import Token
 
 Headers = Mapping[str, str]
 FetchToken = Callable[[str, Mapping[str, str]], Token]
-"""Sends a form to a token endpoint."""
+"""Sends a form to a token endpoint and returns the token."""
 
 RENEW_BEFORE_S = 60.0
-"""A token is renewed this long before it expires, or at nine tenths of its life if that is later."""
+"""A token is renewed this many seconds before it expires, or after nine tenths of its lifetime if that is later."""
 
 
 class RequestSigner(Protocol):
-    """What signs requests."""
+    """Adds authentication to requests."""
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """The headers that this request needs besides its own."""
+        """Return the headers that authenticate a request."""
 
     def renew(self, rejected: Headers) -> bool:
-        """The server refused a request signed so; whether it is worth another try."""
+        """Return whether a request whose headers were rejected is worth another attempt, after fetching a new token."""
 
     def secrets(self) -> Sequence[str]:
-        """What must not be repeated in an error, although a server may."""
+        """Return the secrets to mask in error messages, because a server may repeat them."""
 
 
 class StaticToken:
-    """The same headers for every request: a token that was given once, or none."""
+    """Sends the same headers with every request: a fixed token, or none."""
 
     def __init__(self, token: str | None) -> None:
         self._headers = bearer_headers(token)
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """The token, whatever the request."""
+        """Return the token's header, whatever the request."""
         return self._headers
 
     def renew(self, rejected: Headers) -> bool:
-        """There is no other token."""
+        """Return False: there is no other token."""
         return False
 
     def secrets(self) -> Sequence[str]:
-        """The token."""
+        """Return the token."""
         return bearer_tokens(self._headers)
 
 
@@ -73,22 +73,23 @@ class ClientCredentials:
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """The current token; the first caller after its time fetches the next one while the others wait."""
+        """Return the current token's header; when it is due, one thread fetches the next one while the others wait."""
         if time.monotonic() >= self._renew_at:
             self.renew(self._headers)
         return self._headers
 
     def renew(self, rejected: Headers) -> bool:
-        """Fetch a new token, unless another thread did so since the refused request was signed."""
+        """Fetch a new token, unless another thread has done so since the rejected request was signed."""
         self._token_flight.run("token", lambda: self._renew(rejected))
         return True
 
     def secrets(self) -> Sequence[str]:
-        """The client's secret, also as a form has it, and the token."""
+        """Return the client's secret, plain and form-encoded, and the token."""
         secret = self._form["client_secret"]
         return [secret, quote_plus(secret), *bearer_tokens(self._headers)]
 
     def _renew(self, rejected: Headers) -> None:
+        # Compared by identity: each renewal makes a new mapping, also if the server returns an equal token.
         if self._headers is not rejected:
             return
         token = self._fetch(self._token_uri, self._form)
@@ -117,7 +118,7 @@ class SigV4:
         self._service = service
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """The signature over method, URL and body."""
+        """Return the signature over method, URL and body."""
         credentials = self._session.get_credentials()
         if credentials is None:
             raise UnauthenticatedError("property 'sigv4.region' is set, but no AWS credentials were found")
@@ -126,21 +127,21 @@ class SigV4:
         return dict(request.headers)
 
     def renew(self, rejected: Headers) -> bool:
-        """Credentials are looked up for each request; there is nothing newer."""
+        """Return False: credentials are looked up for each request, so there are no newer ones."""
         return False
 
     def secrets(self) -> Sequence[str]:
-        """None leaves the machine: a signature is good for its request only."""
+        """Return nothing: the secret key is not sent, and a signature is valid for its request only."""
         return []
 
 
 def _is_loggable(record: logging.LogRecord) -> bool:
-    """Keep botocore from logging the request that it signs, with the session's token in it."""
+    """Return False for botocore's debug record of the signed request, which contains the session token."""
     return not str(record.msg).startswith("CanonicalRequest")
 
 
 def create_signer(settings: ClientSettings, token_uri: str, fetch: FetchToken) -> RequestSigner:
-    """What the settings ask for. `token_uri` is the catalog's own token endpoint."""
+    """Create the signer that the settings ask for. `token_uri` is the catalog's own token endpoint."""
     if settings.sigv4_region and settings.sigv4_service:
         return SigV4(settings.sigv4_region, settings.sigv4_service)
     if settings.credential:
@@ -149,10 +150,10 @@ def create_signer(settings: ClientSettings, token_uri: str, fetch: FetchToken) -
 
 
 def bearer_headers(token: str | None) -> dict[str, str]:
-    """The header for a token; none for none."""
+    """Return the Authorization header for a token; no header for None."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def bearer_tokens(headers: Headers) -> list[str]:
-    """The token in a header."""
+    """Return the tokens in headers that `bearer_headers` made."""
     return [value.removeprefix("Bearer ") for value in headers.values()]

@@ -1,8 +1,8 @@
-"""Many small reads at once: one thread, a few connections, and a parser in C.
+"""GET many small objects concurrently, over a few connections in one thread with an event loop.
 
-A list asks for every table on its own. The ordinary way costs several times the processor time of this one, which is
-what a list waits for when the server is near. Only whole answers count here: whatever else happens is for the ordinary
-way to find out, to repeat and to tell.
+A list of tables loads every table separately. Sending those requests one by one, each in a worker thread, takes several
+times the processor time, which is what a list waits for if the server is near. Only complete responses count here;
+anything else is left to the caller, who sends that request again with retries and error messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lancehouse.clients.http1 import PORTS, Answer, BrokenResponseError, Respons
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How long and how many at once."""
+    """Timeouts in seconds, and the number of connections."""
 
     connect_s: float
     read_s: float
@@ -29,8 +29,8 @@ class FetchLimits:
 def fetch_many(
     origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: FetchLimits
 ) -> list[Answer | None]:
-    """GET many targets of one server, each with its headers; None for whatever did not arrive whole and in time."""
-    # A thread of its own: the caller may be inside an event loop, or have one that must stay as it is.
+    """GET many targets of one server, each with its headers; None for each response that did not arrive completely."""
+    # A thread of its own: the caller may run inside an event loop, where `asyncio.run` is not allowed.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, _fetch_many(origin, requests, tls, limits)).result()
 
@@ -62,7 +62,10 @@ async def _fetch_many(
 
 
 class _Connection(asyncio.Protocol):
-    """Sends one request after the other as long as there are any and answers come."""
+    """Sends one request after the other over a connection, as long as requests are pending and responses arrive.
+
+    All connections take their requests from the same iterator, so that a slow one delays nobody.
+    """
 
     def __init__(self, pending: Iterator[tuple[int, bytes]], answers: list[Answer | None], read_s: float) -> None:
         self._pending = pending
@@ -94,6 +97,7 @@ class _Connection(asyncio.Protocol):
         if (answer := self._parser.answer) is None:
             return
         self._timeout.cancel()
+        # Compressed bodies are left to the caller's ordinary path, which decodes them.
         if "content-encoding" not in answer[1]:
             self._answers[self._number] = answer
         if self._parser.is_last:

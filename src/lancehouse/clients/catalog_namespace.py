@@ -1,4 +1,4 @@
-"""What the three catalogs share: each operation of the Lance interface, over a few calls that a catalog supplies."""
+"""Base class of the three clients: the operations of the Lance interface, over calls that each catalog implements."""
 
 from __future__ import annotations
 
@@ -84,38 +84,43 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A Lance table as its catalog has it."""
+    """Catalog entry of a Lance table."""
 
     location: str
-    """Empty where the catalog has none."""
+    """Location of the dataset; empty if the catalog has none."""
     properties: Mapping[str, str]
     vended: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Storage options that the catalog vended for this table."""
     columns: Sequence[Mapping[str, Any]] = ()
+    """Columns in the catalog's own format; empty if the catalog does not return any."""
 
 
 Candidate = tuple[TableId, Entry | None]
-"""A table that may be a Lance table, with its entry where it is known already."""
+"""A table that may be a Lance table, with its entry if that is known already, else None."""
 
 Position = tuple[list[str], str]
-"""Where a table stands in a list of all tables: the parts of its namespace, then its name."""
+"""Sort key of a table in a list of all tables: the parts of its namespace, then its name."""
 LOOKAHEAD = 8
-"""Namespaces whose tables are asked for at once, for a page of a list of all tables."""
+"""Number of namespaces whose tables are requested at once for one page of a list of all tables."""
 
 
 class CatalogNamespace(TableOperations):
-    """A Lance namespace over a catalog server. Thread-safe, picklable; its constructor touches no network."""
+    """A Lance namespace backed by a catalog server. Thread-safe and picklable; the constructor opens no connection."""
 
     client: ClassVar[str]
+    """Name of the client, as `connect` knows it."""
     delimiter: ClassVar[str] = "."
+    """Joins the levels of an id in the responses of lists."""
     cascades: ClassVar[bool] = False
+    """Whether a namespace can be dropped together with its tables."""
     lists_whole_ids: ClassVar[bool] = True
-    """Whether ListNamespaces names a namespace by all its levels, not by its last one."""
+    """Whether ListNamespaces returns all levels of a namespace, not just the last one."""
     vends_freely: ClassVar[bool] = False
-    """Whether asking for credentials costs no request of its own, so that a look at the data asks for them unbidden."""
+    """Whether credentials come with the entry, without another request; then operations that read data ask for them."""
     managed_versions_hint: ClassVar[str] = "use an Iceberg table of an Iceberg REST server, with the `iceberg` client"
-    """What to do where the catalog should manage versions and cannot."""
+    """What an error advises if the catalog should manage versions and cannot."""
     drops_missing: ClassVar[bool] = False
-    """Whether dropping a namespace that does not exist succeeds where the request does not say."""
+    """Whether dropping a namespace that does not exist succeeds when the request gives no `mode`."""
 
     _rest: Rest
 
@@ -143,14 +148,14 @@ class CatalogNamespace(TableOperations):
         self._rest.close()
 
     def namespace_id(self) -> str:
-        """A name for this connection: the same for the same properties, and without their secrets."""
+        """Return a name for this connection: the same for the same properties, and without their secrets."""
         return f"{type(self).__name__} {{ endpoint: '{self._settings.endpoint}', settings: {self._settings.digest} }}"
 
-    # What a catalog supplies. Names that are missing or taken raise the interface's errors.
+    # Calls that each catalog implements. Names that are missing or exist already raise the interface's errors.
 
     @abstractmethod
     def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
-        """The namespaces directly below `parent`."""
+        """List the namespaces directly below `parent`."""
 
     @abstractmethod
     def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
@@ -158,7 +163,7 @@ class CatalogNamespace(TableOperations):
 
     @abstractmethod
     def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
-        """The properties of a namespace."""
+        """Load the properties of a namespace."""
 
     @abstractmethod
     def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
@@ -166,31 +171,31 @@ class CatalogNamespace(TableOperations):
 
     @abstractmethod
     def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
-        """Every table that may be a Lance table, with its entry where the list already brings it."""
+        """List the tables that may be Lance tables by name, each with its entry if the list contains it, else None."""
 
     @abstractmethod
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        """The entry of a table that was listed; None if it is no Lance table, or gone since."""
+        """Load the entry of a table that was listed; return None if it is not a Lance table, or was dropped since."""
 
     def _find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
-        """The same for many tables of one catalog."""
+        """Do what `_find_lance_entry` does for many tables of one catalog, in order."""
         return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     @abstractmethod
     def _load_table(self, table: TableId, *, vend: bool) -> Entry:
-        """The entry of a table; what is not a Lance table is refused."""
+        """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
 
     @abstractmethod
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        """Create the entry of a table, and return what the server made of it."""
+        """Create the entry of a table and return it as the server stored it."""
 
     @abstractmethod
     def _delete_table(self, table: TableId) -> None:
-        """Remove the entry of a table; its data stays."""
+        """Delete the entry of a table; its data stays."""
 
     @abstractmethod
     def _default_location(self, table: TableId) -> str:
-        """Where a table lies that is declared without a location."""
+        """Return the location of a table that is declared without one."""
 
     # Identifiers; a catalog with a fixed number of levels narrows them.
 
@@ -201,7 +206,7 @@ class CatalogNamespace(TableOperations):
         return TableId.parse(parts)
 
     def _format_namespace(self, namespace: NamespaceId) -> str:
-        """A namespace in the answer of ListNamespaces."""
+        """Return a namespace as ListNamespaces shows it."""
         return self.delimiter.join(namespace.parts)
 
     # Namespaces
@@ -213,11 +218,13 @@ class CatalogNamespace(TableOperations):
         return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
 
     def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
-        """Create a namespace; `mode` decides what happens if it is there already."""
+        """Create a namespace; `mode` decides what happens if it exists already."""
         namespace = self._parse_namespace_id(request.id)
         mode = parse_choice("mode", request.mode, "Create", "ExistOk", "Overwrite")
         properties = request.properties or {}
         if not all(is_plain(level) for level in namespace.levels):
+            # Iceberg's reference server creates names with `/` or `%`, but cannot load them afterwards. Loading such a
+            # name first raises its error before anything is created.
             none_if_missing(lambda: self._load_namespace(namespace))
         try:
             created_properties = self._create_namespace(namespace, properties)
@@ -232,16 +239,16 @@ class CatalogNamespace(TableOperations):
         return CreateNamespaceResponse(properties=dict(created_properties))
 
     def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
-        """The properties of a namespace."""
+        """Return the properties of a namespace."""
         return DescribeNamespaceResponse(properties=dict(self._load_namespace(self._parse_namespace_id(request.id))))
 
     def namespace_exists(self, request: NamespaceExistsRequest) -> NamespaceExistsResponse:
-        """Return if the namespace exists, else raise."""
+        """Return if the namespace exists, else raise NamespaceNotFoundError."""
         self._load_namespace(self._parse_namespace_id(request.id))
         return NamespaceExistsResponse()
 
     def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
-        """Drop a namespace; `mode` decides what happens if there is none, `behavior` if it is not empty."""
+        """Drop a namespace; `mode` decides what happens if it does not exist, `behavior` if it is not empty."""
         cascade = parse_choice("behavior", request.behavior, "Restrict", "Cascade") == "Cascade"
         default = "Skip" if self.drops_missing else "Fail"
         mode = parse_choice("mode", default if request.mode is None else request.mode, "Fail", "Skip")
@@ -258,16 +265,17 @@ class CatalogNamespace(TableOperations):
     # Tables
 
     def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
-        """List the Lance tables of a namespace by their bare names, sorted; a table that cannot be read raises."""
+        """List the Lance tables of a namespace by name, sorted; raise if one of them cannot be loaded."""
         namespace = self._parse_namespace_id(request.id)
         candidates = self._list_candidates(namespace)
         return self._list_page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
 
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
-        """List the Lance tables of a namespace and of all below it, by full ids as this catalog's users write them.
+        """List the Lance tables of a namespace and of all namespaces below it, by full ids.
 
-        A `delimiter` in the request's context joins their levels instead. They are ordered by namespace, then by name.
-        With a limit, only the namespaces that the page needs are asked for.
+        The levels of an id are joined by the catalog's delimiter, or by the `delimiter` in the request's context.
+        Tables are ordered by namespace, then by name. With a limit, only the namespaces that the page needs are
+        requested.
         """
         limit, start = request.limit, _parse_position(request.page_token)
         if limit is not None and limit < 0:
@@ -290,6 +298,8 @@ class CatalogNamespace(TableOperations):
                     [table for _, table in batch], declared=request.include_declared is not False
                 )
                 positions += [position for (position, _), keep in zip(batch, mask, strict=True) if keep]
+            # A page that is full to the last candidate goes on to the next batch, because only a candidate that is left
+            # over proves that there is another page.
             if rest:
                 break
         delimiter = (request.context or {}).get("delimiter", self.delimiter)
@@ -301,9 +311,9 @@ class CatalogNamespace(TableOperations):
     def _namespace_batches(
         self, parts: Sequence[str] | None, start: list[str], limit: int | None
     ) -> Iterator[Sequence[NamespaceId]]:
-        """The namespaces that may hold tables, at an id and below it, from `start` on and in order.
+        """Yield the namespaces that may hold tables, at an id and below it, sorted and from `start` on, in batches.
 
-        For a whole list they are asked for many at once; for a page a few at a time, as it needs them.
+        A whole list is one batch, which is requested level by level; a page requests `LOOKAHEAD` namespaces at a time.
         """
         if limit is None:
             yield [
@@ -317,7 +327,7 @@ class CatalogNamespace(TableOperations):
             yield batch
 
     def _walk_namespaces(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
-        """The same as `_list_subtree`, in order and one after the other; what lies before `start` is not asked for."""
+        """Yield what `_list_subtree` returns, in order and lazily; subtrees before `start` are not requested."""
 
         def walk(namespace: NamespaceId) -> Iterator[NamespaceId]:
             if namespace.levels and namespace.parts >= start:
@@ -329,7 +339,7 @@ class CatalogNamespace(TableOperations):
         return walk(self._parse_namespace_id(parts, least=1))
 
     def _list_subtree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
-        """Every namespace that may hold tables, at an id and below it."""
+        """List every namespace that may hold tables, at an id and below it."""
         level = [self._parse_namespace_id(parts, least=1)]
         namespaces: list[NamespaceId] = []
         while level:
@@ -338,7 +348,7 @@ class CatalogNamespace(TableOperations):
         return namespaces
 
     def _list_page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
-        """The page of a list that a request asks for; no more tables are loaded than it needs."""
+        """Return the page of a list that a request asks for, loading no more tables than it needs."""
         rest = remaining_keys(candidates, request.limit, request.page_token)
         names: list[str] = []
         while rest and (request.limit is None or len(names) < request.limit):
@@ -351,7 +361,7 @@ class CatalogNamespace(TableOperations):
         return ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
 
     def _lance_table_mask(self, candidates: Sequence[Candidate], *, declared: bool) -> list[bool]:
-        """Which of them are Lance tables, and have data unless declared ones will do."""
+        """Return for each candidate whether it is a Lance table, and unless `declared`, whether it has data."""
         if declared and all(entry is not None for _, entry in candidates):
             return [True] * len(candidates)
         tables = [table for table, _ in candidates]
@@ -362,7 +372,7 @@ class CatalogNamespace(TableOperations):
         return map_concurrently(lambda pair: pair[1] is not None and self._may_have_data(pair[0], pair[1]), pairs)
 
     def _may_have_data(self, table: TableId, entry: Entry) -> bool:
-        """Whether a table has data, or lies where this client does not look."""
+        """Return whether a table has data, or lies at a location that this client must not open."""
         try:
             return self._has_data(table, entry)
         except OutsideConfinementError:
@@ -372,13 +382,13 @@ class CatalogNamespace(TableOperations):
         return self._table_ref(table, entry).exists()
 
     def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> dataset.TableRef:
-        """The table's data, at a version, branch or tag."""
+        """Return a reference to the table's dataset, at a version, branch or tag."""
         return dataset.TableRef(
             get_location(table, entry), self._storage_options(entry), confinement=self.confinement, **at
         )
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
-        """Make the entry of a table that has no data yet."""
+        """Create the entry of a table that has no data yet."""
         table = self._parse_table_id(request.id)
         with explain_existing(self, table.parts):
             entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
@@ -406,7 +416,7 @@ class CatalogNamespace(TableOperations):
         return entry
 
     def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        """Create the entry of a table, in its default place if no location is given."""
+        """Create the entry of a table, at its default location if none is given."""
         if location:
             return self._create_table(table, location, properties, vend=vend)
         default = self._default_location(table)
@@ -419,10 +429,10 @@ class CatalogNamespace(TableOperations):
             ) from error
 
     def _is_managed(self, table: TableId, properties: Mapping[str, str]) -> bool:
-        """Whether the catalog, and not storage, decides which version of a table is the current one.
+        """Return whether the catalog, not storage, decides which version of a table is the current one.
 
         Raises:
-            UnsupportedOperationError: it should, and cannot.
+            UnsupportedOperationError: the properties ask for it, but this catalog cannot.
         """
         if managed_by(properties) == IMPL:
             raise UnsupportedOperationError(
@@ -432,7 +442,7 @@ class CatalogNamespace(TableOperations):
         return False
 
     def _check_name(self, table: TableId) -> None:
-        """Some servers take a name that they cannot find again: ask for it before it is made.
+        """Load a table before it is created, because some servers accept a name that they cannot find again.
 
         Raises:
             InvalidInputError: the server refuses the name.
@@ -443,19 +453,20 @@ class CatalogNamespace(TableOperations):
             if is_route_missing(error):
                 raise
         except InternalError as error:
+            # Polaris resolves `..` in the path and responds 200 with the namespace, which cannot be parsed as a table.
             if table.name not in (".", ".."):
                 raise
             raise InvalidInputError(f"{table}: the server takes the name for a step in the path: {error}") from error
 
     def _check_findable(self, table: TableId, entry: Entry) -> None:
-        """Take back a table that the server has made and cannot find by its name.
+        """Delete a table again that the server has created but cannot find by its name. Does nothing by default.
 
         Raises:
-            InvalidInputError: it was one.
+            InvalidInputError: the table cannot be found.
         """
 
     def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
-        """Make the entry of a table whose data is there already."""
+        """Create the entry of a table whose data exists already."""
         table = self._parse_table_id(request.id)
         mode = parse_choice("mode", request.mode, "Create", "Overwrite")
         if not request.location:
@@ -476,7 +487,7 @@ class CatalogNamespace(TableOperations):
         return RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
 
     def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
-        """Whether there is surely no dataset at a place; where this client cannot look, its user knows better."""
+        """Return whether there is certainly no dataset at a location; False if this client cannot read it."""
         try:
             return not dataset.exists(location, self._merge_storage_options(properties))
         except LanceNamespaceError as error:
@@ -484,7 +495,7 @@ class CatalogNamespace(TableOperations):
             return False
 
     def _replace_entry(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
-        """Point an entry to another place; if that fails, the old one is put back."""
+        """Point an entry to another location; if that fails, restore the old entry."""
         old = self._load_table(table, vend=False)
         self._delete_table(table)
         try:
@@ -494,11 +505,11 @@ class CatalogNamespace(TableOperations):
             raise
 
     def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
-        """Make an entry for data that is there."""
+        """Create an entry for data that exists already."""
         return self._declare(table, location, properties, vend=False)
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
-        """Where a table lies and how to reach it; with `load_detailed_metadata`, what is in it."""
+        """Return where a table lies; with `load_detailed_metadata`, also its version, schema and statistics."""
         table = self._parse_table_id(request.id)
         needs_data = bool(request.check_declared or request.load_detailed_metadata)
         vends_unasked = needs_data and self.vends_freely and request.vend_credentials is None
@@ -519,10 +530,10 @@ class CatalogNamespace(TableOperations):
         return response
 
     def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
-        """Tell the schema without opening the table, where the catalog has it."""
+        """Set the response's schema if the catalog has it, without opening the table. Does nothing by default."""
 
     def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
-        """Return if the table, or this version of it, exists, else raise."""
+        """Return if the table, or the given version of it, exists, else raise."""
         table = self._parse_table_id(request.id)
         entry = self._load_table(table, vend=False)
         if request.version is not None:
@@ -530,14 +541,14 @@ class CatalogNamespace(TableOperations):
         return TableExistsResponse()
 
     def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
-        """Remove the entry of a table; its data stays."""
+        """Delete the entry of a table; its data stays."""
         table = self._parse_table_id(request.id)
         entry = self._load_table(table, vend=False)
         self._delete_table(table)
         return DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
     def drop_table(self, request: DropTableRequest) -> DropTableResponse:
-        """Remove the entry of a table, then its data: a catalog that says no keeps both."""
+        """Delete the entry of a table, then its data; if the catalog refuses, both stay."""
         table = self._parse_table_id(request.id)
         entry = self._load_table(table, vend=False)
         options = self._storage_options(entry)
@@ -552,30 +563,32 @@ class CatalogNamespace(TableOperations):
         return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
     def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
-        """Not every catalog can."""
+        """Raise UnsupportedOperationError; catalogs that can rename tables override this."""
         raise UnsupportedOperationError(
             f"{self._parse_table_id(request.id)}: {self.client} has no call that renames such a table"
         )
 
     def _storage_options(self, entry: Entry) -> dict[str, str]:
-        """How to reach a table's storage: its own options, under the client's, under what the catalog vends.
+        """Merge the options to access a table's storage: its own, overridden by the client's, then by vended ones.
 
-        Whoever opens something of a table asks for these first, so this is where a table is refused that lies
-        elsewhere than tables may.
+        Every operation that opens a table calls this first, so this is where a table outside the allowed locations is
+        refused.
         """
         if self.confinement is not None and entry.location:
             self.confinement.require_table(entry.location, self._announced_locations())
         return self._merge_storage_options(entry.properties, entry.vended)
 
     def _announced_locations(self) -> Sequence[str]:
-        """Where the catalog says that tables lie, as far as it has been asked; not every catalog does."""
+        """Return the locations that the catalog announces for its tables, as far as it was asked; none by default."""
         return ()
 
     def _merge_storage_options(
         self, properties: Mapping[str, str] | None, vended: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """The same, by the properties of a table."""
+        """Merge storage options as `_storage_options` does, without the check of the location."""
         own = storage_options(properties)
+        # A table's properties come from whoever may write the entry. Options such as an endpoint could send this
+        # client's credentials to a host of their choice, so only harmless ones count unless the user trusts them all.
         trusted = own if self._settings.table_storage == ALL else harmless_options(own)
         return merge_options(trusted, self._settings.storage, vended or {})
 
@@ -584,7 +597,7 @@ _namespace_parts = attrgetter("parts")
 
 
 def _parse_position(page_token: str | None) -> Position:
-    """Behind which table the page of a token begins; for the first page, one that is before all others."""
+    """Return the position after which the page of a token begins; for the first page, one before all tables."""
     text = decode_token(page_token)
     if text is None:
         return [], ""
@@ -598,7 +611,11 @@ def _parse_position(page_token: str | None) -> Position:
 
 
 def get_location(table: TableId, entry: Entry) -> str:
-    """Where a table lies."""
+    """Return the location of a table.
+
+    Raises:
+        InternalError: the catalog has none.
+    """
     if not entry.location:
         raise InternalError(f"{table}: the catalog has no location for it")
     return entry.location
@@ -611,7 +628,10 @@ def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> No
 
 
 def map_concurrently(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Call for every item, many at a time, in order; the first error ends it."""
+    """Call a function for every item, up to `CONNECTIONS` at a time, and return the results in order.
+
+    The first error is raised; calls that have not started by then are cancelled.
+    """
     if len(items) < 2:
         return [call(item) for item in items]
     with ThreadPoolExecutor(min(len(items), CONNECTIONS)) as pool:
@@ -623,7 +643,7 @@ def map_concurrently(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def none_if_missing(lookup: Callable[[], T]) -> T | None:
-    """What a look-up finds; None if there is no such table or namespace."""
+    """Return the result of a lookup; None if it raises that there is no such table or namespace."""
     try:
         return lookup()
     except (TableNotFoundError, NamespaceNotFoundError):

@@ -1,7 +1,7 @@
-"""Connections to one server that are kept from one request to the next.
+"""Pool of keep-alive HTTP/1.1 connections to one server.
 
-urllib3 makes them, with TLS and all. What goes over them is written and read here, which takes about a third of the
-processor time of its own way.
+urllib3 opens the connections, including TLS. Requests and responses are encoded and parsed here, which takes about a
+third of the processor time that urllib3 takes for it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from lancehouse.clients.http1 import PORTS, Answer, ResponseParser, encode_request, host_header
 
 MAX_IDLE = 64
-"""How many idle connections are kept, so that many threads can share a client."""
+"""Number of idle connections that are kept, enough for many threads that share a client."""
 
 RECEIVE_BYTES = 65_536
 
 
 class ConnectionPool:
-    """The connections to one server, for all threads."""
+    """Keep-alive connections to one server. Thread-safe."""
 
     def __init__(self, origin: str, tls: ssl.SSLContext | None, *, connect_s: float, read_s: float) -> None:
         parts = urlsplit(origin)
@@ -39,11 +39,11 @@ class ConnectionPool:
         weakref.finalize(self, _close_all, self._idle)
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        """Send once and read the whole answer.
+        """Send a request once and read the whole response.
 
         Raises:
-            urllib3.exceptions.HTTPError: there is no connection.
-            OSError: it broke, or the time was over.
+            urllib3.exceptions.HTTPError: no connection could be opened.
+            OSError: the connection broke, or the response did not arrive in time.
         """
         data = encode_request(method, self._host, target, headers, body)
         connection = self._acquire_connection()
@@ -60,11 +60,11 @@ class ConnectionPool:
         return response.answer
 
     def close(self) -> None:
-        """Close the idle connections; those in use are kept when they are done, for whoever still sends."""
+        """Close the idle connections. A connection in use returns to the pool, which stays usable."""
         _close_all(self._idle)
 
     def _acquire_connection(self) -> HTTPConnection:
-        """An idle connection that the server has not closed, else a new one."""
+        """Return an idle connection that the server has not closed, else a new one."""
         with suppress(IndexError):
             while True:
                 connection = self._idle.pop()
@@ -85,11 +85,12 @@ class ConnectionPool:
         return connection
 
     def _exchange(self, connection: HTTPConnection, data: bytes) -> ResponseParser:
-        """There and back. However slowly an answer drips, it has the time of one."""
+        """Send a request and read its response within `read_s` seconds in total, however slowly it arrives."""
         wire, response = connection.sock, ResponseParser()
         assert wire is not None
         wire.settimeout(self._connect_s)
-        with suppress(BrokenPipeError, ConnectionResetError):  # the answer to half a request may be there
+        # A server may refuse a request before it has read all of it, and close: its response can still be received.
+        with suppress(BrokenPipeError, ConnectionResetError):
             wire.sendall(data)
         until, left_s = time.monotonic() + self._read_s, self._read_s
         while response.answer is None:
@@ -102,6 +103,6 @@ class ConnectionPool:
 
 
 def _close_all(connections: deque[HTTPConnection]) -> None:
-    with suppress(IndexError):  # other threads may take some meanwhile
+    with suppress(IndexError):  # other threads may take connections at the same time, so there is no safe count
         while True:
             connections.pop().close()

@@ -48,6 +48,7 @@ class GenericTableNamespace(WarehouseNamespace):
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
         path, headers = self._table_path(table), VEND_HEADERS if vend else None
         return none_if_missing(
+            # A 404 that does not name a missing table must not silently shorten the list, hence the InternalError.
             lambda: _parse_entry(
                 table, self._rest.get_reply(path, about=table, headers=headers, on={404: InternalError})
             )

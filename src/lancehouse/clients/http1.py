@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: a request written at once, an answer read by a parser in C."""
+"""Encode HTTP/1.1 requests and parse responses (with httptools, a parser in C), independent of any socket."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from urllib.parse import quote, urlsplit
 import httptools
 
 Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers with their names in lower case, body."""
+"""Status, headers with names in lower case, body."""
 
 LENGTH_HEADERS = {"content-length", "transfer-encoding"}
-"""The headers by which an answer says where it ends; one that has neither ends with its connection."""
+"""Headers that say where a response ends; a response with neither ends when the connection is closed."""
 
 
 class BrokenResponseError(ConnectionError):
-    """What came is no HTTP, or ended too soon."""
+    """The received bytes are not HTTP, or ended too early."""
 
 
 PORTS: Mapping[str, int] = MappingProxyType({"http": 80, "https": 443})
 
 
 def host_header(origin: str) -> str:
-    """What a request calls its server: the port only where it is not the usual one, as signatures have it."""
+    """Return the Host header of an origin; without the scheme's default port, as AWS signatures are computed."""
     parts = urlsplit(origin)
     name = (parts.hostname or "").encode("idna").decode()
     name = f"[{name}]" if ":" in name else name
@@ -32,10 +32,10 @@ def host_header(origin: str) -> str:
 
 
 def encode_request(method: str, host: str, target: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
-    """All of a request.
+    """Return the bytes of a whole request.
 
     Raises:
-        ValueError: a header holds what no header can.
+        ValueError: a header contains a line break.
     """
     fields = {"Host": host, "Accept-Encoding": "identity", **headers}
     if body is not None or method == "POST":
@@ -48,21 +48,21 @@ def encode_request(method: str, host: str, target: str, headers: Mapping[str, st
 
 
 class ResponseParser:
-    """An answer on its way."""
+    """Parses one response as its bytes arrive."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
-        """As soon as it is whole."""
+        """The response, as soon as it is complete; None before."""
         self.is_last = False
-        """Whether the connection is of no use after it."""
+        """Whether the connection cannot be reused after this response."""
         self._parser = httptools.HttpResponseParser(self)
         self._reset()
 
     def feed(self, data: bytes) -> None:
-        """Take what has come; nothing means that the server has closed the connection.
+        """Parse received bytes; empty bytes mean that the server has closed the connection.
 
         Raises:
-            BrokenResponseError: this will never be a whole answer.
+            BrokenResponseError: the response can no longer become complete.
         """
         if not data:
             self._end_at_eof()
@@ -72,7 +72,7 @@ class ResponseParser:
         except httptools.HttpParserError as error:
             if self.answer is None:
                 raise BrokenResponseError(f"the answer is no HTTP: {error}") from error
-            self.is_last = True  # it came after the answer
+            self.is_last = True  # garbage after a complete response: the connection must not be reused
 
     def _reset(self) -> None:
         self._headers: dict[str, str] = {}
@@ -85,11 +85,11 @@ class ResponseParser:
         self.is_last = True
         self.answer = (self._parser.get_status_code(), self._headers, b"".join(self._body))
 
-    # What the parser calls
+    # Callbacks of httptools
 
     def on_message_begin(self) -> None:
         if self.answer is not None:
-            self.is_last = True  # nobody has asked for more
+            self.is_last = True  # a second response that no request asked for
         self._reset()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -103,6 +103,6 @@ class ResponseParser:
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
-        if self.answer is None and status >= 200:  # before it, a server may say that it goes on working
+        if self.answer is None and status >= 200:  # 1xx responses are interim: the final one follows
             self.answer = (status, self._headers, b"".join(self._body))
             self.is_last = not self._parser.should_keep_alive()

@@ -1,4 +1,4 @@
-"""Lance tables in an Iceberg REST catalog: entries with a dummy schema and `table_type=lance`."""
+"""Client for Iceberg REST catalogs: Lance tables as Iceberg tables with `table_type=lance`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ DUMMY_SCHEMA: Mapping[str, Any] = MappingProxyType(
         "fields": [{"id": 1, "name": "dummy", "required": False, "type": "string"}],
     }
 )
-"""What an Iceberg table must have; Lance's own schema is in the dataset."""
+"""Schema of an entry before its first version, because Iceberg requires one; Lance's schema is in the dataset."""
 
 RENAME = "POST /v1/{prefix}/tables/rename"
 REMEMBERED_TABLES = 20_000
-"""How many tables' entity tags are kept for the next listing."""
+"""Number of tables whose entity tag and entry are cached for the next list."""
 
 CachedEntry = tuple[str, Entry | None]
-"""The entity tag of a table, and what it was when it had it; None if no Lance table."""
+"""Entity tag of a table and the entry that it stands for; None in place of the entry if it is not a Lance table."""
 
 
 class IcebergNamespace(ManagedTables):
@@ -76,6 +76,8 @@ class IcebergNamespace(ManagedTables):
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
         def find(at: WarehousePaths) -> Entry | None:
             path = at.table_path(table)
+            # Only a response that names a missing table or namespace means that the table was dropped since. Any other
+            # 404, such as a proxy's, must not silently shorten the list.
             on: ErrorMap = {404: InternalError, "NotFoundException": InternalError}
             cached = None if vend else self._entry_cache.get(path)
             headers = VEND_HEADERS if vend else _if_none_match(cached)
@@ -103,6 +105,8 @@ class IcebergNamespace(ManagedTables):
             return cached[1]
         loaded = parse_reply(reply, LoadedTable, table)
         entry = _to_entry(loaded) if is_lance(loaded.metadata.properties) else None
+        # An entry with credentials is not cached: the entity tag says that the table is the same, while the credentials
+        # expire.
         if (tag := reply.headers.get("etag", "")) and not (entry and entry.vended):
             self._entry_cache.put(path, (tag, entry))
         return entry
@@ -124,6 +128,7 @@ class IcebergNamespace(ManagedTables):
 
     def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         self._require_namespace(table.namespace)
+        # Lance's files are unreferenced in Iceberg's eyes: orphan removal by Iceberg's maintenance would delete them.
         table_properties = {**properties, GC_ENABLED: "false"}
         body = CreateTable(name=table.name, location=location, schema=dict(DUMMY_SCHEMA), properties=table_properties)
 
@@ -146,7 +151,7 @@ class IcebergNamespace(ManagedTables):
         return _to_entry(self._call_warehouse(table.namespace.catalog, create))
 
     def _find_table_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
-        """The table that the server has at a path, if it is the one that lies at a location."""
+        """Load the table at a path; return None if there is none, or if its location is another one."""
         loaded = none_if_missing(
             lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, on={404: TableNotFoundError})
         )
@@ -154,7 +159,7 @@ class IcebergNamespace(ManagedTables):
 
     def _check_findable(self, table: TableId, entry: Entry) -> None:
         if self._is_lost(table, entry.location):
-            # A name that is encoded twice survives being decoded twice.
+            # The server decodes names twice: encoded twice, the name leads to the table that was just created.
             encoded_twice = TableId(table.namespace, table.to_path_segment())
             catalog = table.namespace.catalog
             if (
@@ -168,10 +173,10 @@ class IcebergNamespace(ManagedTables):
             raise _double_decoding_error(table, "it was taken back")
 
     def _is_lost(self, table: TableId, location: str) -> bool:
-        """Whether the server has made a table and does not find it by its name.
+        """Return whether the server cannot find a table by the name under which it was created.
 
-        Polaris decodes the names of Iceberg tables twice, the second time as a form does. Only a name that this changes
-        is worth a request.
+        Polaris decodes the names of Iceberg tables twice, the second time as in a form (`+` is a space). Only names
+        that such decoding changes cost a request.
         """
         if unquote_plus(table.name) == table.name:
             return False
@@ -196,7 +201,7 @@ class IcebergNamespace(ManagedTables):
         return locations.child_location(root or str(Path.cwd()), table.parts)
 
     def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
-        """Give a table another name, in its namespace or another one of its warehouse; its data stays in place."""
+        """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
         source = self._parse_table_id(request.id)
         namespace = self._parse_namespace_id(request.new_namespace_id) if request.new_namespace_id else source.namespace
         target = self._parse_table_id([*namespace.parts, request.new_table_name])
@@ -237,7 +242,7 @@ class IcebergNamespace(ManagedTables):
 
 
 def _if_none_match(cached: CachedEntry | None) -> Mapping[str, str]:
-    """Asks for a table only if it changed since the last listing; with credentials always, as they expire."""
+    """Return the header that asks for a table only if it has changed since the last list."""
     return {} if cached is None else {"If-None-Match": cached[0]}
 
 

@@ -1,4 +1,4 @@
-"""Entries as their catalogs have them, for checks: nothing is put in order on the way, as the clients would."""
+"""Read catalog entries as they are stored, for `doctor` and other maintenance, without publishing manifests."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ from lancehouse.wire.iceberg import LatestTable, LoadedTable, TablePage, Version
 from lancehouse.wire.unity import UnityTablePage
 
 UPDATE = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}"
+"""Endpoint, as a server announces it, that commits to a table."""
 TRANSACTION = "POST /v1/{prefix}/transactions/commit"
+"""Endpoint that commits to several tables at once."""
 FEATURES: Mapping[str, str] = {
     UPDATE: "versions that the catalog manages",
     TRANSACTION: "commits over several tables",
     RENAME: "`table rename`",
 }
-"""What needs a call that a server may lack."""
+"""Optional endpoints of an Iceberg server, and what needs them."""
 ICEBERG_TABLE = "Iceberg table"
 FIELD_KEYS = ("id", "required", "type")
-"""What a field is in Iceberg's eyes; `doc` aside."""
+"""Keys of an Iceberg field that are compared; `doc` is not."""
 
 Id = Sequence[str]
 Columns = Mapping[str, str]
-"""The type of each column, in the words of a catalog."""
+"""Type of each column by name, in the catalog's own notation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,53 +61,57 @@ class InspectedTable:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_managed: bool = False
     versions: Mapping[str | None, int] | None = None
-    """The latest of each branch that the catalog has accepted, the main one's under None; None if it does not tell."""
+    """Latest version of each branch that the catalog has accepted, main under None; None if it does not tell."""
     accepted_manifests: Mapping[str, str] = field(default_factory=dict)
-    """Staged manifests that the catalog has accepted, and the places that they belong in."""
+    """Staged paths of manifests that the catalog has accepted, and their final paths."""
     columns: Columns | None = None
-    """None where the catalog tells none."""
+    """Columns in the catalog; None if it has none."""
     is_gc_protected: bool = True
-    """Whether nobody takes its data for orphans of an Iceberg table of that name."""
+    """Whether Iceberg's maintenance is kept from deleting the table's data as orphan files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A table of another kind."""
+    """A table that is not a Lance table."""
 
     id: tuple[str, ...]
     kind: str
     location: str
     is_gc_protected: bool = False
-    """Whether it is never cleaned of what it does not know."""
+    """Whether Iceberg's maintenance never removes orphan files below its location."""
 
     @property
     def is_iceberg(self) -> bool:
-        """Whether it is Iceberg's, and can be guarded."""
+        """Whether it is an Iceberg table, of which `gc.enabled` can be set."""
         return self.kind == ICEBERG_TABLE
 
 
 class Inspector:
-    """Looks at any namespace, by its interface alone."""
+    """Inspects any namespace, with the operations of the Lance interface alone."""
 
     catalog_levels = 0
-    """How many levels of an id stand for the whole catalog."""
+    """Number of leading levels of an id that name the catalog itself."""
     max_namespace_levels: int | None = None
-    """How many levels the id of a namespace has at most."""
+    """Largest number of levels in the id of a namespace; None if there is no limit."""
     keeps_properties = False
-    """Whether what is said of a table when it is registered is kept. Lance's `dir` keeps nothing."""
+    """Whether the properties of a table are kept when it is registered. Lance's `dir` keeps none."""
 
     def __init__(self, namespace: LanceNamespace) -> None:
         self._namespace = namespace
 
     def list_tables(self, namespace: Id) -> tuple[list[str], list[ForeignTable]] | None:
-        """The names of what may be Lance tables, and tables of other kinds; None if the interface has to do."""
+        """List the names of possible Lance tables, and the tables of other kinds.
+
+        None means that the interface's own ListTables has to do; that is the default.
+        """
 
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:  # noqa: ARG002
-        """One table.
+        """Load one table.
 
         Args:
             id: of the table.
-            all_snapshots: whether all that the catalog ever accepted is asked for, not the latest of it.
+            all_snapshots: whether to load all versions that the catalog has accepted, not just the latest of each
+                branch.
         """
         response = self._namespace.describe_table(DescribeTableRequest(id=list(id), vend_credentials=True))
         return InspectedTable(
@@ -116,36 +122,36 @@ class Inspector:
         )
 
     def expected_columns(self, table: TableRef) -> Columns | None:  # noqa: ARG002
-        """The columns of a dataset, as the catalog should have them; None if it has none."""
+        """Return the columns of a dataset as its catalog entry should have them; None if entries have no columns."""
         return None
 
     def missing_endpoints(self, catalog: str) -> Mapping[str, str]:  # noqa: ARG002
-        """Calls that the server has not, and what needs them."""
+        """Return the endpoints that the server lacks, and what needs them."""
         return {}
 
     def roots(self, catalog: str) -> list[str]:  # noqa: ARG002
-        """Where tables lie unless somebody says otherwise."""
+        """Return the locations below which tables are created by default."""
         return []
 
     def refresh_schema(self, id: Id) -> None:
-        """Have the catalog know the columns that a table has.
+        """Set the columns of an entry to those of its dataset.
 
         Raises:
-            UnsupportedOperationError: it cannot.
+            UnsupportedOperationError: the catalog cannot change them.
         """
         raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog cannot change the columns of an entry")
 
     def protect_from_gc(self, id: Id) -> None:
-        """See that nobody takes the data of a table for orphans.
+        """Set the property that keeps Iceberg's maintenance from deleting the table's data as orphan files.
 
         Raises:
-            UnsupportedOperationError: it cannot.
+            UnsupportedOperationError: the catalog has no such property.
         """
         raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog has nothing that could be set")
 
 
 class IcebergInspector(Inspector):
-    """Looks at an Iceberg REST server."""
+    """Inspects an Iceberg REST server."""
 
     catalog_levels = 1
     keeps_properties = True
@@ -155,13 +161,13 @@ class IcebergInspector(Inspector):
         self._client = namespace
 
     def list_tables(self, namespace: Id) -> tuple[list[str], list[ForeignTable]]:
-        """All tables; which are Lance's is seen when one is looked at."""
+        """List all tables; which of them are Lance tables shows only when one is loaded."""
         if len(namespace) <= self.catalog_levels:
             return [], []
         return sorted(self._client._list_candidates(NamespaceId.parse(namespace))), []
 
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:
-        """As `Inspector`."""
+        """Load one table, see `Inspector`."""
         table = TableId.parse(id)
         loaded, versioned = self._load_table(table, all_snapshots=all_snapshots)
         properties = loaded.metadata.properties or {}
@@ -184,7 +190,7 @@ class IcebergInspector(Inspector):
         )
 
     def _load_table(self, table: TableId, *, all_snapshots: bool) -> tuple[LoadedTable, VersionedTable | None]:
-        """A table, and if it is Lance's its versions."""
+        """Load a table; the second result has its versions, and is None if it is not a Lance table."""
 
         def load(at: WarehousePaths) -> tuple[LoadedTable, VersionedTable | None]:
             query = "" if all_snapshots else REFS_ONLY
@@ -200,22 +206,25 @@ class IcebergInspector(Inspector):
         return self._client._call_warehouse(table.namespace.catalog, load)
 
     def expected_columns(self, table: TableRef) -> Columns:
-        """As `Inspector`."""
+        """Return the columns of a dataset as fields of its Iceberg schema."""
         return {column["name"]: _format_field(column) for column in history.read_schema(table)["fields"]}
 
     def missing_endpoints(self, catalog: str) -> Mapping[str, str]:
-        """As `Inspector`. A server that announces nothing has what Iceberg's specification takes for granted."""
+        """Return the endpoints that the server does not announce.
+
+        A server that announces nothing at all has those that Iceberg's specification takes for granted.
+        """
         announced = self._client._load_config(catalog)[1].endpoints
         if announced is None:
             return {}
         return {call: use for call, use in FEATURES.items() if call not in announced}
 
     def roots(self, catalog: str) -> list[str]:
-        """As `Inspector`."""
+        """Return the root of the warehouse, if it is known."""
         return _distinct([self._client._warehouse_paths(catalog)[0].root])
 
     def refresh_schema(self, id: Id) -> None:
-        """As `Inspector`: one commit, which is refused if the table has moved on meanwhile."""
+        """Set the columns of an entry in one commit, which is refused if the table has changed in the meantime."""
         table = TableId.parse(id)
         head = self._client._load_head(table, all_snapshots=True)
         version = head.latest_version(None) if managed_by(head.entry.properties) == IMPL else None
@@ -224,14 +233,14 @@ class IcebergInspector(Inspector):
             self._client._commit_updates(table, head, updates)
 
     def protect_from_gc(self, id: Id) -> None:
-        """As `Inspector`."""
+        """Set `gc.enabled=false`."""
         table = TableId.parse(id)
         head = self._client._load_head(table, all_snapshots=False)
         self._client._commit_updates(table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}])
 
 
 class GenericTableInspector(Inspector):
-    """Looks at Polaris and Lakekeeper: generic tables, beside Iceberg's."""
+    """Inspects Polaris and Lakekeeper: generic tables, and Iceberg tables beside them."""
 
     catalog_levels = 1
     keeps_properties = True
@@ -241,14 +250,14 @@ class GenericTableInspector(Inspector):
         self._client = namespace
 
     def list_tables(self, namespace: Id) -> tuple[list[str], list[ForeignTable]]:
-        """Generic tables of any format, and Iceberg's tables."""
+        """List generic tables of any format, and Iceberg tables."""
         if len(namespace) <= self.catalog_levels:
             return [], []
         levels = NamespaceId.parse(namespace)
         return sorted(self._client._list_candidates(levels)), _list_iceberg_tables(self._client, levels)
 
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:  # noqa: ARG002
-        """As `Inspector`."""
+        """Load one table, generic or Iceberg."""
         table = TableId.parse(id)
         on: ErrorMap = {404: TableNotFoundError}
         try:
@@ -256,7 +265,7 @@ class GenericTableInspector(Inspector):
                 self._client._table_path(table), LoadedGenericTable, about=table, headers=VEND_HEADERS, on=on
             )
         except TableNotFoundError:
-            with suppress(TableNotFoundError, NamespaceNotFoundError):  # the two kinds share their names
+            with suppress(TableNotFoundError, NamespaceNotFoundError):  # generic and Iceberg tables share names
                 return _load_iceberg_table(self._client, table)
             raise
         if loaded.table.format.lower() != LANCE:
@@ -266,13 +275,13 @@ class GenericTableInspector(Inspector):
         return InspectedTable(entry.location, entry.properties, self._client._storage_options(entry))
 
     def roots(self, catalog: str) -> list[str]:
-        """As `Inspector`: the client's own, and the catalog's."""
+        """Return the client's root and the catalog's default location."""
         config = self._client._load_config(catalog)[0]
         return _distinct([self._client._settings.root, config.get("default-base-location")])
 
 
 class UnityInspector(Inspector):
-    """Looks at a catalog of Unity."""
+    """Inspects one catalog of Unity."""
 
     catalog_levels = 1
     keeps_properties = True
@@ -283,7 +292,7 @@ class UnityInspector(Inspector):
         self._client = namespace
 
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:  # noqa: ARG002
-        """As `Inspector`."""
+        """Load one table, see `Inspector`."""
         table = self._client._parse_table_id(id)
         loaded = self._client._get_table(table)
         if not is_lance(loaded.properties) or loaded.table_type != EXTERNAL:
@@ -295,7 +304,7 @@ class UnityInspector(Inspector):
         )
 
     def list_tables(self, namespace: Id) -> tuple[list[str], list[ForeignTable]]:
-        """The Lance tables of a schema, and the others."""
+        """List the Lance tables of a schema, and the other tables."""
         if len(namespace) <= self.catalog_levels:
             return [], []
         at = self._client._parse_namespace_id(namespace)
@@ -316,18 +325,18 @@ class UnityInspector(Inspector):
         ]
 
     def expected_columns(self, table: TableRef) -> Columns:
-        """As `Inspector`."""
+        """Return the columns of a dataset with the types of Unity."""
         with table.dataset() as dataset:
             schema: pa.Schema = dataset.schema
         return {column["name"]: _format_unity_type(column) for column in to_unity(schema)}
 
     def roots(self, catalog: str) -> list[str]:  # noqa: ARG002
-        """As `Inspector`."""
+        """Return the client's root."""
         return _distinct([self._client._settings.root])
 
 
 def inspector_for(namespace: LanceNamespace) -> Inspector:
-    """What looks at a namespace."""
+    """Return the inspector for a namespace."""
     match namespace:
         case IcebergNamespace():
             return IcebergInspector(namespace)
@@ -339,7 +348,7 @@ def inspector_for(namespace: LanceNamespace) -> Inspector:
 
 
 def is_managed_by_default(namespace: LanceNamespace) -> bool:
-    """Whether tables that are made here have their versions managed by the catalog unless they say otherwise."""
+    """Return whether tables created through this client have `managed_by=impl` unless they say otherwise."""
     return isinstance(namespace, CatalogNamespace) and namespace._settings.managed_by == IMPL
 
 
@@ -352,7 +361,7 @@ def _distinct(roots: Iterable[str | None]) -> list[str]:
 
 
 def _list_iceberg_tables(client: WarehouseNamespace, namespace: NamespaceId) -> list[ForeignTable]:
-    """The Iceberg tables of a namespace of Polaris."""
+    """List and load the Iceberg tables of a Polaris namespace."""
 
     def list_names(at: WarehousePaths) -> list[str]:
         on: ErrorMap = {404: NamespaceNotFoundError}
@@ -393,7 +402,7 @@ def _accepted_manifests(head: TableHead) -> dict[str, str]:
 
 
 def _current_columns(table: VersionedTable) -> Columns | None:
-    """The current schema; None for the one that stands for none."""
+    """Return the columns of the current schema; None if it is the placeholder of a table without versions."""
     current = [
         column for column in table.metadata.schemas if column.get("schema-id") == table.metadata.current_schema_id
     ]

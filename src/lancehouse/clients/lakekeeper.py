@@ -1,4 +1,4 @@
-"""Lance tables in Lakekeeper: generic tables whose format is `lance`."""
+"""Client for Lakekeeper: Lance tables as generic tables with the format `lance`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Commits that an Iceberg catalog arbitrates, by compare-and-swap on a ref of the table's entry.
+"""Commit versions through an Iceberg catalog, by compare-and-swap on a branch of the table's entry.
 
-Lance stages the manifest of a new version; the catalog accepts it, or another one that was faster. docs/commits.md
-draws the protocol and its points of failure.
+Lance stages the manifest of a new version; the catalog accepts it, or has accepted another one before. docs/commits.md
+describes the protocol and its points of failure.
 """
 
 from __future__ import annotations
@@ -46,50 +46,51 @@ from lancehouse.wire.iceberg import CommitTable, CommitTransaction
 logger = logging.getLogger(__name__)
 
 TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
+"""Endpoint, as a server announces it, that commits to several tables at once."""
 ATTEMPTS = 10
-"""How often a commit is sent again because the table has changed in a way that does not concern it."""
+"""Number of attempts of a commit that the catalog refuses although the branch has not moved."""
 REFUSALS = 100
-"""How many refusals a client remembers."""
+"""Number of refused commits, and of commits in doubt, that a client remembers."""
 
 
 class _OutOfDateError(ConcurrentModificationError):
-    """The catalog refused a commit though no branch has moved: something else of the table has."""
+    """The catalog refused a commit although no branch has moved: something else in the table's entry has changed."""
 
 
 class ManagedCommits(ManagedVersions):
-    """The operations that make versions."""
+    """Operations that create versions of tables."""
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
         self._transactional: set[str] = set()
         self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
         self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
+        # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
         self._ticks = count(1)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
-        """Have the catalog accept a manifest that Lance has staged as the next version.
-
-        Sending the same request again does no harm.
+        """Commit a manifest that Lance has staged as the next version. Sending the same request again is safe.
 
         Raises:
-            ConcurrentModificationError: another version was accepted; what was staged is gone.
-            CommitStateUnknownError: the catalog could not be asked what became of it; what was staged stays.
+            ConcurrentModificationError: another version was accepted; the staged manifest was removed.
+            CommitStateUnknownError: the catalog could not be asked what became of the commit; the staged manifest
+                stays.
         """
         version = self.read_staged_version(request)
         self.commit_versions([version])
         return version.to_response()
 
     def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
-        """Have the catalog accept versions of several tables, all or none."""
+        """Commit staged versions of several tables, all or none."""
         versions = [self.read_staged_version(entry) for entry in request.entries]
         self.commit_versions(versions)
         return BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
 
     def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
-        """Do several operations, all or none.
+        """Execute a batch of operations, all or none.
 
-        Only the making of versions is all or none with Iceberg: a batch that declares or deregisters tables, or deletes
-        versions, holds nothing else.
+        Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
+        deregisters a table, or deletes versions, must be alone in its batch.
         """
         if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
             raise InvalidInputError("each operation of a batch names one thing to do")
@@ -120,11 +121,12 @@ class ManagedCommits(ManagedVersions):
     def read_staged_version(
         self, request: CreateTableVersionRequest | CreateTableVersionEntry, *, keep_in: str | None = None
     ) -> StagedVersion:
-        """What a request says was staged, read and checked.
+        """Read and check the staged manifest that a request names.
 
         Args:
-            request: as pylance makes it.
-            keep_in: a folder below the table's location to keep the manifest in until it is accepted.
+            request: the request as pylance sends it.
+            keep_in: folder below the table's location to move the manifest to until it is accepted; None leaves it in
+                place.
 
         Raises:
             InvalidInputError: there is no such manifest, or it holds another version.
@@ -158,16 +160,17 @@ class ManagedCommits(ManagedVersions):
         )
 
     def commit_versions(self, versions: Sequence[StagedVersion]) -> None:
-        """Have the catalog accept staged versions, of one table or of several, all or none; then put them in place."""
+        """Commit staged versions of one table or several, all or none; then publish their manifests."""
         self.request_commit(versions)
         self.publish_manifests(versions)
 
     def request_commit(self, versions: Sequence[StagedVersion]) -> None:
-        """Have the catalog accept staged versions, of one table or of several, all or none.
+        """Ask the catalog to accept staged versions of one table or several, all or none, without publishing them.
 
         Raises:
-            ConcurrentModificationError: a table has moved on; what was staged is gone.
-            CommitStateUnknownError: the catalog could not be asked what became of it; what was staged stays.
+            ConcurrentModificationError: a table has moved on; the staged manifests were removed.
+            CommitStateUnknownError: the catalog could not be asked what became of the commit; the staged manifests
+                stay.
         """
         if not versions:
             raise InvalidInputError("there is nothing to commit")
@@ -188,13 +191,13 @@ class ManagedCommits(ManagedVersions):
             raise
 
     def publish_manifests(self, versions: Sequence[StagedVersion]) -> None:
-        """Put versions that the catalog has accepted in their place.
+        """Publish the manifests of versions that the catalog has accepted.
 
-        They are committed already: a store that is full or does not answer leaves this step to the next reader, and
-        the writer must not take it for a failed commit and repeat it.
+        The versions are committed already. If the store is full or unavailable, this step is left to the next reader
+        and only logged: the writer must not take it for a failed commit and repeat it.
 
         Raises:
-            InvalidTableStateError: another writer put a manifest of its own there, past the catalog.
+            InvalidTableStateError: a writer that went past the catalog has put its own manifest there.
         """
         for version in versions:
             try:
@@ -210,11 +213,13 @@ class ManagedCommits(ManagedVersions):
                 )
 
     def _manifest_store_of(self, version: StagedVersion) -> ManifestStore:
-        """Where a version lies: known since it was read, so that nobody need be asked after the catalog's yes."""
+        """Return the store of a version's manifest: the one that it was read from, so that no request is needed."""
         return version.manifest_store or self.manifest_store(version.table)
 
     def _commit_with_retries(self, versions: Sequence[StagedVersion]) -> None:
         tables = list(dict.fromkeys(version.table for version in versions))
+        # A manifest at the final path means a repeated request (pylance or a user sent it again), a lost race, or a
+        # writer that went past the catalog. The catalog's snapshots tell which.
         if present := [version for version in versions if self._manifest_store_of(version).exists(version.final_path)]:
             self._check_existing_manifests(present)
             if len(present) == len(versions):
@@ -228,21 +233,21 @@ class ManagedCommits(ManagedVersions):
                 self._commit_once(tables, versions)
                 return
             except _OutOfDateError as error:
-                # Nobody has moved the branch; something else of the table has, such as another branch.
+                # The branch has not moved, but something else in the entry has, such as another branch: load it again.
                 if attempt == ATTEMPTS - 1:
                     raise ConcurrentModificationError(str(error)) from error
             except InvalidInputError:
-                # What this client remembers of a table may be out of date: its sequence numbers, its schemas.
+                # The cached head may be out of date (sequence numbers, schemas), which makes the request invalid.
                 if not was_cached:
                     raise
             self._forget_heads(tables)
 
     def _check_existing_manifests(self, versions: Sequence[StagedVersion]) -> None:
-        """Manifests lie where accepted ones would: these versions were accepted before, or others were.
+        """Find out whose manifests are at the final paths; return if they are those of these versions.
 
         Raises:
-            ConcurrentModificationError: others.
-            InvalidTableStateError: they were never accepted: a writer went past the catalog.
+            ConcurrentModificationError: other versions were accepted under these numbers.
+            InvalidTableStateError: the catalog never accepted them: a writer went past the catalog.
         """
         for version in versions:
             is_committed = self._is_committed([version])
@@ -269,6 +274,7 @@ class ManagedCommits(ManagedVersions):
             self._send_commit(tables, changes, is_committed)
         except LanceNamespaceError as error:
             self._forget_heads(tables)
+            # A conflict although the branch is still at the parent: the server refused because of something else.
             if isinstance(error, ConcurrentModificationError) and answers[-1:] == [None]:
                 raise _OutOfDateError(str(error)) from error
             raise
@@ -281,11 +287,13 @@ class ManagedCommits(ManagedVersions):
                 self._heads.forget(table)
 
     def _check_all_committed(self, versions: Sequence[StagedVersion]) -> None:
-        """Some servers commit table after table: see that a transaction was made for all, where that can be seen.
+        """Check that a transaction was made for all tables, because some servers commit table after table.
+
+        Does nothing but log if the server cannot be asked.
 
         Raises:
-            ConcurrentModificationError: somebody else was faster with all of them, and the server did not notice.
-            CommitStateUnknownError: it was made for some of them, or for none though nobody else was there.
+            ConcurrentModificationError: other versions were accepted before, and the server did not notice.
+            CommitStateUnknownError: it was made for some of the tables, or for none although no other commit was made.
         """
         try:
             is_committed = self._is_committed(versions)
@@ -305,7 +313,7 @@ class ManagedCommits(ManagedVersions):
     def _send_commit(
         self, tables: Sequence[TableId], changes: Sequence[CommitTable], is_committed: Callable[[], bool | None]
     ) -> None:
-        """Change one table, or several at once."""
+        """Send changes to the server: UpdateTable for one table, CommitTransaction for several."""
         catalog = tables[0].namespace.catalog
         if len(changes) > 1:
             self.require_transactions(tables[0])
@@ -320,12 +328,12 @@ class ManagedCommits(ManagedVersions):
         self._call_warehouse(catalog, commit)
 
     def require_transactions(self, table: TableId) -> None:
-        """Make sure that the server can change several tables at once.
+        """Check that the server can commit to several tables at once.
 
         Raises:
             UnsupportedOperationError: it cannot.
         """
-        self._cached_head(table)  # leads to the server's way of addressing
+        self._cached_head(table)  # fills `_resolved_paths` for the warehouse
         catalog = table.namespace.catalog
         if catalog in self._transactional:
             return
@@ -338,7 +346,7 @@ class ManagedCommits(ManagedVersions):
         self._transactional.add(catalog)
 
     def _probe_transactions(self, at: WarehousePaths, catalog: str, words: str) -> None:
-        """A server that does not say what it can is asked to change nothing."""
+        """Send an empty transaction to a server that announces no endpoints, to see whether it has the route."""
         nothing = CommitTransaction(table_changes=[])
         try:
             self._rest.post(f"{at.base_path}/transactions/commit", nothing, about=catalog, is_done=lambda: True)
@@ -347,11 +355,11 @@ class ManagedCommits(ManagedVersions):
                 raise UnsupportedOperationError(f"{words}: {error}") from error
 
     def _is_committed(self, versions: Sequence[StagedVersion]) -> bool | None:
-        """Whether the catalog has accepted these versions: True if so, False if others, None if neither so far.
+        """Return whether the catalog has accepted these versions: True; False if it has others; None if neither so far.
 
         Raises:
-            InvalidTableStateError: they come after versions that the catalog never accepted.
-            CommitStateUnknownError: it has accepted those of one table and not of another.
+            InvalidTableStateError: they follow versions that the catalog never accepted.
+            CommitStateUnknownError: it has accepted the versions of one table and not those of another.
         """
         branches: dict[tuple[TableId, str | None], list[StagedVersion]] = {}
         for each in versions:
@@ -369,8 +377,10 @@ class ManagedCommits(ManagedVersions):
         return False if False in states.values() else None if None in states.values() else True
 
     def _is_branch_committed(self, first: StagedVersion, last: StagedVersion) -> bool | None:
-        """The same of versions of one branch."""
+        """Return what `_is_committed` does, for versions of one branch from `first` to `last`."""
         head = self._find_managed_head(first.table, all_snapshots=False)
+        # The short response contains only the snapshots that refs name: once the branch has moved beyond these
+        # versions, whether they were accepted shows only in the full list.
         if head is not None and (head.latest_version(first.branch) or 0) > last.manifest.version:
             head = self._find_managed_head(first.table, all_snapshots=True)
         if head is None:
@@ -383,7 +393,7 @@ class ManagedCommits(ManagedVersions):
         return None if head.find_ref(first.ref_name) == head.parent_snapshot_id(first) else False
 
     def _discard_refused(self, versions: Sequence[StagedVersion], error: LanceNamespaceError) -> None:
-        """Clear away what was staged for nothing, and remember why: pylance does not pass the reason on."""
+        """Remove the staged manifests of a refused commit, and remember the reason, which pylance does not pass on."""
         for version in versions:
             self._remember_refusal(version.table, version.manifest.version, error)
             try:
@@ -395,19 +405,19 @@ class ManagedCommits(ManagedVersions):
         self._refusals.put((table, version), (next(self._ticks), error))
 
     def commit_mark(self) -> int:
-        """A moment, for `commit_refusal`."""
+        """Return a new tick of this client's commits, for the argument `since` of `commit_refusal`."""
         return next(self._ticks)
 
     def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:
-        """Why a version was refused, for users of pylance, which calls every refusal an unknown result.
+        """Return why a version was refused, for users of pylance, which reports every refusal as an unknown result.
 
         Args:
             id: of the table.
-            version: the number that pylance names.
-            since: what `commit_mark` returned before the write, to leave out what became of earlier writes.
+            version: the number in pylance's error message.
+            since: what `commit_mark` returned before the write; earlier commits are ignored.
 
         Returns:
-            None if nothing was refused, or if a commit of this version is in doubt, so that it may have been made.
+            The error; None if no commit of this version was refused, or if one is in doubt and may have been made.
         """
         key = (self._parse_table_id(id), version)
         refused_at, error = self._refusals.get(key) or (0, None)

@@ -1,4 +1,4 @@
-"""Tables whose versions an Iceberg catalog manages: taken over and handed back, and kept in step with their storage."""
+"""Move tables between catalog-managed and storage-managed versions; keep tags, branches and clean-up in sync."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ from lancehouse.wire.iceberg import CommitTable
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY = 20
-"""How often a commit looks whether old versions were cleaned up, and has the catalog forget them too."""
+"""A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 NOTHING_REMOVED = (1, 0)
-"""The oldest version, and how many fewer there are than the latest one's number."""
+"""Oldest version, and number of versions less the latest version's number, if no version was removed."""
 ATTEMPTS = 5
+"""Number of attempts to synchronize an entry that others change at the same time."""
 
 
 class ManagedTables(ManagedCommits):
-    """What a catalog has to do besides accepting versions."""
+    """Operations that keep the catalog's entry in sync with the table's storage."""
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
         self._last_retained: BoundedCache[TableId, tuple[int, int]] = BoundedCache(CACHE_SIZE)
 
     def publish_manifests(self, versions: Sequence[StagedVersion]) -> None:
-        """As `ManagedCommits`; and now and then, the catalog forgets what was cleaned up."""
+        """Publish manifests as `ManagedCommits` does; every `SYNC_EVERY` versions also synchronize the catalog."""
         super().publish_manifests(versions)
         for version in versions:
             if version.branch is None and version.manifest.version % SYNC_EVERY == 0:
@@ -69,7 +70,7 @@ class ManagedTables(ManagedCommits):
             logger.warning("%s: whether the catalog is in step with the table cannot be seen: %s", table, error)
 
     def _is_out_of_sync(self, table: TableId) -> bool:
-        """Whether versions were cleaned up since the last look, or tags made that the catalog does not know."""
+        """Return whether versions were removed since the last check, or the catalog lacks a tag or has it elsewhere."""
         head = self._cached_head(table)
         stored = list_manifests(self._storage_ref(head))
         retained = (min(stored, default=0), len(stored) - max(stored, default=0))
@@ -83,7 +84,7 @@ class ManagedTables(ManagedCommits):
         )
 
     def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
-        """Make an entry for data that is there; the catalog accepts its latest version."""
+        """Create an entry for existing data; if the catalog manages its versions, adopt the latest one."""
         entry = super()._register(table, location, properties)
         if managed_by(entry.properties) == IMPL:
             try:
@@ -94,7 +95,7 @@ class ManagedTables(ManagedCommits):
         return entry
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
-        """Delete versions and the data that no other version needs; then the catalog forgets them."""
+        """Delete versions and the data that no other version needs, then their snapshots in the catalog."""
         table = self._parse_table_id(request.id)
         head = self._find_managed_head(table, all_snapshots=False)
         if head is not None:
@@ -102,7 +103,7 @@ class ManagedTables(ManagedCommits):
             self._publish_latest(table, head, branch)
             stored = find_latest_version(self._storage_ref(head, branch))
             if stored != head.latest_version(branch):
-                at = self._reload_head(table).latest_version(branch)  # somebody may have committed in between
+                at = self._reload_head(table).latest_version(branch)  # another writer may have committed in between
                 if (stored or 0) > (at or 0):
                     raise _version_mismatch_error(table, branch, at, stored)
         response = super().batch_delete_table_versions(request)
@@ -115,31 +116,34 @@ class ManagedTables(ManagedCommits):
         return self._cached_head(table)
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
-        """Tag a version, by default one of the main branch; the catalog knows the tag too."""
+        """Create a tag of a version, by default of the main branch, in storage and in the catalog."""
         response = super().create_table_tag(request)
         self._sync_catalog(self._parse_table_id(request.id))
         return response
 
     def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
-        """Let a tag point to another version, in the catalog too."""
+        """Point a tag to another version, in storage and in the catalog."""
         response = super().update_table_tag(request)
         self._sync_catalog(self._parse_table_id(request.id))
         return response
 
     def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
-        """Delete a tag, in the catalog too; its version stays."""
+        """Delete a tag in storage and in the catalog; its version stays."""
         response = super().delete_table_tag(request)
         self._sync_catalog(self._parse_table_id(request.id), deleted_tag=request.tag)
         return response
 
     def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
-        """Delete a branch that no other one came from, in the catalog too."""
+        """Delete a branch in storage and in the catalog, unless another branch was created from it."""
         response = super().delete_table_branch(request)
         self._sync_catalog(self._parse_table_id(request.id), deleted_branch=request.name)
         return response
 
     def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
-        """Branch off a version of another branch; one of the same name that pylance deleted is forgotten first."""
+        """Create a branch from a version of another branch.
+
+        A branch of that name that pylance has deleted from storage only is first removed from the catalog.
+        """
         table = self._parse_table_id(request.id)
         head = self._find_managed_head(table, all_snapshots=False)
         if (
@@ -153,9 +157,9 @@ class ManagedTables(ManagedCommits):
     def _sync_catalog(
         self, table: TableId, *, deleted_tag: str | None = None, deleted_branch: str | None = None
     ) -> None:
-        """Have the catalog forget versions that were cleaned up, and know Lance's tags.
+        """Remove the snapshots of cleaned-up versions from the catalog, and copy Lance's tags to it.
 
-        What was asked for is done already; if this cannot be, it is tried again at a later commit.
+        The caller's operation is done already, so a failure is only logged; a later commit synchronizes again.
         """
         try:
             for _ in range(ATTEMPTS):
@@ -165,6 +169,7 @@ class ManagedTables(ManagedCommits):
             logger.warning("%s: the catalog could not be brought in step with the table: %s", table, error)
 
     def _try_sync(self, table: TableId, deleted_tag: str | None, deleted_branch: str | None) -> bool:
+        """Synchronize once; return False if another commit changed the entry at the same time."""
         head = self._find_managed_head(table, all_snapshots=True)
         if head is None or head.find_ref(MAIN) is None:
             return True
@@ -183,7 +188,10 @@ class ManagedTables(ManagedCommits):
         return True
 
     def _tag_updates(self, head: TableHead, deleted_tag: str | None) -> list[Json]:
-        """Tags of Lance that the catalog does not know, and one that goes. A server that knows Lance knows them."""
+        """Return updates for tags that the catalog lacks or has elsewhere, and for a deleted one.
+
+        A server that knows Lance reads the tags from storage itself and needs none.
+        """
         if head.is_lance_aware:
             return []
         updates: list[Json] = []
@@ -197,7 +205,7 @@ class ManagedTables(ManagedCommits):
         return updates
 
     def _snapshot_removals(self, head: TableHead, deleted_branch: str | None) -> list[Json]:
-        """Snapshots of versions that storage has no more."""
+        """Return updates that remove the snapshots of versions that storage no longer has."""
         referenced_ids = {ref.snapshot_id for name, ref in head.table.metadata.refs.items() if name != deleted_branch}
         stored = list_manifests(self._storage_ref(head))
         current = head.find_ref(MAIN) or 0
@@ -214,12 +222,12 @@ class ManagedTables(ManagedCommits):
             ]
         return [{"action": "remove-snapshots", "snapshot-ids": removed_ids}] if removed_ids else []
 
-    # Who manages
+    # Moving tables between catalog and storage
 
     def manage_table(self, id: Sequence[str], by: str, *, adopt: bool = False) -> int | None:
         """Let the catalog (`impl`) or storage (`storage`) decide which version of a table is the current one.
 
-        Writers that have the table open go on as they were told when they opened it: stop them first.
+        Writers that have the table open keep committing the way they did when they opened it: stop them first.
 
         Args:
             id: of the table.
@@ -227,10 +235,10 @@ class ManagedTables(ManagedCommits):
             adopt: whether the catalog accepts versions that writers put into storage past it.
 
         Returns:
-            The current version, None for a table without data.
+            The current version of the main branch; None for a table without data.
 
         Raises:
-            InvalidTableStateError: storage and catalog disagree on the versions; the text says how to heal it.
+            InvalidTableStateError: storage and catalog disagree on the versions; the message says how to repair it.
         """
         table, manager = self._parse_table_id(id), managed_by({MANAGED_BY: by})
         head = self._load_head(table, all_snapshots=True)
@@ -252,12 +260,13 @@ class ManagedTables(ManagedCommits):
         return stored.get(None)
 
     def accept_first(self, id: Sequence[str]) -> bool:
-        """Accept the first version of a table that was only declared, and that its creator put into storage alone.
+        """Accept the first version of a declared table whose creator wrote it to storage without the catalog.
 
-        Lance 4 creates so, and commits through the catalog from then on. No version of the catalog is passed over.
+        Lance 4 creates tables in this way, and commits through the catalog from then on. Only a table for which the
+        catalog has no version yet is changed.
 
         Returns:
-            Whether there is a first version now; if not, nothing was done.
+            Whether the table has a first version now; if not, nothing was changed.
         """
         table = self._parse_table_id(id)
         head = self._load_head(table, all_snapshots=False)
@@ -273,7 +282,7 @@ class ManagedTables(ManagedCommits):
     def _check_agreement(
         self, table: TableId, head: TableHead, stored: Mapping[str | None, int], *, may_adopt: bool
     ) -> None:
-        """See that catalog and storage are at the same versions, or storage at later ones if those may be adopted.
+        """Check that catalog and storage are at the same versions, or storage at later ones if `may_adopt`.
 
         Raises:
             InvalidTableStateError: they are not.
@@ -286,13 +295,13 @@ class ManagedTables(ManagedCommits):
                 raise _version_mismatch_error(table, branch, at, version)
 
     def _publish_latest(self, table: TableId, head: TableHead, branch: str | None = None) -> None:
-        """Put the latest version that the catalog accepted in its place, if it is not."""
+        """Publish the latest version of a branch that the catalog has accepted, unless that is done."""
         at = head.find_ref(branch or MAIN)
         if at is not None:
             self._publish_version(table, head, branch, head.snapshots[at])
 
     def _stored_versions(self, head: TableHead) -> dict[str | None, int]:
-        """The latest version of each branch that storage has."""
+        """Return the latest version of each branch in storage; the main branch is None."""
         ref = self._storage_ref(head)
         versions: dict[str | None, int | None] = {None: find_latest_version(ref)}
         if versions[None] is not None:
@@ -300,7 +309,7 @@ class ManagedTables(ManagedCommits):
         return {branch: version for branch, version in versions.items() if version is not None}
 
     def _adoption_updates(self, table: TableId, head: TableHead, ahead: Mapping[str | None, int]) -> list[Json]:
-        """Updates by which the catalog accepts what storage has after the version that it is at, or the latest."""
+        """Return updates that add the versions in storage after the catalog's; just the latest if it has none."""
         options = self._storage_options(head.entry)
         store = ManifestStore(get_location(table, head.entry), options)
         sequence = head.table.metadata.last_sequence_number
@@ -321,7 +330,7 @@ class ManagedTables(ManagedCommits):
     def _commit_updates(
         self, table: TableId, head: TableHead, updates: Sequence[Json], refs: Sequence[str] = (MAIN,)
     ) -> None:
-        """Change an entry whose branches must not have moved on."""
+        """Commit updates to an entry, on condition that the given branches have not moved."""
         requirements: list[Json] = [{"type": "assert-table-uuid", "uuid": head.table.metadata.table_uuid}]
         requirements += [
             {"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": head.find_ref(ref)} for ref in refs
@@ -333,13 +342,13 @@ class ManagedTables(ManagedCommits):
             self._heads.forget(table)
 
     def _has_updates(self, table: TableId, updates: Sequence[Json]) -> bool | None:
-        """Whether all of some updates show; if not, they may yet."""
+        """Return True if all updates are visible in the entry, else None: they may still be made."""
         head = self._load_head(table, all_snapshots=True)
         return all(map(head.has_update, updates)) or None
 
 
 def _property_updates(head: TableHead, manager: str) -> list[Json]:
-    """What makes an entry say who manages its versions; what its user has set stays."""
+    """Return updates that set who manages an entry's versions; properties that the user has set are kept."""
     defaults = FEW_METADATA_FILES if manager == IMPL else {}
     properties = {key: value for key, value in defaults.items() if key not in head.entry.properties}
     if managed_by(head.entry.properties) != manager:
@@ -348,7 +357,7 @@ def _property_updates(head: TableHead, manager: str) -> list[Json]:
 
 
 def _read_published_version(table: TableId, branch: str | None, file: str, store: ManifestStore) -> StagedVersion:
-    """A version whose manifest is where it belongs already."""
+    """Read a version whose manifest is at its final path already."""
     data = store.read(file)
     return StagedVersion(table, branch, Manifest.parse(data), "", "", file, len(data))
 

@@ -1,6 +1,7 @@
-"""Versions that an Iceberg catalog manages, as snapshots of the table's entry: which there are, and where they lie.
+"""Read the versions of tables whose versions an Iceberg catalog manages, as snapshots of the table's entry.
 
-Whoever sees that a version was accepted puts its manifest in its final place.
+A client that finds an accepted version whose manifest is still staged publishes it: it moves the manifest to its final
+path.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from lancehouse.wire.iceberg import LatestTable, Snapshot, VersionedTable
 logger = logging.getLogger(__name__)
 
 REFS_ONLY = "snapshots=refs"
-"""Asks a server to leave out the snapshots that no branch or tag needs."""
+"""Query that asks a server to leave out the snapshots that no branch or tag refers to."""
 CACHE_SIZE = 10_000
-"""How many tables and manifests a client remembers."""
+"""Number of tables, and of published manifests, that a client remembers."""
 
 
 class ManagedVersions(WarehouseNamespace):
-    """The versions of tables, by the catalog for those with `managed_by=impl`, else as storage has them."""
+    """Versions of tables: from the catalog for tables with `managed_by=impl`, else from storage."""
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
@@ -63,15 +64,15 @@ class ManagedVersions(WarehouseNamespace):
         return managed_by(properties) == IMPL
 
     def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> TableRef:
-        """By its name, so that the catalog says which version it is at, and what is accepted is put in its place."""
+        """Refer to a managed table by its name, so that Lance asks the catalog for its versions."""
         if managed_by(entry.properties) == IMPL:
             return TableRef.in_namespace(self, table.parts, **at)
         return super()._table_ref(table, entry, **at)
 
-    # Reading
+    # Reading versions
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """The versions, oldest first unless `descending`."""
+        """List the versions of a branch, oldest first unless `descending`."""
         table, branch = self._parse_table_id(request.id), normalize_branch(request.branch)
         only_latest = request.limit == 1 and bool(request.descending) and not request.page_token
         head = self._find_managed_head(table, all_snapshots=not only_latest)
@@ -80,13 +81,13 @@ class ManagedVersions(WarehouseNamespace):
         if only_latest:
             return ListTableVersionsResponse(versions=self._list_latest(table, head, branch))
         if branch and head.find_ref(branch) is None:
-            return super().list_table_versions(request)  # from before the catalog took over, if there is one
+            return super().list_table_versions(request)  # a branch from before the catalog managed the table, or none
         versions = self._list_versions(table, head, branch)
         listing = paginate(versions, request.limit, request.page_token, descending=bool(request.descending))
         return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
-        """One version, by default the latest."""
+        """Return one version of a branch, by default the latest."""
         table, branch, version = self._parse_table_id(request.id), normalize_branch(request.branch), request.version
         head = self._find_managed_head(table, all_snapshots=version is not None)
         if head is None:
@@ -98,21 +99,24 @@ class ManagedVersions(WarehouseNamespace):
             wanted_id = snapshot_id(branch, version)
         snapshot = head.snapshots.get(wanted_id) if wanted_id is not None else None
         if snapshot is None and version is not None and version < min(head.snapshots_by_version(branch), default=0):
-            return super().describe_table_version(request)  # from before the catalog took over
+            return super().describe_table_version(request)  # from before the catalog managed the table
         if snapshot is None or (version is not None and not self._is_stored(table, head, branch, snapshot)):
             raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
         return DescribeTableVersionResponse(version=self._publish_version(table, head, branch, snapshot))
 
     def _list_latest(self, table: TableId, head: TableHead, branch: str | None) -> list[TableVersion]:
-        """The latest version, if there is one.
+        """Return the latest version of a branch in a list, which is empty if there is none.
 
         Raises:
-            InvalidTableStateError: there is none, but storage has one: Lance would take it for the table's.
+            InvalidTableStateError: the catalog has no version, but storage has one, which Lance would take for the
+                table's.
         """
         head_id = head.find_ref(branch or MAIN)
         if head_id is not None:
             return [self._publish_version(table, head, branch, head.snapshots[head_id])]
         if branch is None and (stored := find_latest_version(self._storage_ref(head))) is not None:
+            # The first version may have been committed and published after the head was loaded: only a head that was
+            # loaded after storage was read proves that the catalog does not know it.
             reloaded = self._find_managed_head(table, all_snapshots=False)
             if reloaded is None or reloaded.find_ref(MAIN) is None:
                 raise unknown_version_error(table, stored)
@@ -120,7 +124,7 @@ class ManagedVersions(WarehouseNamespace):
         return []
 
     def _find_managed_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
-        """The table as the catalog has it now; None if its versions are its storage's."""
+        """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
         head = self._load_head(table, all_snapshots=all_snapshots)
         if managed_by(head.entry.properties) == IMPL:
             return self._heads.put(table, head)
@@ -146,10 +150,10 @@ class ManagedVersions(WarehouseNamespace):
         return TableHead(Entry(location, properties, vended), loaded)
 
     def _cached_head(self, table: TableId) -> TableHead:
-        """The table as it was known lately: what comes of it is checked by the catalog.
+        """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
 
         Raises:
-            InvalidInputError: its versions are not the catalog's.
+            InvalidInputError: the table's versions are not managed by the catalog.
         """
         head = self._heads.get(table)
         if head is not None and not expires_soon(head.entry.vended):
@@ -167,7 +171,7 @@ class ManagedVersions(WarehouseNamespace):
             self._heads.forget(table)
 
     def _list_versions(self, table: TableId, head: TableHead, branch: str | None) -> dict[int, TableVersion]:
-        """What the catalog has and was not cleaned up, and what storage had before the catalog took over."""
+        """Return the accepted versions that still exist, and those from before the catalog managed the table."""
         accepted, stored = head.snapshots_by_version(branch), list_manifests(self._storage_ref(head, branch))
         oldest, newest = min(accepted, default=0), max(stored, default=0)
         versions = {
@@ -175,6 +179,8 @@ class ManagedVersions(WarehouseNamespace):
             for version, file in stored.items()
             if version < oldest
         }
+        # Accepted versions that storage lacks were cleaned up, unless they are newer than all that it has: those are
+        # accepted but not yet published.
         for version, snapshot in accepted.items():
             if version in stored:
                 versions[version] = _to_table_version(head, branch, snapshot)
@@ -183,31 +189,31 @@ class ManagedVersions(WarehouseNamespace):
         return versions
 
     def _publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
-        """A version that the catalog has accepted, once its manifest is in its final place."""
+        """Publish the manifest of an accepted version, unless that is done, and return the version."""
         if staged := snapshot.summary.get(STAGED):
             files = ManifestStore(get_location(table, head.entry), self._storage_options(head.entry))
             self._publish_manifest(files, staged, _manifest_path(branch, snapshot))
         return _to_table_version(head, branch, snapshot)
 
     def _is_stored(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> bool:
-        """Whether storage still has a version of the catalog, in its place or on its way there."""
+        """Return whether storage still has the manifest of an accepted version, published or staged."""
         files = ManifestStore(get_location(table, head.entry), self._storage_options(head.entry))
         staged = snapshot.summary.get(STAGED)
         return files.exists(_manifest_path(branch, snapshot)) or (staged is not None and files.exists(staged))
 
     def _publish_manifest(self, files: ManifestStore, staged: str, final: str) -> None:
-        """Put a manifest in its place, unless this client knows that it is there."""
+        """Move a staged manifest to its final path, unless this client has seen it there."""
         if (files.location, staged) in self._published:
             return
-        if staged.startswith(STAGING) and files.exists(
-            previous_manifest(staged)
-        ):  # a transaction may make several versions
+        # A transaction may stage several versions of a table, of which the catalog's ref names the last: publish the
+        # earlier ones first.
+        if staged.startswith(STAGING) and files.exists(previous_manifest(staged)):
             self._publish_manifest(files, previous_manifest(staged), previous_manifest(final))
         files.publish(staged, final)
         self._published.put((files.location, staged), None)
 
     def manifest_store(self, table: TableId) -> ManifestStore:
-        """Where the manifests of a table lie, and how to reach them."""
+        """Return the store of a table's manifests, with location and storage options."""
         entry = self._cached_head(table).entry
         return ManifestStore(get_location(table, entry), self._storage_options(entry))
 
@@ -217,12 +223,12 @@ class ManagedVersions(WarehouseNamespace):
         )
 
     def table_id(self, id: Sequence[str] | None) -> TableId:
-        """The table that a request names."""
+        """Parse the table id of a request."""
         return self._parse_table_id(id)
 
 
 def unknown_version_error(table: TableId, version: int) -> InvalidTableStateError:
-    """What is wrong with a table of which storage has a version that the catalog does not know."""
+    """Return the error for a table of which storage has a version that the catalog does not know."""
     return InvalidTableStateError(
         f"{table}: storage has a version {version} that the catalog does not know: the catalog was restored from an "
         "older copy, or a writer went past the catalog; stop the writers, then "
@@ -249,10 +255,10 @@ def _manifest_path(branch: str | None, snapshot: Snapshot) -> str:
 
 
 def _unmanaged_snapshot(branch: str | None, version: int, file: str) -> Snapshot:
-    """A version from before the catalog took over."""
+    """Return a snapshot for a version from before the catalog managed the table."""
     return Snapshot(snapshot_id=snapshot_id(branch, version), timestamp_ms=0, manifest_list=file)
 
 
 def normalize_branch(name: str | None) -> str | None:
-    """The branch that a request names; None for the main one."""
+    """Return the branch that a request names; None for the main branch."""
     return None if name in (None, "", MAIN) else name

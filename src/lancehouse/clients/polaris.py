@@ -1,4 +1,4 @@
-"""Lance tables in Apache Polaris: generic tables whose format is `lance`."""
+"""Client for Apache Polaris: Lance tables as generic tables with the format `lance`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class PolarisNamespace(GenericTableNamespace):
         return self._settings.endpoint.removesuffix(API) + API
 
     def _warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
-        """Polaris' prefix is the catalog's name; there is no need to ask."""
+        """Return the one path of a catalog: Polaris' prefix is the catalog's name, so `/v1/config` is not requested."""
         return [WarehousePaths(f"/v1/{quote(catalog, safe='')}", UNIT_SEPARATOR, self._settings.root, None)]
 
     def _require_namespace(self, namespace: NamespaceId) -> None:
-        """Polaris itself refuses what lies below a missing namespace."""
+        """Do nothing: Polaris itself refuses operations below a missing namespace."""
 
     def _announced_root(self, catalog: str) -> str | None:
         return self._load_config(catalog)[0].get("root")

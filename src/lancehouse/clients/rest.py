@@ -1,4 +1,4 @@
-"""Typed calls to a catalog: authentication, retries, pages, and what to do when an answer is lost."""
+"""HTTP calls to a catalog with typed responses: authentication, retries, paging, recovery from lost responses."""
 
 from __future__ import annotations
 
@@ -45,38 +45,39 @@ M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P", bound=Paged)
 
 LOST = frozenset({502, 504})
-"""A gateway gave up: what it passed on may have been handled."""
+"""Statuses of a gateway that gave up: the server may have handled the request."""
 NOT_HANDLED = frozenset({429, 503})
-"""The server says that it did nothing, for now."""
+"""Statuses by which a server says that it did not handle the request, for now."""
 NOT_MADE = frozenset({501, 503})
-"""The errors of a server after which a commit was surely not made; after any other one, nobody knows."""
+"""Server errors after which a commit was certainly not made; after any other 5xx its state is unknown."""
 NO_CONTENT = 204
 CONFLICT = 409
 REFUSED = frozenset({401, 419})
+"""Statuses that refuse a token: a new one may help."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 
 
 class CallState(Enum):
-    """What is known of a request after one attempt."""
+    """What is known about a request after one attempt."""
 
     DONE = "done"
     REFUSED = "refused"
     NOT_HANDLED = "not handled"
-    """It may be sent again, whatever it asks for."""
+    """The server did nothing: any request may be sent again."""
     UNKNOWN = "unknown"
-    """It may or may not have been handled."""
+    """The server may or may not have handled the request."""
 
 
 STATE_BY_STATUS = MappingProxyType(
     {**dict.fromkeys(LOST, CallState.UNKNOWN), **dict.fromkeys(NOT_HANDLED, CallState.NOT_HANDLED)}
 )
-"""What an error status says; all others are refusals."""
+"""What an error status means for the request; all other statuses are refusals."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The end of one attempt."""
+    """Result of one attempt."""
 
     state: CallState
     reply: Reply | None = None
@@ -84,16 +85,16 @@ class CallOutcome:
 
     @property
     def status(self) -> int:
-        """The HTTP status; 0 where there was no answer."""
+        """HTTP status; 0 if there was no response."""
         return self.reply.status if self.reply else 0
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether there was an answer that says nothing."""
+        """Whether a response arrived that cannot be interpreted."""
         return self.state is CallState.REFUSED and self.reply is None
 
     def result(self) -> Reply:
-        """The answer, or the error raised."""
+        """Return the response, or raise the error."""
         if self.error is not None:
             raise self.error
         assert self.reply is not None
@@ -101,7 +102,7 @@ class CallOutcome:
 
 
 class Rest:
-    """A catalog's API below one base URL: typed calls, authenticated, retried where that is safe."""
+    """A catalog's API below one base URL: typed calls, authenticated, retried where that is safe. Thread-safe."""
 
     def __init__(self, settings: ClientSettings, *, base: str, token_uri: str) -> None:
         self._base = base
@@ -127,13 +128,13 @@ class Rest:
         headers: Headers | None = None,
         on: ErrorMap = NO_OVERRIDES,
     ) -> M:
-        """Read one object."""
+        """GET one object."""
         return parse_reply(self.get_reply(path, about=about, query=query, headers=headers, on=on), model, about)
 
     def get_reply(
         self, path: str, *, about: object, query: str = "", headers: Headers | None = None, on: ErrorMap = NO_OVERRIDES
     ) -> Reply:
-        """Read one object, as it came."""
+        """GET one object as an unparsed response, with retries."""
         for attempt in count():
             outcome = self._attempt("GET", path, query, None, headers, about, on)
             if outcome.state in (CallState.DONE, CallState.REFUSED) or not self._wait_before_retry(attempt, outcome):
@@ -141,9 +142,9 @@ class Rest:
         raise AssertionError("count() does not end")
 
     def get_replies(self, requests: Sequence[tuple[str, Headers]], *, query: str) -> list[Reply | None]:
-        """Read many objects at once, each by its path and with headers of its own, as they came.
+        """GET many objects concurrently, each by its path and with its own headers; return unparsed responses in order.
 
-        None stands for each that was not simply there: `get_reply` for it finds out why.
+        An object whose response is not 200 or 304 is None: call `get_reply` for it, which retries and raises the error.
         """
         origin = "{0.scheme}://{0.netloc}".format(urlsplit(self._base))
         signed_requests = []
@@ -179,6 +180,7 @@ class Rest:
             token = page.next_page_token
             if not token:
                 return
+            # A server that ignores the token would return its first page forever.
             if token in seen_tokens:
                 raise InternalError(f"{about}: the server's list does not end: it gave the token {token!r} twice")
             seen_tokens.add(token)
@@ -194,10 +196,11 @@ class Rest:
         headers: Headers | None = None,
         on: ErrorMap = NO_OVERRIDES,
     ) -> M:
-        """Create what must not exist yet.
+        """Create an object that must not exist yet.
 
-        When the answer is lost, `lookup` says what became of the request: it returns the object if it is what was
-        asked for. The request is sent again only if it is not there, so that it is neither lost nor made twice.
+        If the response is lost, `lookup` finds out what became of the request: it returns the object if it is the one
+        that was asked for, else None. The request is sent again only if there is no such object, so that it is neither
+        lost nor made twice.
         """
         in_doubt = False
         for attempt in count():
@@ -207,6 +210,8 @@ class Rest:
                     return parse_reply(outcome.result(), model, about)
                 except InternalError as error:
                     outcome = CallOutcome(CallState.REFUSED, error=error)
+            # Once in doubt, always in doubt: a later "already exists" may be about the object that the lost attempt
+            # created.
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
             if in_doubt and (created := lookup()) is not None:
                 return created
@@ -217,9 +222,10 @@ class Rest:
     def post(
         self, path: str, body: BaseModel, *, about: object, is_done: Callable[[], bool], on: ErrorMap = NO_OVERRIDES
     ) -> Reply | None:
-        """Send a change that must be made once.
+        """Send a change that must be made at most once.
 
-        When the answer is lost, `is_done` looks whether it was made; then the answer is None.
+        If the response is lost, `is_done` checks whether the change was made. Returns None if it was, else the
+        response.
         """
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, None, about, on)
@@ -240,19 +246,21 @@ class Rest:
     ) -> None:
         """Send a change that the server makes only if nobody else was faster.
 
-        Where nothing is known of it, `is_committed` looks: True if it was made, False if it never will be, None if
-        neither is sure yet. Then it is sent again: the server makes it once, however often it arrives. A refusal is
-        looked into as well, for the change may have been made by the same request, sent before.
+        If the result is not known, `is_committed` checks: True if the change was made, False if it never will be, None
+        if neither is certain yet; then the request is sent again, which is safe because the server applies it once. A
+        conflict is checked as well: the change may have been made by an earlier attempt of the same request.
 
         Raises:
-            ConcurrentModificationError: somebody else was faster.
-            CommitStateUnknownError: the server could not be asked what became of it.
+            ConcurrentModificationError: another commit was faster.
+            CommitStateUnknownError: the server could not be asked what became of the commit.
         """
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("POST", path, "", body, None, about, on)
             if outcome.state is CallState.DONE and _is_commit_response(outcome.result()):
                 return
+            # A 2xx response that is not the catalog's own, such as a proxy's page, proves nothing. Iceberg's
+            # specification says the same of 500, which is a plain refusal for all other calls.
             is_lost = outcome.state in (CallState.DONE, CallState.UNKNOWN) or outcome.is_unreadable
             in_doubt = in_doubt or is_lost or (outcome.status >= 500 and outcome.status not in NOT_MADE)
             if in_doubt or outcome.status == CONFLICT:
@@ -282,7 +290,7 @@ class Rest:
             return None
 
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
-        """Delete one object. If an answer was lost and the object is gone on the next try, it was this call's doing."""
+        """Delete one object. A 404 after an attempt whose response was lost is a success: that attempt deleted it."""
         in_doubt = False
         for attempt in count():
             outcome = self._attempt("DELETE", path, query, None, None, about, on)
@@ -302,7 +310,7 @@ class Rest:
         about: object,
         on: ErrorMap,
     ) -> CallOutcome:
-        """Send once; a second time if the token was refused and there is a new one."""
+        """Send a request once; a second time if its token was refused and there is a newer one."""
         url = f"{self._base}{path}?{query}" if query else self._base + path
         data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
         all_headers = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
@@ -324,7 +332,7 @@ class Rest:
         )
 
     def _error_from_reply(self, reply: Reply, about: object, on: ErrorMap) -> LanceNamespaceError:
-        """The error that an answer is, in the server's words, less any secret of ours that it repeats."""
+        """Convert an error response to an exception with the server's message, with our own secrets masked."""
         type_, message = _parse_error(reply)
         for secret in (*self._secrets, *self._auth.secrets()):
             message = message.replace(secret, "***")
@@ -337,7 +345,7 @@ class Rest:
         return reply
 
     def _wait_before_retry(self, attempt: int, outcome: CallOutcome) -> bool:
-        """Wait before the next attempt; False if there is none, or if the server asks for too much patience."""
+        """Sleep before the next attempt; return False if none is left, or if the server asks for too long a wait."""
         if attempt >= self._retries:
             return False
         backoff_s = min(FIRST_BACKOFF_S * 2**attempt, LONGEST_BACKOFF_S) * random.uniform(0.5, 1)  # noqa: S311
@@ -348,7 +356,7 @@ class Rest:
         return True
 
     def _fetch_token(self, uri: str, form: Mapping[str, str]) -> Token:
-        """A token for client credentials; asking twice does no harm. Another server does not get our headers."""
+        """Request an OAuth2 token, with retries. A token server on another host does not get the custom headers."""
         base_headers = (
             self._headers if urlsplit(uri).netloc == urlsplit(self._base).netloc else {"User-Agent": USER_AGENT}
         )
@@ -372,17 +380,17 @@ class Rest:
 
 
 def parse_reply(reply: Reply, model: type[M], about: object) -> M:
-    """The answer as a model.
+    """Parse a response as a model.
 
     Raises:
-        InternalError: it is not what the API says it should be.
+        InternalError: it is not what the API specifies.
     """
     try:
         return model.model_validate_json(reply.body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        # What JSON holds may be secret; anything else is some proxy's page, and its words help.
+        # Values in JSON may be secret, so only the field is named; anything else is a proxy's page, whose text helps.
         reason = f"{field}: {first['msg']}" if field else f"it begins with {_excerpt(reply.body, 80)!r}"
         raise InternalError(
             f"{about}: the answer of the server cannot be read: {reason} (HTTP {reply.status})"
@@ -390,7 +398,7 @@ def parse_reply(reply: Reply, model: type[M], about: object) -> M:
 
 
 def _is_commit_response(reply: Reply) -> bool:
-    """Whether a yes to a commit is the catalog's own: nothing at all, by its status, or the table's metadata."""
+    """Return whether a 2xx response to a commit is the catalog's own: 204, or a body with the table's metadata."""
     return reply.status == NO_CONTENT or b'"metadata"' in reply.body
 
 
@@ -407,7 +415,7 @@ def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceEr
 
 
 def _parse_error(reply: Reply) -> tuple[str, str]:
-    """The server's name for an error and its words: of Iceberg REST, Unity or OAuth2, or the text of a page."""
+    """Return type and message of an error response of Iceberg REST, Unity or OAuth2; of other bodies, an excerpt."""
     if 300 <= reply.status < 400:
         address = reply.headers.get("location", "nowhere").partition("?")[0]
         return "", f"the server redirects to {address}; set `endpoint` to its new address"

@@ -1,4 +1,4 @@
-"""Lance's versions as Iceberg's snapshots: what an entry says of them, and what a commit asks for."""
+"""Map Lance versions to Iceberg snapshots: read them from a table's entry, build the request of a commit."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ from lancehouse.wire.iceberg import (
 Json = dict[str, Any]
 
 STAGED, SIZE, E_TAG = "lance.manifest.staged", "lance.manifest.size", "lance.manifest.e-tag"
+"""Path of the staged manifest below the table's location, size of the manifest in bytes, and its entity tag."""
 COLUMNS, TRANSACTION, VERSION, BRANCH = "lance.columns", "lance.transaction", "lance.version", "lance.branch"
+"""Digest of the columns, uuid of Lance's transaction, version number, and branch unless it is main."""
 OPERATION, METADATA = "lance.operation", "lance.metadata."
-"""What the summary of a snapshot says besides Iceberg's own words."""
+"""Lance's operation, and the prefix of metadata that a client gave. All of these are keys of a snapshot's summary."""
 
 LAST_ADDED = -1
+"""Schema id that stands for the schema added by the same request."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedVersion:
-    """A version that Lance has staged, for the catalog to accept."""
+    """A version whose manifest Lance has staged, for the catalog to accept."""
 
     table: TableId
     branch: str | None
@@ -45,25 +48,25 @@ class StagedVersion:
     """The table's location, as Lance writes it in the paths of manifests."""
     staged_path: str
     final_path: str
-    """Files below the table's location; `staged_path` is empty for a manifest that is in its place."""
+    """Paths below the table's location; `staged_path` is empty for a manifest that is at its final path already."""
     size: int
     e_tag: str | None = None
     metadata: Mapping[str, str] | None = None
     manifest_store: ManifestStore | None = field(default=None, repr=False, compare=False)
-    """Where it lies."""
+    """Store that holds the manifest."""
 
     @property
     def ref_name(self) -> str:
-        """The branch, as Iceberg calls it."""
+        """Name of the branch in Iceberg."""
         return self.branch or MAIN
 
     @property
     def snapshot_id(self) -> int:
-        """What the catalog knows the version by."""
+        """Snapshot id of the version in the catalog."""
         return snapshot_id(self.branch, self.manifest.version)
 
     def to_table_version(self) -> TableVersion:
-        """The version, as the interface tells it."""
+        """Convert to the interface's model of a version."""
         return TableVersion(
             version=self.manifest.version,
             manifest_path=f"{self.root}/{self.final_path}",
@@ -73,7 +76,7 @@ class StagedVersion:
         )
 
     def to_response(self) -> CreateTableVersionResponse:
-        """The answer to whoever staged it."""
+        """Build the response to the request that staged the version."""
         return CreateTableVersionResponse(
             version=self.to_table_version(), transaction_id=self.manifest.transaction_uuid
         )
@@ -81,49 +84,53 @@ class StagedVersion:
 
 @dataclass(frozen=True, slots=True)
 class TableHead:
-    """A table as the catalog has it, with the snapshots that the server told."""
+    """A managed table as loaded from the catalog: its entry and the snapshots that the server returned."""
 
     entry: Entry
     table: VersionedTable
 
     @property
     def is_lance_aware(self) -> bool:
-        """Whether the server knows what a Lance table is, and therefore tells no address of Iceberg metadata."""
+        """Whether the server knows Lance tables, and therefore returns no location of Iceberg metadata."""
         return self.table.metadata_location is None
 
     @property
     def snapshots(self) -> dict[int, Snapshot]:
-        """By their ids."""
+        """Snapshots by id."""
         return {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
 
     @property
     def branches(self) -> set[str]:
-        """All but the main one."""
+        """Names of all branches but main."""
         return {name for name, ref in self.table.metadata.refs.items() if ref.type == "branch" and name != MAIN}
 
     @property
     def latest_snapshot(self) -> Snapshot | None:
-        """The current version of the main branch; None before the first."""
+        """Current snapshot of the main branch; None before the first version."""
         head_id = self.find_ref(MAIN)
         return None if head_id is None else self.snapshots[head_id]
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was last changed. Iceberg takes no snapshot from before, and the clocks of writers differ."""
+        """Time of the last change, in milliseconds.
+
+        Iceberg refuses a snapshot that is older than the table's last update, and the clocks of writers differ: new
+        snapshots get at least this timestamp.
+        """
         metadata = self.table.metadata
         return max([metadata.last_updated_ms, *(snapshot.timestamp_ms for snapshot in metadata.snapshots)])
 
     def find_ref(self, name: str) -> int | None:
-        """The snapshot that a branch or tag names; None if there is none."""
+        """Return the snapshot id that a branch or tag refers to; None if there is no such ref."""
         ref = self.table.metadata.refs.get(name)
         return None if ref is None else ref.snapshot_id
 
     def tag_ref_name(self, name: str) -> str:
-        """What the catalog calls a tag of Lance: branches and tags share their names in Iceberg, and not in Lance."""
+        """Return the ref name of a Lance tag: in Iceberg, unlike in Lance, a tag cannot have the name of a branch."""
         return f"tag:{name}" if name == MAIN or name in self.branches else name
 
     def has_update(self, update: Json) -> bool:
-        """Whether an update can be seen in it."""
+        """Return whether the effect of an update is visible in this head."""
         match update:
             case {"action": "set-properties", "updates": new}:
                 return bool(new.items() <= self.entry.properties.items())
@@ -136,26 +143,29 @@ class TableHead:
         return True
 
     def latest_version(self, branch: str | None) -> int | None:
-        """The latest version of a branch; None if there is none."""
+        """Return the latest version of a branch; None if the catalog has none."""
         head_id = self.find_ref(branch or MAIN)
         return None if head_id is None else version_of_snapshot(branch, head_id)
 
     def snapshots_by_version(self, branch: str | None) -> dict[int, Snapshot]:
-        """The versions of a branch by their numbers."""
+        """Return the snapshots of a branch by version number."""
         numbered = (
             (version_of_snapshot(branch, snapshot.snapshot_id), snapshot) for snapshot in self.table.metadata.snapshots
         )
         return {version: snapshot for version, snapshot in numbered if version is not None}
 
     def parent_snapshot_id(self, first: StagedVersion) -> int | None:
-        """Where a branch must be for a version to come next; None for the first one of all or of a new branch."""
+        """Return the snapshot that a branch must be at for a version to come next.
+
+        None means that there must be no snapshot yet: the version is the first one of the table, or of a new branch.
+        """
         parent_version = first.manifest.version - 1
         if first.branch is None:
             return parent_version or None
         return None if self.find_ref(first.branch) is None else snapshot_id(first.branch, parent_version)
 
     def apply_change(self, change: CommitTable) -> TableHead | None:
-        """What a change that was made makes of it; None where only the server can tell."""
+        """Return the head after a change that the server has made; None if only the server can tell."""
         metadata = self.table.metadata
         snapshots, refs, sequence = list(metadata.snapshots), dict(metadata.refs), metadata.last_sequence_number
         for update in change.updates:
@@ -178,10 +188,10 @@ class TableHead:
 
 
 def commit_request(table: TableId, head: TableHead, versions: Sequence[StagedVersion]) -> CommitTable:
-    """The request that has the catalog accept versions of a table, each branch from where it is.
+    """Build the request that asks the catalog to accept versions of a table, each branch from where it is.
 
     Raises:
-        InvalidInputError: versions do not follow each other.
+        InvalidInputError: the versions of a branch are not consecutive.
     """
     requirements: list[Json] = [{"type": "assert-table-uuid", "uuid": head.table.metadata.table_uuid}]
     updates: list[Json] = []
@@ -204,7 +214,7 @@ def commit_request(table: TableId, head: TableHead, versions: Sequence[StagedVer
 def snapshot_updates(
     head: TableHead, ref: str, parent: int | None, versions: Sequence[StagedVersion], sequence: int
 ) -> list[Json]:
-    """Updates that put versions of one branch after its parent, and the branch at the last of them."""
+    """Return updates that add versions of one branch after a parent snapshot and move the branch to the last one."""
     updates: list[Json] = []
     for version in versions:
         sequence = max(sequence + 1, version.manifest.version if ref == MAIN else 0)
@@ -214,7 +224,7 @@ def snapshot_updates(
 
 
 def schema_updates(head: TableHead, schema: Json) -> list[Json]:
-    """What makes a schema the current one of an entry: a new one, or one that it has had; nothing if it is already."""
+    """Return updates that make a schema the entry's current one, reusing an equal older one; none if it is current."""
     metadata = head.table.metadata
     matching_ids = [
         candidate["schema-id"] for candidate in metadata.schemas if candidate.get("fields") == schema["fields"]
@@ -227,7 +237,7 @@ def schema_updates(head: TableHead, schema: Json) -> list[Json]:
 
 
 def _schema_updates_of(head: TableHead, version: StagedVersion) -> list[Json]:
-    """What brings the entry's schema in step with the dataset's; as long as the columns are the same, nothing."""
+    """Return updates that bring the entry's schema up to date with a version; none if the columns are unchanged."""
     if head.latest_snapshot is not None and head.latest_snapshot.summary.get(COLUMNS) == version.manifest.columns:
         return []
     return schema_updates(head, version.manifest.schema())
@@ -253,6 +263,7 @@ def _to_snapshot(version: StagedVersion, head: TableHead, parent: int | None, se
         **({} if parent is None else {"parent-snapshot-id": parent}),
         "sequence-number": sequence,
         "timestamp-ms": max(time.time_ns() // 1_000_000, head.timestamp_ms),
+        # A scheme that Iceberg's readers refuse with an error: without a snapshot they would read the table as empty.
         "manifest-list": f"{locations.to_lance_uri(head.entry.location)}/{version.final_path}",
         "summary": {key: value for key, value in summary.items() if value is not None},
     }

@@ -1,4 +1,4 @@
-"""Several tables, one commit: everything becomes visible together, or nothing does."""
+"""Transactions over several tables: `lancehouse.transaction` commits staged versions of all tables at once."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ from lancehouse.paging import paginate
 logger = logging.getLogger(__name__)
 
 TableBranch = tuple[TableId, str | None]
-"""A branch of a table, None for the main one."""
+"""A table and a branch of it, None for the main one."""
 
 
 class Transaction(TableOperations):
     """A namespace in which every commit is staged, until all of them are made at once.
 
-    It reads its own writes: what was staged is what the next operation on that table sees. Every operation on rows,
-    columns and indices works, and so does pylance: `lance.dataset(namespace_client=tx, table_id=…)`. What Lance makes
-    no commit of, such as a tag, is refused.
+    It reads its own writes: the next operation on a table sees what was staged. Every operation on rows, columns and
+    indices works, and so does pylance: `lance.dataset(namespace_client=tx, table_id=…)`. Operations that are not
+    commits in Lance, such as creating a tag, are refused.
     """
 
     def __init__(self, namespace: LanceNamespace) -> None:
@@ -77,31 +77,31 @@ class Transaction(TableOperations):
         self._is_open = True
 
     def namespace_id(self) -> str:
-        """A name for this transaction."""
+        """Return a name for this transaction."""
         return f"transaction {self._id} of {self._catalog.namespace_id()}"
 
-    # What it is for
+    # Changes
 
     def append(self, id: Sequence[str], rows: pa.Table) -> None:
-        """Stage more rows of a table, or its first."""
+        """Stage rows to append to a table, or its first rows."""
         self._insert(TableRef.in_namespace(self, id), rows, "Append")
 
     def overwrite(self, id: Sequence[str], rows: pa.Table) -> None:
-        """Stage rows in the place of all others of a table."""
+        """Stage rows that replace all rows of a table."""
         self._insert(TableRef.in_namespace(self, id), rows, "Overwrite")
 
     def delete(self, id: Sequence[str], where: str) -> None:
-        """Stage the removal of the rows that an SQL expression names."""
+        """Stage the deletion of the rows that match an SQL expression."""
         with TableRef.in_namespace(self, id).dataset() as dataset:
             dataset.delete(where)
 
     def commit(self) -> None:
-        """Make everything visible.
+        """Commit everything that was staged.
 
         Raises:
-            ConcurrentModificationError: a table has moved on since it was read here; nothing was changed, and nothing
-                is left of what was staged. Begin again.
-            CommitStateUnknownError: the catalog could not be asked what became of it; what was staged stays.
+            ConcurrentModificationError: a table has moved on since this transaction wrote to it; nothing was changed,
+                and what was staged was removed. Begin a new transaction.
+            CommitStateUnknownError: the catalog could not be asked what became of the commit; what was staged stays.
         """
         self._require_open()
         staged = [version for line in self._staged_by_branch.values() for version in line]
@@ -117,7 +117,7 @@ class Transaction(TableOperations):
             raise
         try:
             self._catalog.publish_manifests(staged)
-        except LanceNamespaceError as error:  # it is made all the same
+        except LanceNamespaceError as error:  # the commit is made: the next reader publishes the manifests
             logger.warning("the next reader puts the manifests of %s in their place: %s", self.namespace_id(), error)
 
     def rollback(self) -> None:
@@ -142,42 +142,42 @@ class Transaction(TableOperations):
         if not self._is_open:
             raise InvalidInputError("the transaction is over: begin another one")
 
-    # What could not be undone
+    # Operations that are not commits in Lance, so that a rollback could not undo them
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:  # noqa: ARG002
-        """Refused."""
+        """Raise UnsupportedOperationError."""
         raise _not_transactional_error("a tag")
 
     def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:  # noqa: ARG002
-        """Refused."""
+        """Raise UnsupportedOperationError."""
         raise _not_transactional_error("a tag")
 
     def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:  # noqa: ARG002
-        """Refused."""
+        """Raise UnsupportedOperationError."""
         raise _not_transactional_error("a tag")
 
     def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:  # noqa: ARG002
-        """Refused."""
+        """Raise UnsupportedOperationError."""
         raise _not_transactional_error("a branch")
 
     def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:  # noqa: ARG002
-        """Refused."""
+        """Raise UnsupportedOperationError."""
         raise _not_transactional_error("a branch")
 
     def batch_delete_table_versions(
         self,
         request: BatchDeleteTableVersionsRequest,  # noqa: ARG002
     ) -> BatchDeleteTableVersionsResponse:
-        """Refused."""
+        """Raise UnsupportedOperationError."""
         raise _not_transactional_error("the removal of versions")
 
-    # What Lance asks of a namespace
+    # Calls that Lance makes to open a table and to commit
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
-        """As the catalog has it.
+        """Describe a table as the catalog does, after checking that it can take part in a transaction.
 
         Raises:
-            InvalidInputError: its versions are not managed by the catalog.
+            InvalidInputError: the table's versions are not managed by the catalog.
             UnsupportedOperationError: the server has no transactions.
         """
         self._require_open()
@@ -186,7 +186,7 @@ class Transaction(TableOperations):
         return self._catalog.describe_table(request)
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """As the catalog has them, but for what is staged."""
+        """List the versions of the catalog and those staged in this transaction."""
         staged = {
             version.manifest.version: self._to_table_version(version)
             for version in self._staged_versions(request.id, request.branch)
@@ -202,14 +202,18 @@ class Transaction(TableOperations):
         return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
-        """As the catalog has it, or as it is staged."""
+        """Return a version, staged in this transaction or from the catalog."""
         for version in reversed(self._staged_versions(request.id, request.branch)):
             if request.version in (None, version.manifest.version):
                 return DescribeTableVersionResponse(version=self._to_table_version(version))
         return self._catalog.describe_table_version(request)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
-        """Keep a version aside."""
+        """Stage a version of a table until the transaction commits.
+
+        Raises:
+            ConcurrentModificationError: the version does not follow the one that this transaction staged last.
+        """
         self._require_open()
         earlier = self._staged_versions(request.id, request.branch)
         if earlier and request.version != earlier[-1].manifest.version + 1:
@@ -230,14 +234,14 @@ class Transaction(TableOperations):
         return version
 
     def _discard_staged_after(self, error: BaseException) -> None:
-        """Remove what was staged; a failure to do so is noted on the error that is already on its way."""
+        """Remove what was staged; if that fails, add a note to the error that is being raised."""
         try:
             self._discard_staged()
         except LanceNamespaceError as left:
             error.add_note(f"and what the transaction had staged could not be removed: {left}")
 
     def _discard_staged(self) -> None:
-        """Remove the files that only what was staged needs."""
+        """Remove staged manifests and the files that only they refer to."""
         for (table, branch), versions in self._staged_by_branch.items():
             store = self._catalog.manifest_store(table)
             location, options, first = store.location, store.storage_options, versions[0].manifest.version
@@ -245,9 +249,9 @@ class Transaction(TableOperations):
             retained = Manifest.parse(store.read(previous)).files(location, options) if previous else set()
             for version in versions:
                 needed = version.manifest.files(location, options)
-                if version.manifest.operation in (None, "Restore"):  # it may need what an old version needs
+                if version.manifest.operation in (None, "Restore"):  # may refer to files of any older version
                     retained |= needed - {transaction_path(version.manifest)}
-                if previous or first == 1:  # else it is not known what older versions need
+                if previous or first == 1:  # else it is not known which files older versions refer to
                     for file in needed - retained:
                         store.discard(file)
                 store.discard(version.staged_path)
@@ -270,7 +274,7 @@ def transaction(namespace: LanceNamespace) -> Iterator[Transaction]:
             tx.delete(["wh", "db", "queue"], "id < 100")
 
     Raises:
-        UnsupportedOperationError: the client or its server has no such thing; nothing was written.
+        UnsupportedOperationError: the client or its server has no transactions; nothing was written.
     """
     with Transaction(namespace) as tx:
         yield tx

@@ -1,4 +1,4 @@
-"""One HTTP request, one answer: TLS, proxies, time-outs, and what is known when no answer comes."""
+"""Send one HTTP request and return its response: TLS, proxies, timeouts, and an error class for each way to fail."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from lancehouse.in_process import InProcessServer
 from lancehouse.settings import ClientSettings
 
 CONNECTIONS = 16
-"""How many requests of one list are under way at once."""
+"""Number of concurrent requests of one list operation."""
 
 NO_RETRIES = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
 
 Channel = ConnectionPool | InProcessServer | urllib3.ProxyManager
-"""To a server: direct, within this process, or through a proxy."""
+"""How a server is reached: directly, in this process, or through a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that arrived whole."""
+    """A response that arrived completely."""
 
     status: int
     headers: Mapping[str, str]
-    """With their names in lower case."""
+    """Headers, with names in lower case."""
     body: bytes
 
 
 class UnreachableError(ServiceUnavailableError):
-    """The request was not sent."""
+    """The request was certainly not sent."""
 
 
 class ResponseLostError(ServiceUnavailableError):
-    """The request was sent, or may have been; its answer did not arrive."""
+    """The request was sent, or may have been, but its response did not arrive."""
 
 
 class UnreadableResponseError(InternalError):
-    """An answer arrived, and makes no sense."""
+    """A response arrived, but it cannot be decoded."""
 
 
 class Transport:
-    """One attempt: bytes there, bytes back, within the time-outs."""
+    """Sends single requests, without retries, within the timeouts of the settings. Thread-safe."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -67,12 +67,12 @@ class Transport:
         self._channels: dict[tuple[str, str], Channel] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
-        """Send once and read the whole answer.
+        """Send a request once and read the whole response.
 
         Raises:
             UnreachableError: nothing was sent.
-            ResponseLostError: the answer did not arrive in time, or not whole.
-            UnreadableResponseError: it is no HTTP, or not encoded as it says.
+            ResponseLostError: the response did not arrive in time, or not completely.
+            UnreadableResponseError: the response is not encoded as it says.
         """
         channel, host, target = self._resolve_channel(url)
         try:
@@ -81,6 +81,7 @@ class Transport:
             return _decode_body(Reply(*channel.send(method, target, headers, body)))
         except (ssl.SSLError, urllib3.exceptions.SSLError) as error:
             cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else error
+            # A certificate is verified before the request is sent; any other TLS error may happen after that.
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise UnreachableError(f"no secure connection to {host}: {_reason(error)}; see `ca_bundle`") from error
             raise ResponseLostError(f"the secure connection to {host} broke: {_reason(error)}") from error
@@ -114,9 +115,9 @@ class Transport:
         return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
 
     def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
-        """GET many targets of one server; None for each that must be asked for again by `send`."""
+        """GET many targets of one server concurrently; None for each that has to be requested again with `send`."""
         channel, _, _ = self._resolve_channel(origin)
-        if isinstance(channel, InProcessServer):  # nobody is waited for
+        if isinstance(channel, InProcessServer):  # no network, so nothing is gained by concurrency
             return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in requests]
         if not isinstance(channel, ConnectionPool):
             return [None] * len(requests)
@@ -134,14 +135,14 @@ class Transport:
                     channel.clear()
 
     def _resolve_channel(self, url: str) -> tuple[Channel, str, str]:
-        """The way to an address, its name, and what to ask for there."""
+        """Return the channel to a URL's server, the server's name, and the request target."""
         scheme, host, *_ = urlsplit(url)
         if (channel := self._channels.get((scheme, host))) is None:
             channel = self._channels.setdefault((scheme, host), self._open_channel(scheme, host))
         return channel, host, url[len(f"{scheme}://{host}") :] or "/"
 
     def _open_channel(self, scheme: str, host: str) -> Channel:
-        """Direct, or through the proxy that the environment names for this address."""
+        """Open a channel: direct, or through the proxy that the environment names for this host."""
         if scheme == in_process.SCHEME:
             if (server := in_process.find_server(host)) is None:
                 raise UnreachableError(f"there is no server {host!r} in this process")
@@ -155,7 +156,7 @@ class Transport:
 
 
 def _decode_body(reply: Reply) -> Reply:
-    """Some servers compress though nobody asked them to."""
+    """Decompress a body: some servers compress although the request asks for `identity`."""
     if "content-encoding" not in reply.headers:
         return reply
     response = urllib3.HTTPResponse(io.BytesIO(reply.body), headers=reply.headers, status=reply.status)
@@ -163,7 +164,7 @@ def _decode_body(reply: Reply) -> Reply:
 
 
 def _proxy_manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
-    """Connections through a proxy, whose address may lack its scheme and may carry a user and a password."""
+    """Create a pool of connections through a proxy, whose URL may lack its scheme and may contain user and password."""
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInputError(f"the environment names a proxy that is not http: {parts.scheme}://{parts.hostname}")
@@ -173,12 +174,17 @@ def _proxy_manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManag
         headers = urllib3.make_headers(proxy_basic_auth=user)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     manager = urllib3.ProxyManager(address, proxy_headers=headers, **options)
+    # urllib3's read timeout applies to each packet, not to the whole response; these classes add a deadline.
     manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
     return manager
 
 
 def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """Raises InvalidInputError for a file that is no PEM."""
+    """Create the TLS context of a client's settings.
+
+    Raises:
+        InvalidInputError: a certificate file is not PEM.
+    """
     try:
         context = ssl.create_default_context(cafile=settings.ca_bundle)
     except ssl.SSLError as error:
@@ -196,7 +202,11 @@ def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """What arrives on a socket, until the time for the whole answer is over, however slowly it drips."""
+    """Reads from a socket until the time for the whole response is over.
+
+    A socket's own timeout starts anew with every packet, so a server that sends one byte at a time would never exceed
+    it.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -220,13 +230,15 @@ class _DeadlineReader(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed and self._socket.fileno() >= 0:
+            # The socket may go back to its pool: the next response must not start with what was left of this one's
+            # time.
             self._socket.settimeout(self._timeout_s)
         self._raw.close()
         super().close()
 
 
 class _DeadlineSocket:
-    """A socket of which only `makefile` is used."""
+    """Stands in for a socket in `http.client.HTTPResponse`, which uses nothing but `makefile`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -257,6 +269,6 @@ class _SecurePool(urllib3.HTTPSConnectionPool):
 
 
 def _reason(error: Exception) -> str:
-    """The innermost words of an error of the HTTP library, which repeat its own objects."""
+    """Return the innermost message of an error of urllib3, without the representations of its objects."""
     text = str(error.args[-1] if error.args else error)
     return text.rsplit(": ", 1)[-1].strip("'\")> ") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Lance tables in Unity Catalog: external tables with `table_type=lance` among their properties."""
+"""Client for Unity Catalog: Lance tables as external tables with the property `table_type=lance`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ logger = logging.getLogger(__name__)
 
 EXTERNAL = "EXTERNAL"
 TEXT = "TEXT"
-"""The format of Lance tables for Unity, which knows no `LANCE`."""
+"""Data source format of Lance tables; Unity refuses `LANCE`."""
 MAX_LENGTH = 255
-"""Of names, keys and values of properties, in characters: what a column of Unity's database holds."""
+"""Longest name, property key or property value, in characters: the width of a column in Unity's database."""
 
 
 class UnityNamespace(CatalogNamespace):
-    """The Lance namespace of one catalog of a Unity server: catalog, schema, table."""
+    """The Lance namespace of one catalog of a Unity server. Ids are catalog, schema, table."""
 
     client: ClassVar[str] = "unity"
     lists_whole_ids: ClassVar[bool] = False
@@ -70,7 +70,7 @@ class UnityNamespace(CatalogNamespace):
         base = self._settings.endpoint.removesuffix(self._settings.api_path) + self._settings.api_path
         self._rest = Rest(self._settings, base=base, token_uri="")
 
-    # Identifiers: levels may also come joined by `$`, and no name has a period, which joins them on the wire.
+    # Identifiers: the levels of an id may also be joined by `$`. No name contains a period: it joins them in a path.
 
     def _parse_namespace_id(self, parts: Sequence[str] | None, *, least: int = 2) -> NamespaceId:
         levels = _split_levels(parts)
@@ -109,7 +109,7 @@ class UnityNamespace(CatalogNamespace):
         return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
 
     def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
-        """Create a schema; another catalog than this connection's is a wrong request, not a missing parent."""
+        """Create a schema; another catalog than this connection's is an invalid request, not a missing parent."""
         levels = _split_levels(request.id)
         if levels and levels[0] != self._settings.catalog:
             raise InvalidInputError(f"namespace {self.delimiter.join(levels)}: {self._wrong_catalog_message()}")
@@ -133,7 +133,7 @@ class UnityNamespace(CatalogNamespace):
         return self._list_children(self._parse_namespace_id(levels, least=1))
 
     def _walk_namespaces(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
-        """One call tells all schemas."""
+        """Yield the schemas from `start` on, in order; one request returns them all."""
         ordered = sorted(self._list_subtree(parts), key=lambda schema: schema.parts)
         return (schema for schema in ordered if schema.parts >= start)
 
@@ -255,7 +255,7 @@ class UnityNamespace(CatalogNamespace):
         )
 
     def _vend_credentials(self, loaded: UnityTable, table: TableId) -> Mapping[str, str]:
-        """Credentials to read and write the table; none from a server that vends none."""
+        """Request credentials to read and write a table; return no options if the server does not vend any."""
         body = CredentialsRequest(table_id=loaded.table_id or "", operation="READ_WRITE")
         try:
             reply = self._rest.post("/temporary-table-credentials", body, about=table, is_done=lambda: False)
@@ -267,12 +267,15 @@ class UnityNamespace(CatalogNamespace):
         return vended_credentials.from_unity(parse_reply(reply, TemporaryCredentials, table))
 
     def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
-        """The schema: from the columns, else from the dataset, else none. Unity cannot change columns later."""
+        """Set the response's schema from the entry's columns, else from the dataset; None if there is neither.
+
+        Unity cannot change the columns of an entry, so those of a table that was altered later may be out of date.
+        """
         schema = from_unity(entry.columns) if entry.columns else self._find_schema(entry.location, entry.properties)
         response.var_schema = to_jsonarrow(schema) if schema is not None else None
 
     def _find_schema(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
-        """The schema of the dataset at a place; None where there is none, or where this client cannot look."""
+        """Return the schema of the dataset at a location; None if there is none, or if this client cannot read it."""
         table = dataset.TableRef(location, self._merge_storage_options(properties), confinement=self.confinement)
         try:
             if self.confinement is not None:
@@ -294,7 +297,9 @@ def _split_levels(parts: Sequence[str] | None) -> list[str]:
 
 
 def _check_lengths(about: NamespaceId | TableId, name: str, properties: Mapping[str, str]) -> None:
-    """Refuse what Unity has no room for: it answers 500, in the words of its database. Values may be secret.
+    """Refuse names and properties that are too long for Unity, which would respond 500 with its database's error.
+
+    The message does not repeat values: they may be secret.
 
     Raises:
         InvalidInputError: a name, or the key or value of a property, is too long.

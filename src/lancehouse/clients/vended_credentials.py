@@ -1,4 +1,4 @@
-"""Credentials that a catalog vends, in the names that Lance's object stores know."""
+"""Convert credentials that a catalog vends into storage options of Lance's object stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lancehouse.wire.unity import TemporaryCredentials
 def from_iceberg(
     location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
 ) -> dict[str, str]:
-    """Storage options: a table's `config` and, over it, the credential with the longest prefix of `location`."""
+    """Return a table's `config` as storage options, overridden by the credential with the longest matching prefix."""
     options = from_iceberg_config(config or {})
     fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
     if fitting:
@@ -21,7 +21,7 @@ def from_iceberg(
 
 
 def from_unity(vended: TemporaryCredentials) -> dict[str, str]:
-    """Storage options out of Unity's temporary credentials."""
+    """Return Unity's temporary credentials as storage options."""
     options: dict[str, str] = {}
     if aws := vended.aws_temp_credentials:
         options |= {

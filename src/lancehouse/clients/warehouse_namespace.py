@@ -1,4 +1,4 @@
-"""Namespaces as Iceberg REST has them, below a warehouse or catalog: what Iceberg servers and Polaris share."""
+"""Base class of the Iceberg and Polaris clients: warehouses, `/v1/config` and namespaces of Iceberg REST."""
 
 from __future__ import annotations
 
@@ -28,48 +28,52 @@ from lancehouse.wire.iceberg import CatalogConfig, Namespace, NamespacePage
 T = TypeVar("T")
 
 VEND_HEADERS: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation": "vended-credentials"})
-"""Asks a server for credentials to the table's storage."""
+"""Headers that ask a server for credentials to the table's storage."""
 
 LOCATIONS = ("root", "default-base-location")
-"""What `/v1/config` calls the place where tables of a warehouse lie: ours, and Polaris."""
+"""Keys in `/v1/config` for the location of a warehouse's tables: of `lancehouse serve`, and of Polaris."""
 
 BULK_THRESHOLD = 8
-"""From so many tables on, a list asks for them in bulk."""
+"""Number of tables from which on a list loads them in bulk."""
 
 EXISTS_TTL_S = 60.0
-"""How long a namespace that was seen to exist is taken to exist."""
+"""Seconds for which a namespace that was found is taken to exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarehousePaths:
-    """How the server wants one warehouse addressed, as `/v1/config` says."""
+    """Path prefix, level separator and endpoints of one warehouse, from `/v1/config`."""
 
     base_path: str
+    """`/v1`, with the warehouse's prefix if there is one."""
     separator: str
+    """Joins the levels of a namespace in a path; percent-encoded."""
     root: str | None
+    """Location below which tables are created by default; None if neither the user nor the server names one."""
     endpoints: frozenset[str] | None
+    """Endpoints that the server announces; None if it announces none."""
 
     def namespace_path(self, namespace: NamespaceId) -> str:
-        """The path of a namespace."""
+        """Return the path of a namespace."""
         return f"{self.base_path}/namespaces/{namespace.to_path_segment(self.separator)}"
 
     def tables_path(self, namespace: NamespaceId) -> str:
-        """The path of the Iceberg tables of a namespace."""
+        """Return the path of the Iceberg tables of a namespace."""
         return f"{self.namespace_path(namespace)}/tables"
 
     def table_path(self, table: TableId) -> str:
-        """The path of an Iceberg table."""
+        """Return the path of an Iceberg table."""
         return f"{self.tables_path(table.namespace)}/{table.to_path_segment()}"
 
 
 class WarehouseNamespace(CatalogNamespace):
-    """Namespaces of any depth below a warehouse, which is the first level of an id."""
+    """Namespaces of any depth below a warehouse, whose name is the first level of an id."""
 
     iceberg_path: ClassVar[str] = "/v1"
     """Path of Iceberg's REST API below the base URL."""
     vends_freely: ClassVar[bool] = True
     lists_catalogs: ClassVar[bool] = False
-    """Servers do not tell their warehouses."""
+    """Whether warehouses can be listed; Iceberg REST has no call for it."""
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
@@ -82,16 +86,16 @@ class WarehouseNamespace(CatalogNamespace):
         self._existing_namespaces = _ExistingNamespaces()
 
     def _base_url(self) -> str:
-        """The URL below which Iceberg's API lies."""
+        """Return the URL below which the Iceberg REST API lies."""
         return self._settings.endpoint.removesuffix("/v1")
 
     # Warehouses
 
     def _call_warehouse(self, catalog: str, call: Callable[[WarehousePaths], T]) -> T:
-        """Make a call below the warehouse's prefix.
+        """Call a function with the paths of a warehouse, and return its result.
 
-        A server that announces none is tried with the warehouse's name, and if it has no such route, without a prefix.
-        Only the way that led to an answer is remembered.
+        If the server announces no prefix, the warehouse's name is tried as one; if it has no such route, the call is
+        made again without a prefix. Paths are remembered only after a call with them has succeeded.
         """
         if (resolved := self._resolved_paths.get(catalog)) is not None:
             return call(resolved)
@@ -106,7 +110,7 @@ class WarehouseNamespace(CatalogNamespace):
             try:
                 return self._call_and_remember(catalog, others[0], call)
             except LanceNamespaceError as second:
-                # What the server says where it has the route is the answer; where it has neither, the first one is.
+                # An error of a route that exists describes the problem; if neither route exists, report the first.
                 raise (error if is_route_missing(second) and not is_named(second) else second) from None
 
     def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
@@ -115,13 +119,13 @@ class WarehouseNamespace(CatalogNamespace):
         return result
 
     def _load_warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
-        # A flight may have landed between the caller's look and this one.
+        # Another thread may have loaded the configuration between the caller's check and this call.
         return self._announced_paths.get(catalog) or self._announced_paths.setdefault(
             catalog, self._warehouse_paths(catalog)
         )
 
     def _load_config(self, catalog: str) -> tuple[dict[str, str], CatalogConfig]:
-        """What the server announces: the defaults, under the overrides."""
+        """Request `/v1/config`; return the server's defaults overridden by its overrides, and the whole response."""
         config = self._rest.get(
             f"{self.iceberg_path}/config",
             CatalogConfig,
@@ -133,10 +137,11 @@ class WarehouseNamespace(CatalogNamespace):
         return {key: value for key, value in merged.items() if isinstance(value, str)}, config
 
     def _warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
-        """The ways to address a warehouse, the likeliest first."""
+        """Return the possible paths of a warehouse, the most likely first."""
         merged, config = self._load_config(catalog)
         self._locations[catalog] = [merged[key] for key in LOCATIONS if merged.get(key)]
         prefix = merged.get("prefix")
+        # Some servers (Nessie) send a prefix that is percent-encoded already: `%` must not be encoded a second time.
         prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
         return [
             WarehousePaths(
@@ -149,7 +154,7 @@ class WarehouseNamespace(CatalogNamespace):
         ]
 
     def _announced_locations(self) -> list[str]:
-        """As `CatalogNamespace`: of the warehouses that were used."""
+        """Return the locations that the warehouses used so far announce for their tables."""
         return [location for locations in self._locations.values() for location in locations]
 
     # Namespaces
@@ -168,6 +173,7 @@ class WarehouseNamespace(CatalogNamespace):
             if levels
         ]
         if not children and parent.levels:
+            # Some servers list the children of a missing namespace as an empty list instead of 404.
             self._require_namespace(parent)
         return children
 
@@ -199,10 +205,10 @@ class WarehouseNamespace(CatalogNamespace):
         return created.properties or {}
 
     def _check_level(self, namespace: NamespaceId, separator: str) -> None:
-        """Some servers make two levels of one that contains what joins them: look, and take it back if so.
+        """Check that the server did not split a level that contains the separator; delete the namespace if it did.
 
         Raises:
-            InvalidInputError: the server did.
+            InvalidInputError: the server takes the separator in the name for the end of a level.
         """
         if namespace not in self._list_children(namespace.parent):
             self._delete_namespace(namespace, cascade=False)
@@ -233,7 +239,7 @@ class WarehouseNamespace(CatalogNamespace):
         )
 
     def _require_namespace(self, namespace: NamespaceId) -> None:
-        """Some servers create below a namespace that does not exist, or list it as empty: ask first.
+        """Check that a namespace exists, because some servers create tables below a missing one, or list it as empty.
 
         Raises:
             NamespaceNotFoundError: it does not exist.
@@ -243,7 +249,7 @@ class WarehouseNamespace(CatalogNamespace):
 
 
 class _ExistingNamespaces:
-    """The namespaces that were seen to exist within the last minute."""
+    """Namespaces that were found within the last `EXISTS_TTL_S` seconds. Thread-safe."""
 
     def __init__(self) -> None:
         self._expires_at: dict[NamespaceId, float] = {}
@@ -254,7 +260,7 @@ class _ExistingNamespaces:
             self._expires_at[namespace] = time.monotonic() + EXISTS_TTL_S
 
     def forget(self, namespace: NamespaceId) -> None:
-        """Forget a namespace and all below it."""
+        """Forget a namespace and all namespaces below it."""
         with self._lock:
             self._expires_at = {
                 cached: until for cached, until in self._expires_at.items() if not namespace.contains(cached)

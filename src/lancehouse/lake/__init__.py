@@ -1,1 +1,1 @@
-"""Lance tables themselves: the only room that imports `lance`."""
+"""Open, scan, write, commit and describe Lance datasets with pylance, independent of any catalog."""

@@ -1,8 +1,8 @@
-"""Blobs, read by their descriptions, from places that may be opened.
+"""Read blobs by their descriptions, from locations that may be opened.
 
-A scan that gives blobs as bytes has Lance follow what the data say, wherever that leads. So where a table is confined,
-a scan gives descriptions, and the bytes are read here, by the very descriptions that were checked: a writer who changes
-a file in between gains nothing.
+A scan that returns blobs as bytes has Lance follow whatever location the data names. So a scan of a confined table
+returns descriptions, and the bytes are read here, by the very descriptions that were checked: changing a file between
+check and read gains a writer nothing.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from lancehouse.schema.walk import field_ids
 
 ROW_ADDRESS = "_rowaddr"
 INLINE, PACKED, DEDICATED, EXTERNAL = range(4)
-"""Where a blob lies: in the data file, in a file with others, in a file of its own, in a file that the table names."""
+"""Kind of storage of a blob: in the data file, in a file with others, in a file of its own, in an external file."""
 GAP_BYTES = 64 << 10
-"""Two blobs of a file that lie closer than this are read together."""
+"""Blobs of one file that are less than this many bytes apart are read with one request."""
 
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _BlobRange:
-    """The bytes of one blob."""
+    """Byte range of one blob."""
 
     row: int
     base: str
     """A folder, or the file itself."""
     file: str
-    """Below the folder; empty for the file itself."""
+    """Path below the folder; empty if `base` is the file."""
     position: int
     size: int
 
 
 def is_blob(column: pa.Field[Any]) -> bool:
-    """Whether the values of a column are kept as blobs."""
+    """Return whether the values of a column are stored as blobs."""
     if isinstance(column.type, pa.BaseExtensionType):
         return column.type.extension_name == "lance.blob.v2"
     return (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
@@ -58,17 +58,17 @@ class BlobReader:
         self._confinement = table.confinement
         self._dataset = dataset
         self._fragment: tuple[int, Sequence[Any]] | None = None
-        """The fragment that was read last, and its data files."""
+        """Id and data files of the fragment that was read last."""
         self._location: str = dataset.uri
         self._folder = (
             self._location if table.branch in (None, MAIN) else f"{self._location.rstrip('/')}/tree/{table.branch}"
         )
 
     def fill_blobs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with row addresses and descriptions, as it is with blobs in their place.
+        """Replace the blob descriptions in a batch by the blobs; the batch needs the column of row addresses.
 
         Raises:
-            PermissionDeniedError: a blob lies in a place that is not to be opened; none is read.
+            PermissionDeniedError: a blob is at a location that must not be opened; none of its column is read.
         """
         addresses: list[Any] = batch.column(ROW_ADDRESS).to_pylist()
         arrays, fields = [], []
@@ -81,7 +81,7 @@ class BlobReader:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def blob_sizes(self, batch: pa.RecordBatch) -> list[int]:
-        """The bytes of all blobs of each row, by their descriptions."""
+        """Return the total size in bytes of each row's blobs, by their descriptions."""
         addresses: list[Any] = batch.column(ROW_ADDRESS).to_pylist()
         totals = [0] * batch.num_rows
 
@@ -105,21 +105,21 @@ class BlobReader:
         return _map_blobs(path, column, array, read)
 
     def _ranges(self, path: Path, described: Any, addresses: Sequence[int]) -> Iterator[_BlobRange]:
-        """Where the blobs of a column lie; each place is one that may be opened."""
+        """Yield the byte ranges of a column's blobs, after checking that each location may be opened."""
         for row, description in enumerate(described.to_pylist()):
             if description is None:
                 continue
             kind, position, size = description.get("kind", INLINE), description["position"], description["size"]
             if kind == EXTERNAL:
                 base, file = self._locate_external(description["blob_uri"], description["blob_id"])
-                # A blob that is a whole file has no size in its description.
+                # The description of a blob that is a whole file has no size.
                 size = size or self._dataset.take_blobs(".".join(path), addresses=[addresses[row]])[0].size()
             else:
                 base, file = self._locate_own(addresses[row] >> 32, path, kind, description.get("blob_id", 0))
             yield _BlobRange(row, base, file, position, size)
 
     def _locate_external(self, uri: str, base: int) -> tuple[str, str]:
-        """A file that the table names: by its address, or below one of its base paths, which were looked at before."""
+        """Return the file of an external blob: its own URI, or a path below a base path, which was checked before."""
         if locations.is_uri(uri):
             if self._confinement is not None and not locations.is_inside(uri, [self._location]):
                 self._confinement.require_blob(uri)
@@ -134,14 +134,14 @@ class BlobReader:
         return folder, uri
 
     def _locate_own(self, fragment: int, path: Path, kind: int, blob_id: int) -> tuple[str, str]:
-        """The data file of a column in a fragment, or a file of blobs beside it."""
+        """Return the data file of a column in a fragment, or the file of blobs beside it."""
         field = self._field_ids[path]
         data = next((file for file in self._data_files(fragment) if field in file.fields), None)
         if data is None or kind not in (INLINE, PACKED, DEDICATED):
             raise InvalidInputError(f"column {'.'.join(path)} has a blob that cannot be found: kind {kind}")
         file = data.path
         if kind != INLINE:
-            # Lance names these files by the bits of their number, the lowest first.
+            # Lance names these files by the bits of the blob's number, lowest first.
             file = f"{file.removesuffix('.lance')}/{f'{blob_id:032b}'[::-1]}.blob"
         if data.base_id is None:
             base, file = self._folder, f"data/{file}"
@@ -184,7 +184,7 @@ class BlobReader:
 
 
 def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:
-    """An array with its descriptions of blobs changed; blobs stand in structs at most."""
+    """Apply a function to the blob descriptions in an array; blobs can be nested in structs, but not in lists."""
     if is_blob(column):
         return change(path, array)
     if not isinstance(column.type, pa.StructType):
@@ -198,7 +198,7 @@ def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[
 
 
 def _group_ranges(ranges: Iterable[_BlobRange]) -> Iterator[list[_BlobRange]]:
-    """Ranges that are read at once, because they lie close to each other in a file."""
+    """Group ranges of the same file that are close together, to be read with one request."""
     group: list[_BlobRange] = []
     end = 0
     for blob in sorted(ranges, key=lambda each: (each.base, each.file, each.position)):

@@ -1,8 +1,8 @@
-"""Arrow IPC streams of strangers: what each message says that it will become is checked before Arrow makes it so.
+"""Check the messages of an untrusted Arrow IPC stream before Arrow decodes them.
 
 Arrow trusts what it reads. A few bytes of compressed zeros become gigabytes, a column of nulls has as many rows as it
-says it has, and a schema may have any number of columns. A message consists of metadata, which are a flatbuffer, and a
-body; the metadata name all lengths, and a compressed buffer begins with the length that it will have.
+claims, and a schema may have any number of columns. A message consists of metadata, which is a flatbuffer, and a body;
+the metadata holds all lengths, and a compressed buffer starts with its uncompressed length.
 """
 
 from __future__ import annotations
@@ -19,66 +19,68 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 LARGEST_METADATA = 8 * 2**20
+"""Largest metadata of a message, in bytes."""
 MOST_FIELDS = 10_000
-"""Columns of a table, with those inside others. Lance writes this many in seconds, ten times as many in minutes."""
+"""Largest number of columns, nested ones included. Lance writes this many in seconds, ten times as many in minutes."""
 DEEPEST = 64
+"""Largest depth of nested columns."""
 MOST_FREE_VALUES = 2**24
-"""Values of a batch that take no bytes, such as nulls; besides, each byte can be eight of them."""
+"""Largest number of values in a batch that take no bytes, such as nulls, in addition to eight per byte."""
 
 CONTINUATION = b"\xff\xff\xff\xff"
 PREFIX = 8
-"""Bytes of a compressed buffer that say its length."""
+"""Size of the uncompressed length at the start of a compressed buffer, in bytes."""
 SCHEMA, DICTIONARY, RECORDS = 1, 2, 3
-"""Headers of messages, as Arrow's Message.fbs numbers them."""
+"""Types of messages, as numbered in Arrow's Message.fbs."""
 
 
 class IncomingBody(Protocol):
-    """A body from the network."""
+    """A request body that arrives from the network."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, in memory or mapped from disk."""
+        """Return the next bytes, in memory or mapped from disk."""
 
     def hold(self, size: int) -> None:
-        """Reserve memory for what is made of it, in place of what was reserved before; raise if there is none."""
+        """Reserve memory for what is decoded, in place of the previous reservation; raise if there is not enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlatbufferTable:
-    """A table of a flatbuffer: fields by their numbers. What leads out of the buffer raises `struct.error`."""
+    """A table in a flatbuffer, with fields by number. Offsets that lead out of the buffer raise `struct.error`."""
 
     data: memoryview
     at: int
 
     @classmethod
     def root(cls, data: memoryview) -> FlatbufferTable:
-        """The one that all others hang on."""
+        """Return the root table of a flatbuffer."""
         return cls(data, _read_number(data, "<I", 0))
 
     def number(self, field: int, kind: str) -> int:
-        """A number; 0 where it is left out."""
+        """Return a number; 0 if the field is absent."""
         at = self._find_field(field)
         return _read_number(self.data, kind, at) if at else 0
 
     def table(self, field: int) -> FlatbufferTable | None:
-        """A table, if it is there."""
+        """Return a nested table; None if the field is absent."""
         at = self._find_field(field)
         return FlatbufferTable(self.data, at + _read_number(self.data, "<I", at)) if at else None
 
     def tables(self, field: int) -> Iterator[FlatbufferTable]:
-        """The tables of a list."""
+        """Yield the tables of a vector."""
         first, count = self._find_list(field)
         for at in range(first, first + 4 * count, 4):
             yield FlatbufferTable(self.data, at + _read_number(self.data, "<I", at))
 
     def pairs(self, field: int) -> Iterator[tuple[int, int]]:
-        """A list of structs, each of two long numbers."""
+        """Yield the structs of a vector, each of two 64-bit integers."""
         first, count = self._find_list(field)
         if first + 16 * count > len(self.data):
             raise struct.error("a list goes on after the end")
         return struct.iter_unpack("<qq", self.data[first : first + 16 * count])
 
     def text(self, field: int) -> str:
-        """A text; empty where it is left out."""
+        """Return a string; empty if the field is absent."""
         first, size = self._find_list(field)
         return bytes(self.data[first : first + size]).decode()
 
@@ -90,7 +92,7 @@ class FlatbufferTable:
         return at + 4, _read_number(self.data, "<I", at)
 
     def _find_field(self, field: int) -> int:
-        """Where a field is; 0 for one that is left out."""
+        """Return the offset of a field; 0 if it is absent."""
         offsets = self.at - _read_number(self.data, "<i", self.at)
         slot = 4 + 2 * field
         if slot + 2 > _read_number(self.data, "<H", offsets):
@@ -100,36 +102,36 @@ class FlatbufferTable:
 
 
 def _read_number(data: memoryview, kind: str, at: int) -> int:
-    if at < 0:  # Python would count from the end
+    if at < 0:  # Python would count from the end of the buffer
         raise struct.error("an offset leads before the beginning")
     number: int = struct.unpack_from(kind, data, at)[0]
     return number
 
 
 class CheckedStream(io.IOBase):
-    """A stream as a file for Arrow, which gets each message once it is checked.
+    """A file for Arrow to read a stream from, which returns each message only after it was checked.
 
-    Reading raises `InvalidInputError` if a message says that it is too much, or cannot be understood, and whatever the
-    source raises if it has no memory for what a message becomes.
+    Reading raises `InvalidInputError` if a message is too large or malformed, and whatever the source raises if there
+    is no memory for its decoded form.
     """
 
     def __init__(self, source: IncomingBody, about: str) -> None:
-        """Read from `source`, which errors say is `about` a table."""
+        """Read from `source`; `about` names the table in errors."""
         self._source = source
         self._about = about
         self._pieces: deque[memoryview] = deque()
-        """What is checked and not read yet."""
+        """Checked parts of a message that Arrow has not read yet."""
         self._dictionaries: dict[int, int] = {}
-        """Bytes of the dictionaries, by their ids: they stay for all batches that follow."""
+        """Size in bytes of each dictionary by id; they stay in memory for all following batches."""
         self._unpacked = 0
-        """Bytes that the last batch has when it is decompressed."""
+        """Size in bytes of the last batch after decompression; 0 if it was not compressed."""
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def read(self, size: int, /) -> memoryview:
-        """The next bytes: all that are wanted, for Arrow wants a message piece by piece."""
+        """Return the next bytes, at most `size`: all that Arrow asks for, since it reads a message part by part."""
         if not self._pieces:
             self._pieces.extend(memoryview(piece) for piece in self._read_message() if len(piece))
         if not self._pieces:
@@ -140,11 +142,11 @@ class CheckedStream(io.IOBase):
         return piece[:size]
 
     def hold(self, size: int) -> None:
-        """Reserve memory for what is made of the last batch besides itself."""
+        """Reserve memory for what is made of the last batch, in addition to the batch itself."""
         self._source.hold(sum(self._dictionaries.values()) + self._unpacked + size)
 
     def _read_message(self) -> list[bytes]:
-        """The pieces of a message; those of a stream that ends are left for Arrow to complain about."""
+        """Return the parts of a message; an incomplete one at the end of a stream is left for Arrow to report."""
         marks = [self._source.read(4)]
         if marks[0] == CONTINUATION:
             marks.append(self._source.read(4))
@@ -166,7 +168,7 @@ class CheckedStream(io.IOBase):
         return [*marks, metadata, body]
 
     def _check_message(self, message: FlatbufferTable) -> bytes:
-        """Refuse a message that would be too much; its body."""
+        """Refuse a message that is too large; return its body."""
         kind, header, length = message.number(1, "<B"), message.table(2), message.number(3, "<q")
         if header is None or length < 0:
             raise struct.error("a message without a header")
@@ -190,7 +192,7 @@ class CheckedStream(io.IOBase):
             if column is None:
                 levels.pop()
                 continue
-            column.text(0)  # raises for what is no text
+            column.text(0)  # raises if the name is not valid UTF-8
             count += 1
             if count > MOST_FIELDS:
                 raise self._refusal(f"the rows have more than {MOST_FIELDS} columns, with those inside others")
@@ -208,7 +210,7 @@ class CheckedStream(io.IOBase):
         self.hold(0)
 
     def _check_records(self, records: FlatbufferTable, body: memoryview) -> int:
-        """The bytes that a batch has once it is decompressed."""
+        """Return the size in bytes of a batch after decompression."""
         buffers = list(records.pairs(2))
         if any(offset < 0 or size < 0 for offset, size in buffers):
             raise struct.error("a buffer of less than nothing")
@@ -226,7 +228,7 @@ class CheckedStream(io.IOBase):
 
 
 def _unpacked_size(body: memoryview, offset: int, size: int) -> int:
-    """What a compressed buffer will have; one that is not worth compressing says -1."""
+    """Return the uncompressed size of a buffer in bytes; a declared -1 means that it is stored uncompressed."""
     if size == 0:
         return 0
     declared = _read_number(body, "<q", offset)
@@ -236,7 +238,10 @@ def _unpacked_size(body: memoryview, offset: int, size: int) -> int:
 
 
 def viewed_size(array: pa.Array[Any]) -> int:
-    """The bytes of all texts that an array only points to: many may point to the same ones, and Lance copies each."""
+    """Return the total length of all strings that an array of views points to.
+
+    Many views may point to the same bytes, and Lance copies each.
+    """
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         views = array.buffers()[1]
         lengths = np.frombuffer(memoryview(views or b""), "<i4")[::4][array.offset : array.offset + len(array)]

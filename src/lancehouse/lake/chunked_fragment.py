@@ -1,4 +1,4 @@
-"""Rows of a fragment read in windows of a few megabytes: one scan of a large fragment would hold most of it at once."""
+"""Read rows of one fragment in windows of a few megabytes, to bound memory; measure blobs before reading them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lancehouse.lake.blobs import BlobReader, is_blob
 
 WINDOW_BYTES = 4 << 20
 BATCH_BYTES = 1 << 20
-"""Rows are decoded together that have so much by the estimate: where some are far larger, few come with them."""
+"""Estimated size in bytes of rows decoded together: if some rows are far larger, only a few are decoded with them."""
 
 WINDOW_ROWS = 1 << 20
 BATCH_ROWS = 1 << 15
 BLOB_ROWS = 1024
-"""Rows whose blobs are measured at once."""
+"""Number of rows whose blobs are measured at once."""
 
 
 def read_fragment(
@@ -28,18 +28,18 @@ def read_fragment(
     row_bytes: float,
     reader: BlobReader | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of some columns, with blobs as binaries.
+    """Yield batches of some columns, with blobs as binary values.
 
     Args:
-        fragment: what to read of.
+        fragment: to read from.
         columns: to read.
-        rows: which, counted without those that are deleted.
-        row_bytes: what a row takes by an estimate, blobs not counted; it grows with what is seen.
-        reader: reads the blobs of a table that is confined; without it, Lance reads them wherever they are.
+        rows: range of rows, counted without deleted ones.
+        row_bytes: estimated size of a row without blobs; the estimate grows with the rows that are read.
+        reader: reads the blobs of a confined table; None lets Lance read them wherever they are.
     """
     names = [column.name for column in columns]
     blobs = [column.name for column in columns if has_blobs(column)]
-    # Before 2.0 Lance skips rows by reading them.
+    # Files before version 2.0 cannot be read from an offset: Lance would read and skip, for every window anew.
     is_old = any(file.file_major_version < 2 for file in fragment.data_files())
     estimated_bytes = row_bytes
     while rows:
@@ -67,7 +67,7 @@ def read_fragment(
 def scan_rows(
     fragment: lance.LanceFragment, names: list[str], rows: range, batch_rows: int, reader: BlobReader | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """One scan, with as little read ahead as can be."""
+    """Scan a range of rows, reading ahead as little as possible."""
     scanner = fragment.scanner(
         columns=names,
         offset=rows.start,
@@ -83,7 +83,7 @@ def scan_rows(
 
 
 def has_blobs(column: pa.Field[Any]) -> bool:
-    """Whether values of a column, or of fields in it, are kept as blobs."""
+    """Return whether a column, or a field nested in it, is stored as blobs."""
     dtype = column.type
     if isinstance(dtype, pa.BaseExtensionType) or is_blob(column):
         return is_blob(column)
@@ -95,7 +95,7 @@ def _rows_that_fit(size: int, row_bytes: float) -> int:
 
 
 def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range, reader: BlobReader | None) -> Any:
-    """The bytes of all blobs of each row."""
+    """Return the total size in bytes of each row's blobs."""
     scanner = fragment.scanner(
         columns=blobs,
         offset=rows.start,
@@ -111,7 +111,7 @@ def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range, re
 
 
 def _described_sizes(array: Any) -> Any:
-    """What descriptions say of sizes; they stand where the blobs would, and blobs stand in structs at most."""
+    """Return the sizes in blob descriptions, which take the place of the blobs; blobs can be nested in structs only."""
     if not isinstance(array.type, pa.StructType):
         return np.zeros(len(array), np.int64)
     if {"position", "size"} <= {field.name for field in array.type}:
@@ -122,7 +122,7 @@ def _described_sizes(array: Any) -> Any:
 
 
 def _split_by_size(rows: range, sizes: Any) -> Iterator[range]:
-    """Parts whose blobs fit into a window; a row of larger ones is a part of its own."""
+    """Split rows into ranges whose blobs fit into a window; a row with larger blobs is a range of its own."""
     first, held = 0, 0
     for place, size in enumerate(sizes.tolist()):
         if place > first and held + size > WINDOW_BYTES:

@@ -1,7 +1,8 @@
-"""A scan in pieces of a few megabytes: one scan of a large fragment holds most of it at once, however slow its reader.
+"""Scan a table in chunks of a few megabytes, to bound the memory that a query takes.
 
-Of a scan without a filter, a piece is a run of rows that Lance goes to directly. With a filter it is a run of row
-addresses, or, where an index knows the rows, some of those.
+One scan of a large fragment holds most of it in memory at once, however slowly its rows are consumed. Without a filter,
+a chunk is a range of rows, which Lance can seek to. With a filter it is a range of row addresses or, if an index finds
+the rows, some of the rows found.
 """
 
 from __future__ import annotations
@@ -16,33 +17,36 @@ import pyarrow as pa
 from lance.dataset import serialize_row_addrs
 
 PIECE_BYTES = 4 << 20
+"""Size in bytes of the rows of a chunk."""
 STORED_BYTES = 32 << 20
-"""Of files that a piece may have to read, though it gives few rows or few columns."""
+"""Bytes of files that a chunk may have to read, even if it returns few rows or columns."""
 BATCHES = 8
-"""Of a piece: memory that was freed is used again the sooner the smaller they are."""
+"""Batches per chunk; freed memory is reused the sooner the smaller they are."""
 MOST_BATCH_ROWS = 1 << 16
 BATCH_STORED_BYTES = 512 << 10
-"""Of rows that are decoded together: a filter looks at all of them, though it gives none, and they may be packed."""
+"""Bytes of files that are decoded together: a filter decodes all rows, though it may return none of them."""
 LEAST_BATCH_ROWS, USUAL_BATCH_ROWS = 8, 8192
-"""Lance decodes the latter by default, however large rows are; with fewer than the former a narrow scan is slow."""
+"""Fewest rows decoded together, below which a narrow scan is slow; and Lance's default, whatever the size of rows."""
 LARGE_ROW_BYTES = 8 << 10
+"""Size of a row in bytes above which Lance's default number of rows per batch takes too much memory."""
 READ_AHEAD = 8 << 20
-"""Bytes that a scan reads before somebody takes them; Lance's own default is 2 GiB."""
+"""Bytes that a scan reads ahead; Lance's own default is 2 GiB."""
 FIRST_ROWS = 1024
+"""Rows of the first chunk, and of small fragments that are read together."""
 MOST_ROWS = 1 << 20
 GROWTH = 4
-"""How many times as many rows the next piece may have."""
+"""Largest factor by which the number of rows grows from one chunk to the next."""
 INDEXED = "ScalarIndexQuery"
-"""What the plan of a scan says of an index."""
+"""Word in the plan of a scan that uses a scalar index."""
 ROW_ID = "_rowid"
 
 Arguments = Mapping[str, Any]
-"""Of `LanceDataset.scanner`."""
+"""Arguments of `LanceDataset.scanner`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainScan:
-    """A scan that searches nothing."""
+    """A scan that is not a vector or full-text search."""
 
     filter: str | None = None
     limit: int | None = None
@@ -50,7 +54,7 @@ class PlainScan:
 
 
 class _ChunkSize:
-    """How many rows make a piece, by what was seen and what files say."""
+    """Adapts the number of rows per chunk to file sizes and to the chunks read so far."""
 
     def __init__(self, fragments: Sequence[lance.LanceFragment]) -> None:
         row_bytes = max(map(_row_bytes, fragments), default=1.0)
@@ -59,58 +63,58 @@ class _ChunkSize:
         self.rows = max(1, min(FIRST_ROWS, int(PIECE_BYTES / row_bytes)))
 
     def learn(self, rows: int, size: int) -> None:
-        """So many rows were looked at, and gave so many bytes."""
+        """Adapt to a chunk for which `rows` rows were read and `size` bytes returned."""
         fitting = int(PIECE_BYTES / max(size / max(rows, 1), 1))
         self.rows = max(1, min(fitting, self.rows * GROWTH, self._most))
 
     @property
     def batch(self) -> int:
-        """Rows that are decoded together."""
+        """Rows decoded together."""
         return max(1, min(self.rows // BATCHES, self._most_batch))
 
     @property
     def whole_batch(self) -> int:
-        """The same for a scan that is not done in pieces."""
+        """Rows decoded together by a scan that is not read in chunks."""
         return min(self._most_batch, USUAL_BATCH_ROWS)
 
 
 def _row_bytes(fragment: lance.LanceFragment) -> float:
-    """Bytes that a row takes in files, on average and at least one."""
+    """Return the average size of a row in files, in bytes and at least 1."""
     stored: int = sum(file.file_size_bytes or 0 for file in fragment.data_files())
     rows: int = fragment.physical_rows
     return max(stored / max(rows, 1), 1.0)
 
 
 def count_rows(dataset: lance.LanceDataset, filter: str) -> int:
-    """How many rows meet a filter."""
+    """Count the rows that match a filter."""
     return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **_batch_arguments(dataset)).count_rows())
 
 
 def _batch_arguments(dataset: lance.LanceDataset) -> dict[str, int]:
-    """Arguments of a scan that holds little, and is not done in pieces."""
+    """Return arguments that bound the memory of a scan that is not read in chunks."""
     return {"io_buffer_size": READ_AHEAD, "batch_readahead": 1, "batch_size": batch_rows(dataset)}
 
 
 def batch_rows(dataset: lance.LanceDataset) -> int:
-    """How many rows are decoded together by a scan that is not done in pieces."""
+    """Return how many rows a scan that is not read in chunks should decode together."""
     return _ChunkSize(dataset.get_fragments()).whole_batch
 
 
 def has_large_rows(dataset: lance.LanceDataset) -> bool:
-    """Whether as many rows as Lance decodes together by default would fill the memory."""
+    """Return whether Lance's default number of rows per batch would take too much memory."""
     return any(_row_bytes(each) > LARGE_ROW_BYTES for each in dataset.get_fragments())
 
 
 def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
-    """The rows of a scan, in order, of which no more is held than a piece.
+    """Yield the rows of a scan in order, holding no more than a chunk.
 
     Args:
         dataset: at one version.
-        scan: which rows.
-        arguments: which columns, and the like: what the scanner takes besides.
+        scan: filter, limit and offset.
+        arguments: other arguments of the scanner, such as columns.
     """
     if any(file.file_major_version < 2 for each in dataset.get_fragments() for file in each.data_files()):
-        # Before 2.0 Lance skips rows by reading them.
+        # Files before version 2.0 cannot be read from an offset: Lance would read and skip, for every chunk anew.
         limits = {"limit": scan.limit, "offset": scan.offset or None}
         yield from dataset.scanner(filter=scan.filter, **limits, **arguments).to_batches()
         return
@@ -157,7 +161,7 @@ def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Argument
 
 
 def _scan_by_row_id(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
-    """Where the rows are is found out first."""
+    """Find the ids of all matching rows first, then read those rows in chunks."""
     matches = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter, **_batch_arguments(dataset)).to_reader()
     parts = [np.asarray(batch.column(ROW_ID)) for batch in matches]
     ids = np.concatenate(parts) if parts else np.empty(0, np.uint64)
@@ -179,7 +183,7 @@ def _read_measured(scanner: lance.LanceScanner, rows: int, size: _ChunkSize) -> 
 
 
 def _group_small_fragments(fragments: Sequence[lance.LanceFragment]) -> Iterator[list[lance.LanceFragment]]:
-    """Fragments that are read together, because they are small."""
+    """Group small fragments that are read together."""
     run: list[lance.LanceFragment] = []
     rows = 0
     for fragment in fragments:

@@ -1,4 +1,4 @@
-"""Columns of a table and what is noted on them."""
+"""Operations of the Lance interface on columns, and on the metadata of schema and fields."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from lancehouse.schema.jsonarrow import type_from_jsonarrow
 
 
 class ColumnOperations(LanceNamespace):
-    """The operations on columns."""
+    """Operations on columns."""
 
     def alter_table_add_columns(self, request: AlterTableAddColumnsRequest) -> AlterTableAddColumnsResponse:
-        """Add columns, filled by SQL expressions over the others.
+        """Add columns with values from SQL expressions over existing columns.
 
         Raises:
             UnsupportedOperationError: a computed or virtual column, which a cluster would have to maintain.
@@ -46,7 +46,7 @@ class ColumnOperations(LanceNamespace):
         return AlterTableAddColumnsResponse(version=dataset.version)
 
     def alter_table_alter_columns(self, request: AlterTableAlterColumnsRequest) -> AlterTableAlterColumnsResponse:
-        """Rename columns, allow or forbid null in them, or cast them; all in one commit."""
+        """Rename columns, allow or forbid nulls, or change types; all in one commit."""
         alterations = [_alteration(entry) for entry in request.alterations]
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.alter_columns(*alterations)
@@ -61,7 +61,7 @@ class ColumnOperations(LanceNamespace):
     def update_table_schema_metadata(
         self, request: UpdateTableSchemaMetadataRequest
     ) -> UpdateTableSchemaMetadataResponse:
-        """Set keys of the schema's metadata; the others stay."""
+        """Set keys of the schema's metadata; other keys stay."""
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             metadata = dataset.update_schema_metadata(request.metadata or {})
             return UpdateTableSchemaMetadataResponse(metadata=metadata, transaction_id=transaction_id(dataset))
@@ -72,7 +72,7 @@ class ColumnOperations(LanceNamespace):
         if len(set(paths)) < len(paths):
             raise InvalidInputError("a field is updated twice")
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
-            # Lance replaces all or none, so a request that does both is spelled out here.
+            # Lance replaces the metadata of all fields or merges all, so if any is replaced, the merge is done here.
             replace = any(entry.replace for entry in request.updates)
             updates = {
                 entry.path: _merged_metadata(dataset, entry) if replace else entry.metadata for entry in request.updates
@@ -84,10 +84,10 @@ class ColumnOperations(LanceNamespace):
 
 
 def _check_name(name: str) -> str:
-    """A name that Arrow can hand from one library to another: Lance stores others, and nobody can open the table again.
+    """Return the name, unless it contains a null character: Lance stores it, but no library can open the table again.
 
     Raises:
-        InvalidInputError: it has a null character.
+        InvalidInputError: it contains one.
     """
     if "\0" in name:
         raise InvalidInputError(f"the name of a column has no null character, got {name!r}")

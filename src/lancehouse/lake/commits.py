@@ -1,4 +1,4 @@
-"""Versions made of what was written before: one commit, whoever wrote it."""
+"""Commit written fragments as a new version (append, overwrite, create, restore), and find versions by their run."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ from lancehouse.lake.versions import find_transaction
 Properties = Mapping[str, str] | None
 
 RUN = "lancehouse.run"
-"""Key of a transaction's properties: the run that made it, by which it is known when it comes again."""
+"""Key in a transaction's properties for the id of the run that committed it, to recognize a repeated run."""
 
 _MAINTENANCE = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Rewrite)
+"""Operations that change no rows."""
 
 RETRIES = 20
-"""How often Lance tries to commit again over versions that are not in the way."""
+"""Number of times that Lance retries a commit over versions that do not conflict with it."""
 
 
 class CreateConflictError(TableAlreadyExistsError):
-    """Another writer made the first version of the table while this one was about to."""
+    """Another writer created the first version of the table at the same time."""
 
 
 class RunAlreadyCommittedError(ConcurrentModificationError):
-    """The same run has made its version in the meantime, so that this one must not."""
+    """The same run has committed its version already, so this commit must not be made."""
 
     def __init__(self, table: TableRef, run: str, version: int) -> None:
         super().__init__(f"{table}: run {run} has just made version {version}")
@@ -53,12 +54,12 @@ class RunAlreadyCommittedError(ConcurrentModificationError):
 def append(
     table: TableRef, at: TableLocation, pieces: Sequence[Piece], base: int, properties: Properties = None
 ) -> int:
-    """Add rows to whatever the table holds by now; the version that this made.
+    """Append rows to the latest version of a table and return the new version.
 
-    Of two that add the rows of one run at the same time, one does; the other is told the version of the first.
+    If the same run appends its rows twice at the same time, one commit stands; the other returns that one's version.
 
     Raises:
-        RunAlreadyCommittedError: the properties name a run that has made its version since `base`.
+        RunAlreadyCommittedError: the properties name a run that has committed since `base`.
     """
     operation = lance.LanceOperation.Append(parse_pieces(pieces))
     run = (properties or {}).get(RUN)
@@ -66,6 +67,8 @@ def append(
         return commit(table, at, operation, base, properties)
     if (earlier := find_version_of_run(table, run, after=base)) is not None:
         raise RunAlreadyCommittedError(table, run, earlier)
+    # Lance rebases appends, so both of two processes of one run can get past the check above and commit. Whoever is
+    # later finds the other's version below its own and undoes its append.
     version = commit(table, at, operation, base, properties)
     if (earlier := find_version_of_run(table, run, after=base, before=version)) is None:
         return version
@@ -74,7 +77,7 @@ def append(
 
 
 def _revert_append(table: TableRef, at: TableLocation, version: int) -> None:
-    """Have a table hold again what it held before a version added to it."""
+    """Delete the fragments that a version added."""
     before, after = (_fragment_ids(table, each) for each in (version - 1, version))
     operation = lance.LanceOperation.Delete([], sorted(after - before), "its run was done twice at once")
     commit(table, at, operation, version)
@@ -93,13 +96,14 @@ def overwrite(
     base: int,
     properties: Properties = None,
 ) -> int:
-    """Put rows in the place of all that the table held at a version; the version that this made.
+    """Replace all rows of the version `base` and return the new version.
 
     Raises:
-        ConcurrentModificationError: somebody has changed the table since: their rows would be gone.
+        ConcurrentModificationError: the table was changed since `base`, and those changes would be lost.
     """
     operation = lance.LanceOperation.Overwrite(schema, parse_pieces(pieces))
     try:
+        # Lance rebases an overwrite over anything, which silently drops rows that others appended: so no retries.
         return commit(table, at, operation, base, properties, retries=0)
     except ConcurrentModificationError as error:
         raise ConcurrentModificationError(
@@ -108,12 +112,13 @@ def overwrite(
 
 
 def restore(table: TableRef, at: TableLocation, version: int, base: int) -> int:
-    """Put an older version in the place of the one that is the latest; the version that this made.
+    """Restore an older version as the latest one and return the new version.
 
-    Lance lets a restore pass over whatever came meanwhile. If something did, it is put back at once.
+    Lance commits a restore over any version that was committed in the meantime. If that happens, this restores that
+    version again and raises.
 
     Raises:
-        ConcurrentModificationError: somebody has changed the table since `base`, which would be gone.
+        ConcurrentModificationError: the table was changed since `base`, and those changes would be lost.
     """
     overtaken = ConcurrentModificationError(
         f"{table}: somebody has changed it since version {base}, and to put version {version} back would undo that"
@@ -130,10 +135,10 @@ def restore(table: TableRef, at: TableLocation, version: int, base: int) -> int:
 def create(
     table: TableRef, at: TableLocation, schema: pa.Schema, pieces: Sequence[Piece], properties: Properties = None
 ) -> int:
-    """Make the first version of a table.
+    """Commit the first version of a table.
 
     Raises:
-        CreateConflictError: there is one already.
+        CreateConflictError: there is a version already.
     """
     operation = lance.LanceOperation.Overwrite(schema, parse_pieces(pieces))
     try:
@@ -147,11 +152,11 @@ def create(
 def create_or_append(
     table: TableRef, at: TableLocation, schema: pa.Schema, pieces: Sequence[Piece], properties: Properties = None
 ) -> int:
-    """Make the first version of a table, or add to one that somebody else has just made with the same columns.
+    """Commit the first version of a table, or append if another writer has just created it with the same columns.
 
     Raises:
-        CreateConflictError: they made it with others.
-        RunAlreadyCommittedError: the properties name a run, and the same run made it.
+        CreateConflictError: it was created with other columns.
+        RunAlreadyCommittedError: the properties name a run, and the same run created it.
     """
     try:
         return create(table, at, schema, pieces, properties)
@@ -167,7 +172,8 @@ def create_or_append(
 def create_with_rows(table: TableRef, at: TableLocation, rows: RowSource) -> int:
     """Write the first version of a table. Of several writers one succeeds, and the others leave no files.
 
-    `lance.write_dataset(mode="create")` will not do: of two at the same time the second overwrites the first.
+    `lance.write_dataset(mode="create")` does not do that: of two writers at the same time, the second overwrites the
+    first.
 
     Raises:
         CreateConflictError: there is a version already.
@@ -190,19 +196,19 @@ def commit(
     *,
     retries: int = RETRIES,
 ) -> int:
-    """Make a version, through the namespace where it manages versions.
+    """Commit an operation as a new version, through the namespace if it manages versions; return the version.
 
     Args:
-        table: what to change.
-        at: where it is.
-        operation: what to change in it.
+        table: the table to change.
+        at: its location.
+        operation: the change.
         base: the version that the change was made for.
-        properties: to keep with the version.
-        retries: over versions that came meanwhile and are not in the way; 0: over none.
+        properties: to store with the transaction.
+        retries: how often to rebase over versions that do not conflict; 0 for never.
 
     Raises:
-        ConcurrentModificationError: a version that came meanwhile is in the way.
-        CommitStateUnknownError: it may have been made, or not.
+        ConcurrentModificationError: a version that was committed in the meantime conflicts.
+        CommitStateUnknownError: the commit may or may not have been made.
     """
     transaction = lance.Transaction(base, operation, transaction_properties=dict(properties or {}))
     try:
@@ -215,9 +221,12 @@ def commit(
                 max_retries=retries,
                 namespace_client=table.namespace,
                 table_id=list(table.id) or None,
+                # Unlike `lance.dataset` and `write_dataset`, this call does not ask the namespace for it.
                 namespace_client_managed_versioning=at.is_managed,
             )
     except LanceNamespaceError as error:
+        # The error may have come after the commit was made. The transaction's uuid tells: if a version has it, this
+        # succeeded.
         landed = (
             None if is_refusal(error) else find_version(table, lambda known: known.uuid == transaction.uuid, after=base)
         )
@@ -228,34 +237,34 @@ def commit(
 
 
 def require_same_table(table: TableRef, base: int, expected_uuid: str) -> None:
-    """See that a table is still the one that something was written for.
+    """Check that a table was not dropped and created anew since something was written for it.
 
     Args:
-        table: what is about to be changed.
+        table: the table about to be changed.
         base: a version of it.
-        expected_uuid: what `manifests.read_transaction_uuid` said of that version.
+        expected_uuid: what `manifests.read_transaction_uuid` returned for that version.
 
     Raises:
-        ConcurrentModificationError: the table was dropped and made anew meanwhile, and what was written is gone.
+        ConcurrentModificationError: the table was created anew, and the written files are gone.
     """
     try:
         with replace(table, version=base).dataset() as dataset:
             current_uuid = read_transaction_uuid(dataset)
-    except TableVersionNotFoundError:  # it was cleaned up
+    except TableVersionNotFoundError:  # the version was cleaned up
         return
     if current_uuid != expected_uuid:
         raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run it again")
 
 
 def is_refusal(error: LanceNamespaceError) -> bool:
-    """Whether a commit that failed so was surely not made."""
+    """Return whether this error of a commit means that it was certainly not made."""
     return not isinstance(error, CommitStateUnknownError | InternalError | ServiceUnavailableError | ThrottlingError)
 
 
 def find_version(
     table: TableRef, is_wanted: Callable[[lance.Transaction], bool], after: int = 0, before: int | None = None
 ) -> int | None:
-    """The latest version that was made by a certain transaction, of those that are still there."""
+    """Return the latest version after `after` and before `before` whose transaction is wanted; None if none is."""
     if not table.exists():
         return None
     with table.dataset() as dataset:
@@ -270,24 +279,24 @@ def find_version(
 
 
 def find_version_of_run(table: TableRef, run: str, after: int = 0, before: int | None = None) -> int | None:
-    """The version that a run has made, if it did and that version is still there."""
+    """Return the version that a run has committed, if it still exists; else None."""
     return find_version(table, lambda made: (made.transaction_properties or {}).get(RUN) == run, after, before)
 
 
 def find_run(table: TableRef, version: int) -> str | None:
-    """The run that has made a version, if one did and Lance still knows it."""
+    """Return the id of the run that committed a version; None if there was none, or if Lance has no record of it."""
     with table.dataset() as dataset:
         transaction = find_transaction(dataset, version)
     return None if transaction is None else (transaction.transaction_properties or {}).get(RUN)
 
 
 def find_latest_if_only_maintenance(table: TableRef, version: int) -> int | None:
-    """The latest version, if all that came after another one are of indices and compactions; None if some are not."""
+    """Return the latest version if all after `version` are index builds or compactions; None if any is not."""
     with table.dataset() as dataset:
         later = sorted(each["version"] for each in dataset.version_refs() if each["version"] > version)
         made = [known and known.operation for known in (find_transaction(dataset, each) for each in later)]
     for one, following in itertools.zip_longest(made, made[1:]):
-        # A compaction takes numbers for its fragments first, by a version of a kind that pylance has no class for.
+        # A compaction first reserves fragment ids, in a version of its own for which pylance has no class.
         is_reserved = type(one) is lance.LanceOperation.BaseOperation
         if not isinstance(following if is_reserved else one, _MAINTENANCE):
             return None
@@ -295,7 +304,7 @@ def find_latest_if_only_maintenance(table: TableRef, version: int) -> int | None
 
 
 def is_reverted(table: TableRef, version: int) -> bool:
-    """Whether the table is not what became of a version: one from before was put back, and that was not undone."""
+    """Return whether a version is undone: an older version was restored later, and that was not undone again."""
     with table.dataset() as dataset:
         current = dataset.version
         for number in sorted((ref["version"] for ref in dataset.version_refs()), reverse=True):
@@ -306,7 +315,7 @@ def is_reverted(table: TableRef, version: int) -> bool:
 
 
 def count_rows_added(table: TableRef, version: int) -> int | None:
-    """How many rows a version has written, as far as Lance still knows."""
+    """Return the number of rows that an append, overwrite or update wrote; None for other or unrecorded operations."""
     with table.dataset() as dataset:
         transaction = find_transaction(dataset, version)
     match transaction and transaction.operation:

@@ -1,7 +1,7 @@
-"""Which places may be opened for a table: a dataset names base paths, external blobs and, by links, other files.
+"""Decide which locations may be opened for a table: base paths, external blobs, targets of symbolic links.
 
-Whoever writes a dataset chooses what it names. A server opens datasets of others, with rights of its own, so it opens
-nothing outside of the places that its caller may read. A client in a user's own process is not confined.
+Whoever writes a dataset chooses the files it refers to. A server opens datasets of others with its own rights, so it
+opens nothing outside the locations that its caller may read. A client in a user's own process is not confined.
 """
 
 from __future__ import annotations
@@ -24,70 +24,70 @@ from lancehouse import locations
 from lancehouse.lake.folder_watch import is_settled
 
 FOLDERS = ("_versions", "_transactions", "_deletions", "_indices", "_refs", "_staging", "data", "tree")
-"""What Lance, and who puts manifests in their place, opens in a dataset's folder."""
+"""Folders of a dataset in which Lance, or the publishing of manifests, opens files."""
 REFS = ("_refs",)
-"""The same where no rows are read, apart from manifests: whoever opens those one by one looks at each."""
+"""The same if no rows are read, except manifests: code that opens those one by one checks each."""
 BASE_DEPTH = 2
-"""Folders of a base path that holds data files and no dataset: itself, and those with the blobs of one file."""
+"""Levels of folders in a base path that holds data files and no dataset: itself, and one per file with blobs."""
 
 
 class OutsideConfinementError(PermissionDeniedError):
-    """A table, or a file that it names, lies in a place that is not to be opened."""
+    """A table, or a file that it refers to, is at a location that must not be opened."""
 
 
 class Confinement(Protocol):
-    """Decides which places are opened. Each call raises `OutsideConfinementError` for a place that is not."""
+    """Decides which locations may be opened. Each method raises `OutsideConfinementError` for one that may not."""
 
     @property
     def reads_rows(self) -> bool:
-        """Whether more is opened than manifests, tags and branches."""
+        """Whether more than manifests, tags and branches is opened."""
 
     def __hash__(self) -> int:
-        """Equal ones decide alike."""
+        """Hash it; equal confinements must decide alike."""
 
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Refuse a table that lies elsewhere than tables may.
+        """Refuse a table at a location where tables must not be.
 
         Args:
             location: of the table.
-            announced: where its catalog says that tables lie.
+            announced: locations that its catalog announces for tables.
         """
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Refuse a place that a caller may not choose for a table, before anything there is looked at."""
+        """Refuse a location that a caller may not choose for a table, before anything there is opened."""
 
     def require_base(self, base: str) -> None:
-        """Refuse a base path: a place, besides its own, from which a dataset takes files."""
+        """Refuse a base path: a location other than its own from which a dataset takes files."""
 
     def require_blob(self, uri: str) -> None:
         """Refuse a file that is the value of an external blob."""
 
 
 class ManifestsAlone:
-    """Opens manifests, tags and branches of any table, and nothing that they name. It is a `Confinement`."""
+    """A `Confinement` that opens manifests, tags and branches of any table, and nothing that they refer to."""
 
     reads_rows = False
 
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Nothing to refuse: who asks has looked at the location."""
+        """Refuse nothing: the caller has checked the location."""
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Nothing to refuse."""
+        """Refuse nothing."""
 
     def require_base(self, base: str) -> None:
-        """Nothing to refuse: no file is taken from there."""
+        """Refuse nothing: no file is taken from there."""
 
     def require_blob(self, uri: str) -> None:
-        """Nothing to refuse."""
+        """Refuse nothing."""
 
 
 def outside_error(what: str, location: str, remedy: str) -> OutsideConfinementError:
-    """The error about a place that is not opened."""
+    """Return the error for a location that must not be opened."""
     return OutsideConfinementError(f"{what} {locations.shorten(location)}, which this server does not open; {remedy}")
 
 
 def require_inside(dataset: lance.LanceDataset, location: str, confinement: Confinement) -> None:
-    """Refuse a dataset that would take files from places that are not to be opened. Nothing but its manifest is read.
+    """Refuse a dataset that takes files from locations that must not be opened. Only its manifest is read.
 
     Args:
         dataset: at some version.
@@ -95,12 +95,12 @@ def require_inside(dataset: lance.LanceDataset, location: str, confinement: Conf
         confinement: decides.
 
     Raises:
-        PermissionDeniedError: it names such a place.
+        PermissionDeniedError: it refers to such a location.
     """
     require_no_links(location, reads_rows=confinement.reads_rows)
     if not confinement.reads_rows:
         return
-    # Names of data files need no look: Lance encodes the slashes in them, so they stay in their folder.
+    # Names of data files need no check: Lance encodes slashes in them, so they cannot leave their folder.
     for base in dataset.base_paths().values():
         if not locations.is_inside(base.path, [location]):
             confinement.require_base(base.path)
@@ -111,14 +111,14 @@ def require_inside(dataset: lance.LanceDataset, location: str, confinement: Conf
 
 
 def require_no_links(location: str, *, reads_rows: bool = True) -> None:
-    """Refuse a dataset's folder that has symbolic links in it: Lance would follow them, wherever they lead.
+    """Refuse a dataset's folder that contains symbolic links, because Lance would follow them anywhere.
 
     Args:
         location: of the folder; object stores have no links.
-        reads_rows: whether more is opened there than manifests, tags and branches.
+        reads_rows: whether more than manifests, tags and branches is opened there.
 
     Raises:
-        PermissionDeniedError: there is one.
+        PermissionDeniedError: there is a link.
     """
     _require_no_links(location, FOLDERS if reads_rows else REFS, sys.maxsize)
 
@@ -131,7 +131,7 @@ def _require_no_links(location: str, parts: Sequence[str], depth: int) -> None:
 
 
 def require_no_link(folder: Path, file: str) -> None:
-    """Refuse a file below a folder that is a symbolic link, or that one leads to.
+    """Refuse a file below a folder that is a symbolic link, or is reached through one.
 
     Raises:
         PermissionDeniedError: it is.
@@ -154,7 +154,8 @@ def _find_link(path: Path, depth: int) -> Path | None:
         return path
     if not stat.S_ISDIR(state.st_mode) or not depth:
         return None
-    # A folder that changed just now may change again without a trace: what is seen of it is not kept.
+    # A folder that changed just now may change again within the same tick of the file system's clock, and its ctime
+    # would stay the same: what is seen of such a folder is not cached.
     look = _look_into if is_settled(state.st_ctime_ns, time.time_ns()) else _look_into.__wrapped__
     link, folders = look(path, state.st_ino, state.st_ctime_ns)
     return link or next(filter(None, (_find_link(each, depth - 1) for each in folders)), None)
@@ -162,7 +163,11 @@ def _find_link(path: Path, depth: int) -> Path | None:
 
 @lru_cache(4096)
 def _look_into(folder: Path, inode: int, ctime_ns: int) -> tuple[Path | None, tuple[Path, ...]]:  # noqa: ARG001 - they tell that it changed
-    """A link in a folder, and the folders in it. No program can set the time of its last change."""
+    """Return a symbolic link in a folder, if any, and its subfolders.
+
+    Inode and ctime are part of the cache key. No program can set a ctime, so an unchanged one proves that no entry of
+    the folder was added, removed or replaced.
+    """
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         folders = []
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Where a table is, and what can be said of it without knowing its catalog."""
+"""Address of a Lance dataset (`TableRef`): open it, test whether it exists, read version, schema and statistics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lancehouse.locations import local_folder as local_folder
 from lancehouse.schema.jsonarrow import to_jsonarrow
 
 MAIN = "main"
-"""Lance's name for the branch that has none."""
+"""Name of the main branch, which has no name in Lance's paths."""
 
 StorageOptions = Mapping[str, str]
 
@@ -33,10 +33,10 @@ _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """The address of a table, by its location or by its name in a namespace; it can be sent to other processes.
+    """Address of a Lance dataset, by location or by name in a namespace; it can be sent to other processes.
 
-    A table that is opened by its name has its credentials refreshed, and its commits go through the namespace where it
-    manages versions.
+    A table that is opened by name has its credentials renewed, and its commits go through the namespace if that manages
+    its versions.
     """
 
     location: str | None = None
@@ -47,7 +47,7 @@ class TableRef:
     branch: str | None = None
     tag: str | None = None
     confinement: Confinement | None = field(default=None, repr=False, hash=False, compare=False)
-    """What of the table may be opened; None: whatever it names. Where there is a namespace, that one says it."""
+    """What may be opened for the table; None for whatever it refers to. `in_namespace` takes it from the namespace."""
 
     def __post_init__(self) -> None:
         if (self.location is None) == (self.namespace is None or not self.id):
@@ -67,10 +67,10 @@ class TableRef:
         branch: str | None = None,
         tag: str | None = None,
     ) -> Self:
-        """A table that a request names.
+        """Return the address of a table that a request names.
 
         Raises:
-            InvalidInputError: the request has no id, or tag together with version or branch.
+            InvalidInputError: the request has no id, or a tag together with a version or a branch.
         """
         if not id:
             raise InvalidInputError("the request names no table: its id is missing")
@@ -78,18 +78,21 @@ class TableRef:
         return cls(None, {}, namespace, tuple(id), version, branch, tag, confinement)
 
     def open(self) -> lance.LanceDataset:
-        """The table as it is now, or at the version that this address names.
+        """Open the dataset, at its latest version or at the version, branch or tag of this address.
 
         Raises:
             TableNotFoundError: there is no such table, or it is only declared.
-            TableVersionNotFoundError, TableBranchNotFoundError, TableTagNotFoundError: the table has no such thing.
-            PermissionDeniedError: it names files in places that are not to be opened.
+            TableVersionNotFoundError, TableBranchNotFoundError, TableTagNotFoundError: the table has no such version,
+                branch or tag.
+            PermissionDeniedError: it refers to files at locations that must not be opened.
         """
         address: dict[str, Any] = (
             {"uri": self.location}
             if self.location is not None
             else {"namespace_client": self.namespace, "table_id": list(self.id)}
         )
+        # Links are checked before Lance reads anything, because it follows them. Base paths can be checked only once
+        # the manifest is read, hence `require_inside` below.
         if self.confinement is not None and self.location is not None:
             require_no_links(self.location, reads_rows=self.confinement.reads_rows)
         with translate_errors(self, self.storage_options):
@@ -107,7 +110,7 @@ class TableRef:
             return dataset
 
     def exists(self) -> bool:
-        """Whether there is such a table, with at least one version."""
+        """Return whether the table exists and has at least one version."""
         try:
             self.open()
         except TableNotFoundError:
@@ -116,7 +119,7 @@ class TableRef:
 
     @contextmanager
     def dataset(self) -> Iterator[lance.LanceDataset]:
-        """The table, for calls of pylance whose failures become Lance errors."""
+        """Open the dataset for calls of pylance, whose exceptions are translated to Lance errors."""
         dataset = self.open()
         with translate_refusals(self.namespace, self.id), translate_errors(self, self.storage_options):
             yield dataset
@@ -132,20 +135,21 @@ class TableRef:
 
 @runtime_checkable
 class RefusalReporter(Protocol):
-    """A namespace that knows why it refused a commit."""
+    """A namespace that remembers why it refused a commit."""
 
     def commit_mark(self) -> int:
-        """A moment."""
+        """Return a new tick, later than all commits so far."""
 
     def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:
-        """Why a version was refused since a moment; None if it may have been accepted."""
+        """Return why a version was refused after the tick `since`; None if it may have been accepted."""
 
 
 @contextmanager
 def translate_refusals(namespace: LanceNamespace | None, id: Sequence[str]) -> Iterator[None]:
-    """Turn a commit of which pylance only knows that it failed into the reason why the namespace refused it.
+    """Replace pylance's error of an unknown commit result by the reason why the namespace refused the commit.
 
-    pylance says of every refusal, be it a missing permission, that the result is unknown.
+    pylance reports every refusal, even a missing permission, as an unknown result. If the namespace knows of no
+    refusal, the error stays.
     """
     since = namespace.commit_mark() if isinstance(namespace, RefusalReporter) else 0
     try:
@@ -175,7 +179,7 @@ def read_details(table: TableRef) -> TableDetails:
 
     Raises:
         TableNotFoundError: there is no such table, or it is only declared.
-        TableSchemaValidationError: a type that the interface has no word for.
+        TableSchemaValidationError: a column has a type that the interface cannot express.
     """
     with table.dataset() as dataset:
         schema, latest, stats = dataset.schema, dataset.get_version(), dataset.stats.dataset_stats()
@@ -188,16 +192,16 @@ def read_details(table: TableRef) -> TableDetails:
 
 
 def exists(location: str, storage_options: StorageOptions | None = None) -> bool:
-    """Whether there is a Lance dataset with at least one version.
+    """Return whether there is a Lance dataset with at least one version at a location.
 
-    Only a place that could be looked at and holds none is False. No access, an unknown bucket or a store that does not
-    answer raises.
+    False means that the location could be read and holds none. Missing permission, an unknown bucket or a store that
+    does not respond raise.
     """
     return TableRef(location, storage_options or {}).exists()
 
 
 def require_branch_name(name: str) -> None:
-    """Refuse what no branch is called: a branch is a folder, and such a name might lead out of its table.
+    """Refuse a string that is not a valid name of a branch: it becomes a folder, so it might lead out of the table.
 
     Raises:
         InvalidInputError: Lance allows no branch of that name.
@@ -207,24 +211,24 @@ def require_branch_name(name: str) -> None:
 
 
 def require_below(location: str, file: str) -> None:
-    """Refuse the name of a file that would lead out of a location, or says nothing.
+    """Refuse a file name that leads out of a location, or is empty.
 
     Raises:
-        InvalidInputError: it would.
+        InvalidInputError: it does.
     """
     if not {"", ".", ".."}.isdisjoint(file.split("/")):
         raise InvalidInputError(f"{file!r} is no file below {location}")
 
 
 def delete_file(location: str, options: dict[str, str], file: str) -> None:
-    """Delete a file below a location, if nobody else just did: object stores do not even tell.
+    """Delete a file below a location. A file that does not exist is no error, because object stores do not report it.
 
     Raises:
-        InvalidInputError: it is not below it.
+        InvalidInputError: the name leads out of the location.
     """
     require_below(location, file)
     if folder := local_folder(location):
         (folder / file).unlink(missing_ok=True)
     else:
-        # A name such as `a%2Fb.json` is encoded once more by `delete_file`, but not as part of the session's address.
+        # `LanceFileSession.delete_file` would encode a name such as `a%2Fb.json` once more; the session's URI is not.
         LanceFileSession(f"{location.rstrip('/')}/{quote(file)}", storage_options=options or None).delete_file("")

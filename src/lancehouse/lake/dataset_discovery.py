@@ -1,4 +1,4 @@
-"""What lies in storage, whatever catalogs say: datasets below a place, and manifests that never got to theirs."""
+"""Find datasets below a location, and staged manifests of a table, by listing storage without a catalog."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lancehouse.lake.manifests import STAGING
 from lancehouse.lake.versions import manifest_folder, parse_version
 
 DEEPEST = 12
-"""Levels of folders below a root that are looked into."""
+"""Levels of folders below a root that are searched."""
 
 VERSIONS = "_versions"
 _OF_TABLES = frozenset({"data", "metadata", "tree"})
-"""Folders of a table whose names are no different from those of a namespace."""
+"""Folders of a table whose names could also be those of a namespace."""
 _STAGED = re.compile(r"(?:.*/)?(\d+\.manifest)-[\w-]+")
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss"}
 
@@ -33,17 +33,17 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class StagedManifest:
-    """A manifest that lies beside its place, below a table's location."""
+    """A manifest below a table's location that was not published."""
 
     file: str
     version: int | None
-    """The one that it would make."""
+    """Version that it would become; None if its name does not tell."""
     modified: datetime | None
-    """None where storage does not tell."""
+    """Time of its last modification; None if storage does not tell."""
 
 
 def split_location(location: str) -> Parts:
-    """A location taken apart, so that one that lies in another begins with all of the other's parts."""
+    """Split a location into parts, so that a location inside another one starts with all parts of the other."""
     if folder := local_folder(location):
         return ("file", *Path(os.path.abspath(folder)).parts)  # noqa: PTH100 - `resolve` would follow links
     split = urlsplit(location)
@@ -52,16 +52,16 @@ def split_location(location: str) -> Parts:
 
 
 def relative_levels(location: str, root: str) -> Parts | None:
-    """The folders that lead from a root to a location; None if it is not below it."""
+    """Return the folders that lead from a root to a location; None if it is not below the root."""
     place, above = split_location(location), split_location(root)
     return place[len(above) :] if place[: len(above)] == above else None
 
 
 def list_datasets(root: str, options: StorageOptions | None = None) -> Iterator[str]:
-    """The locations of all Lance datasets below a place; what begins with `_` or a dot is not looked into.
+    """Yield the locations of all Lance datasets below a root; folders that start with `_` or a dot are not searched.
 
     Raises:
-        LanceNamespaceError: the place cannot be looked at. None is there: nothing is found.
+        LanceNamespaceError: the root cannot be read. A root that does not exist just yields nothing.
     """
     folder = local_folder(root)
     with translate_errors(root, options or {}):
@@ -99,7 +99,7 @@ def _walk_remote(session: LanceFileSession, levels: Parts) -> Iterator[Parts]:
 
 
 def _folders_to_search(names: Collection[str], levels: Parts) -> list[str]:
-    """The folders that may hold datasets: none of a table's own."""
+    """Return the folders that may hold datasets, without a table's own."""
     if len(levels) >= DEEPEST:
         return []
     own = _OF_TABLES if VERSIONS in names else {"data", "metadata"} if "metadata" in names else frozenset()
@@ -115,7 +115,7 @@ def _is_manifest(name: str) -> bool:
 
 
 def list_staged_manifests(table: TableRef, branches: Iterable[str] = ()) -> list[StagedManifest]:
-    """The manifests of a table, addressed by its location, that lie beside their place."""
+    """List the unpublished manifests of a table that is addressed by its location."""
     with translate_errors(table, table.storage_options):
         files = _list_staged_files(table, [STAGING, *map(manifest_folder, (None, *branches))])
         ages = _modification_times(table, files) if files else {}
@@ -123,7 +123,7 @@ def list_staged_manifests(table: TableRef, branches: Iterable[str] = ()) -> list
 
 
 def is_staged(file: str) -> bool:
-    """Whether a file below a table's location is one that `list_staged_manifests` tells of."""
+    """Return whether a file below a table's location is one that `list_staged_manifests` returns."""
     return file.startswith(f"{STAGING}/") or _STAGED.fullmatch(file) is not None
 
 
@@ -146,7 +146,7 @@ def _list_staged_files(table: TableRef, folders: Iterable[str]) -> list[str]:
 
 
 def _modification_times(table: TableRef, files: Collection[str]) -> dict[str, datetime]:
-    """When files were written: of an object store, only a dataset that opens can tell."""
+    """Return when files were written; in an object store, only a dataset that can be opened tells."""
     if root := local_folder(str(table.location)):
         with suppress(FileNotFoundError):
             return {file: datetime.fromtimestamp((root / file).stat().st_mtime, UTC) for file in files}

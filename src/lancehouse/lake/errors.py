@@ -1,7 +1,7 @@
-"""What pylance raises becomes a Lance error here, chosen in a table.
+"""Translate exceptions of pylance to errors of the Lance interface, by a table of message patterns.
 
-pylance tells failures apart by their text alone: a missing table, a refused bucket and a bad filter are all
-`ValueError` or `OSError`.
+pylance's exceptions differ by their text alone: a missing table, a refused bucket and a bad filter are all `ValueError`
+or `OSError`.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ BY_NAMESPACE: Mapping[str, Kind] = MappingProxyType(
 BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
     (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
-        # A column, wherever it was named
+        # Missing columns
         (r"Schema error: No field named |Field \S+ not found in struct", TableColumnNotFoundError),
         (r"[Cc]olumn .+? does not exist in |column '.*' does not exist", TableColumnNotFoundError),
         (r"not found in schema|Embedding column .* is not in the dataset", TableColumnNotFoundError),
         (r"FTS field path '.*' does not exist|^Field '.*' not found\.", TableColumnNotFoundError),
-        # The shape of the data
+        # Schema of the data
         (r"Append with different schema|Duplicate field name", TableSchemaValidationError),
         (r"is marked non-null|is declared as non-nullable", TableSchemaValidationError),
         (r"Cannot cast column|Column .* already exists in the dataset", TableSchemaValidationError),
@@ -104,7 +104,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         # Commits
         (r"Commit result for version \d+ is unknown", CommitStateUnknownError),
         (r"[Cc]ommit conflict|Too many concurrent writers|with concurrent transaction", ConcurrentModificationError),
-        # The store
+        # Storage
         (r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", UnauthenticatedError),
         (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),
         (r"status code: 403|Permission denied( \(os error|: ')|Read-only file system", PermissionDeniedError),
@@ -114,7 +114,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"status code: 429|SlowDown", ThrottlingError),
         (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
         (r"No space left on device|Disk quota exceeded", ServiceUnavailableError),
-        # What is not there, or there already
+        # Missing or existing objects
         (r"_versions/[^/]+\.manifest was not found|Version not found error", TableVersionNotFoundError),
         (r"Not found: .*/tree/.*/_versions|Ref not found error: Branch", TableBranchNotFoundError),
         (r"Ref not found error: tag", TableTagNotFoundError),
@@ -123,7 +123,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"Index name '.*' already exists", TableIndexAlreadyExistsError),
         (r"Dataset already exists", TableAlreadyExistsError),
         (r"Dataset at path .* was not found", TableNotFoundError),
-        # SQL that fails when it is planned or run
+        # SQL that fails in planning or execution
         (r"Physical plan does not support logical expression|Unnest should be rewritten", InvalidInputError),
         (r"Scans must request at least one column|failed to construct the fuzzy query", InvalidInputError),
         (r"Error applying filter expression to batch|Query Execution error: Execution error: ", InvalidInputError),
@@ -134,20 +134,20 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         ),
     )
 )
-"""The first row that is found in the text of a failure decides."""
+"""Message patterns and their errors; the first pattern that matches decides."""
 
 FROM_NAMESPACE = re.compile(rf"^.*?Namespace error: ({'|'.join(BY_NAMESPACE)}): ", re.DOTALL)
 NOISE = re.compile(r"LanceError\(\w+\): |,? ?(location: )?(?<!\S)\S*\.rs:\d+:\d+|[:\s]*\bSchema \{.*", re.DOTALL)
-"""Lines of Rust source and dumps of its structures; they mean nothing to a user."""
+"""Locations in Rust source and dumps of its structures, which mean nothing to a user."""
 
 DUMP = re.compile(r"""IO \{ source: Os \{[^}]*message: "([^"]*)" \}.*""", re.DOTALL)
-"""A failure of the machine, as Rust dumps it; its message is what happened."""
+"""Rust's dump of an error of the operating system, with its message."""
 
 DECIMAL = re.compile(
     r"Received literal \w+\((?P<number>[^)]+)\) and could not convert to literal of type "
     r"'Decimal\d+\((?P<digits>\d+), (?P<scale>-?\d+)\)'"
 )
-"""A filter that compares a decimal with a number that has a point, which Lance takes for a float."""
+"""A filter that compares a decimal with a number with a fraction, which Lance takes for a float."""
 
 NULL = re.compile(
     r"field `(?P<field>[^`]+)` contained null values even though the field is marked non-null in the schema"
@@ -156,7 +156,7 @@ NULL = re.compile(
 """A null in a column that does not allow it."""
 
 REGION = re.compile(r"Failed to resolve region for bucket '[^']*'")
-"""What is said of a bucket that no storage options came for."""
+"""Lance's message for a bucket without storage options."""
 REGION_HINT = (
     r"\g<0>: no storage options say where it is, and perhaps none say who you are; set the properties `storage.region` "
     r"and `storage.access_key_id`, `storage.secret_access_key` (or AWS_REGION and so on in the environment), or let a "
@@ -170,23 +170,27 @@ SECRETS = re.compile(
     r"|<(\w*Signature\w*|StringToSign\w*|CanonicalRequest\w*|\w*KeyId|Token\w*)>.*?(?:</\1>|\Z)",
     re.DOTALL,
 )
-"""What a store may echo: a signed query, a user in an address, the signature that it did not like. It is looked for in
-all of a text, so it must not look at the same part of it again and again."""
+"""Secrets that a store may echo: a signed query, a user in a URL, the signature that it refused.
+
+It is searched for in the whole text, so the pattern must not backtrack over the same part again and again.
+"""
 
 HEAD, TAIL = 2_000, 1_000
-"""Characters at the beginning and at the end of a text that are read and shown. pylance repeats whole filters, and
-patterns that search a long text hold up every thread of the process."""
+"""Characters at the start and at the end of a message that are searched and shown.
+
+pylance repeats whole filters, and a pattern that searches a long text blocks every thread of the process.
+"""
 
 
 @contextmanager
 def translate_errors(about: object, hide: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Turn what pylance raises inside into a Lance error that names the table.
+    """Translate exceptions of pylance raised inside to Lance errors that name the table.
 
-    Programming errors pass through as they are, and so do Lance errors.
+    Programming errors and Lance errors are not changed.
 
     Args:
         about: the table, as its user knows it.
-        hide: storage options, whose secrets a store might echo.
+        hide: storage options whose secrets must not appear in the message, because a store might echo them.
     """
     try:
         yield
@@ -199,7 +203,7 @@ def translate_errors(about: object, hide: Mapping[str, str] | None = None) -> It
         if kind is None and isinstance(error, (KeyError, TypeError)):
             raise
         translation = (kind or InternalError)(f"{about}: {clean_message(message)}")
-        # A cause is printed with its own text: it may only be shown where there is nothing to hide.
+        # The cause is printed with its own text, so it is kept only if nothing had to be hidden.
         raise translation from (error if message == text else None)
     except BaseException as error:
         if not is_panic(error):
@@ -210,7 +214,7 @@ def translate_errors(about: object, hide: Mapping[str, str] | None = None) -> It
 
 
 def find_error_class(text: str) -> Kind | None:
-    """The Lance error for a text of pylance, or None where it is not known."""
+    """Return the Lance error for a message of pylance; None if the message is not known."""
     text = _shorten(text)
     if wrapped := FROM_NAMESPACE.match(text):
         return BY_NAMESPACE[wrapped[1]]
@@ -218,7 +222,7 @@ def find_error_class(text: str) -> Kind | None:
 
 
 def redact(text: str, hide: Mapping[str, str]) -> str:
-    """The text without secrets."""
+    """Remove secrets from a message."""
     for key, value in hide.items():
         if value and SECRET_KEYS.search(key):
             text = text.replace(value, "***")
@@ -226,7 +230,7 @@ def redact(text: str, hide: Mapping[str, str]) -> str:
 
 
 def clean_message(text: str) -> str:
-    """The text without what only pylance's authors can read, and with what to write instead where that is known."""
+    """Remove what only pylance's authors understand from a message, and add advice where it is known."""
     message = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shorten(text))
     message = REGION.sub(REGION_HINT, message)
     message = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", message)

@@ -1,8 +1,8 @@
-"""Whether a dataset on this machine changed, told by its folders and not by their files.
+"""Detect whether a dataset on a local disk has changed, by the ctime of its folders, without reading files.
 
-Lance puts each version, tag and branch in place by creating, renaming or deleting a file, and that changes the time of
-the folder around it. As with git's index, a time is only good for a comparison if it was old when it was taken: the
-kernel's clock for files ticks every few milliseconds, so a second change within the same tick leaves no trace.
+Lance adds each version, tag and branch by creating, renaming or deleting a file, which changes the ctime of its folder.
+As with git's index, a ctime is reliable for a comparison only if it was old when it was read: the kernel's clock for
+files ticks every few milliseconds, so a second change within the same tick leaves no trace.
 """
 
 from __future__ import annotations
@@ -17,45 +17,47 @@ from urllib.parse import unquote
 from lancehouse.locations import local_folder
 
 SETTLED_NS = 50_000_000
-"""Five times the slowest tick of Linux."""
+"""Age from which a ctime is reliable: five times the slowest tick of Linux."""
 
 SETTLED_COARSE_NS = 2_500_000_000
-"""For file systems that keep whole seconds, or every other one."""
+"""The same for file systems that store whole seconds, or every other one."""
 
 SECOND_NS = 1_000_000_000
 
 LOCAL_DISKS = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay", "vfat", "exfat"}
 )
-"""Others may be shared with other machines, and show what those do only after a while."""
+"""File systems of local disks. Others may be shared with other machines, and show their changes with a delay."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
 FolderState = tuple[tuple[int, int] | None, ...]
+"""Inode and ctime in nanoseconds of each folder; None for one that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderWatch:
-    """The folders of a dataset, and how they were before it was read."""
+    """The folders of a dataset, and their state before the dataset was read."""
 
     folders: tuple[str, ...]
     initial: FolderState
 
     def is_unchanged(self) -> bool:
-        """Whether what was read is still all there is. Costs a few microseconds."""
+        """Return whether the dataset is still as it was read. Costs a few microseconds."""
         return _read_state(self.folders) == self.initial
 
 
 def start_watch(location: str, *, versions: bool = True) -> FolderWatch | None:
-    """Start to watch a dataset that is about to be read, or the place where one may come to be.
+    """Start to watch a dataset, or a location where one may be created. Call it before reading the dataset.
 
     Args:
         location: of the dataset.
-        versions: of the main branch; without them, only tags and branches are watched.
+        versions: whether to watch the versions of the main branch; else only tags and branches.
 
     Returns:
-        None where changes cannot be told: in object stores, on network disks, or because it changed just now.
+        None if changes cannot be detected: in object stores, on network disks, or because it changed just now.
     """
+    # Taken before the folders are read, so that a change in between counts as too recent.
     now = time.time_ns()
     root = local_folder(location)
     if root is None or not _is_local_disk(root):
@@ -77,14 +79,14 @@ def _watched_folders(root: Path, versions: bool) -> Iterator[str]:
 
 
 def _nearest_existing(root: str, folder: str) -> str:
-    """The folder, or what is there of the way to it: that changes when the rest comes to be."""
+    """Return a folder, or its nearest existing parent, which changes when the folder is created."""
     while folder and not os.path.isdir(path := f"{root}/{folder}"):  # noqa: PTH112
         folder = folder.rpartition("/")[0]
     return path if folder else root
 
 
 def _read_state(folders: tuple[str, ...]) -> FolderState:
-    """Who each folder is, and when it was last changed in any way, a time that no program can set."""
+    """Return inode and ctime of each folder; no program can set a ctime."""
     state: list[tuple[int, int] | None] = []
     for folder in folders:
         try:
@@ -97,7 +99,7 @@ def _read_state(folders: tuple[str, ...]) -> FolderState:
 
 
 def is_settled(changed_ns: int, now_ns: int) -> bool:
-    """Whether a time of the file system tells a change from all later ones."""
+    """Return whether a ctime is old enough that any later change would differ from it."""
     return changed_ns < now_ns - (SETTLED_NS if changed_ns % SECOND_NS else SETTLED_COARSE_NS)
 
 
@@ -117,7 +119,7 @@ _DEVICES: dict[int, bool] = {}
 
 
 def _file_system_type(folder: Path) -> str:
-    """The file system that a folder is on, by the innermost mount; outside Linux, the first of those known."""
+    """Return the type of the file system of a folder, by the innermost mount; a local one where there is no /proc."""
     if not MOUNTS.exists():
         return min(LOCAL_DISKS)
     innermost, kind = Path(), ""

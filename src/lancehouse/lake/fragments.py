@@ -1,4 +1,4 @@
-"""Data files that no version of a table names yet, written by as many processes as there are."""
+"""Write data files that are not committed yet, from any number of processes, and delete them again."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file
 from lancehouse.lake.errors import translate_errors
 
 Piece = str
-"""A fragment that is written but not committed, as JSON."""
+"""A fragment that is written but not committed: its metadata as JSON."""
 
 
 ALIGNMENT = 16
-"""Of values of more than eight bytes."""
+"""Alignment in bytes that Rust requires for values longer than eight bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Where the files of a table go."""
+    """Location and storage options of a table's files."""
 
     location: str
     storage_options: StorageOptions = field(default_factory=dict, repr=False, hash=False)
@@ -38,10 +38,10 @@ class TableLocation:
 
 
 def locate_table(table: TableRef) -> TableLocation:
-    """Ask the namespace, if there is one.
+    """Return the location of a table, from its address or from its namespace.
 
     Raises:
-        TableNotFoundError: it has no such table.
+        TableNotFoundError: the namespace has no such table.
     """
     if table.location is not None or table.namespace is None:
         return TableLocation(table.location or "", table.storage_options)
@@ -53,7 +53,7 @@ def locate_table(table: TableRef) -> TableLocation:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """How files are written; None is Lance's own default."""
+    """Options for writing files; None for Lance's default."""
 
     max_rows_per_file: int | None = None
     max_bytes_per_file: int | None = None
@@ -68,14 +68,14 @@ class FileLayout:
             require_storage_version(self.data_storage_version)
 
     def to_arguments(self) -> dict[str, Any]:
-        """As pylance takes them."""
+        """Return the options as arguments of pylance."""
         chosen = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in chosen.items() if value is not None}
 
 
 @cache
 def require_storage_version(version: str) -> None:
-    """See that Lance can write files of a version.
+    """Check that Lance can write files of a storage version.
 
     Raises:
         InvalidInputError: it cannot.
@@ -89,14 +89,14 @@ def require_storage_version(version: str) -> None:
 def write_pieces(
     table: TableRef, at: TableLocation, rows: pa.RecordBatchReader, *, mode: str, layout: FileLayout | None = None
 ) -> list[Piece]:
-    """Write rows that no version names yet. If that fails, nothing is left of them.
+    """Write rows as fragments that are not committed. If that fails, their files are deleted.
 
     Args:
-        table: by its name, so that credentials are renewed.
-        at: where it is.
+        table: address by name, so that credentials are renewed.
+        at: its location.
         rows: in the table's own types.
         mode: `append` if the table has versions and keeps its columns, else `overwrite`.
-        layout: how.
+        layout: options for the files.
     """
     progress, source = _WriteProgress(), _RowSource(rows)
     try:
@@ -121,14 +121,17 @@ def write_pieces(
 
 
 class _RowSource:
-    """Rows on their way to Lance, which would make a mere text of what they raise."""
+    """Passes rows to Lance and keeps the exception that they raise, which Lance would reduce to text."""
 
     def __init__(self, rows: pa.RecordBatchReader) -> None:
         self._rows = rows
         self.error: BaseException | None = None
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same rows, with decimals where Rust can take them: those of another process may lie between its marks."""
+        """Return a reader of the rows, with decimals aligned in memory as Rust requires.
+
+        Arrow data from another process may lie at any address.
+        """
         return pa.RecordBatchReader.from_batches(self._rows.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -156,7 +159,7 @@ def _align(array: pa.Array[Any]) -> pa.Array[Any]:
 
 
 class _WriteProgress(FragmentWriteProgress):  # type: ignore[misc]
-    """Remembers what was begun, finished or not."""
+    """Records every fragment that was begun, whether finished or not, so that its files can be deleted."""
 
     def __init__(self) -> None:
         self.fragments: list[FragmentMetadata] = []
@@ -169,12 +172,12 @@ class _WriteProgress(FragmentWriteProgress):  # type: ignore[misc]
 
 
 def parse_pieces(pieces: Iterable[Piece]) -> list[FragmentMetadata]:
-    """Pieces as pylance has them."""
+    """Parse pieces to pylance's fragment metadata."""
     return [FragmentMetadata.from_json(piece) for piece in pieces]
 
 
 def find_lost_pieces(pieces: Collection[Piece], at: TableLocation) -> set[Piece]:
-    """The pieces of which a file is gone: one that was kept for long may have been cleaned away."""
+    """Return the pieces with a missing file: clean-up may have deleted those that were kept for long."""
     if not pieces:
         return set()
     with translate_errors(at.location, at.storage_options):

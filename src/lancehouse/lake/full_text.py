@@ -1,4 +1,4 @@
-"""Full-text queries of the interface as pylance has them."""
+"""Convert full-text queries of the Lance interface to pylance's queries."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lance_namespace_urllib3_client.models.phrase_query import PhraseQuery
 from lance_namespace_urllib3_client.models.query_table_request_full_text_query import QueryTableRequestFullTextQuery
 
 Searchable = Callable[[], list[str]]
-"""The columns that a query which names none is about."""
+"""Returns the columns to search if a query names none."""
 
 
 def to_full_text_query(
     dataset: lance.LanceDataset, query: QueryTableRequestFullTextQuery | None
 ) -> dict[str, Any] | fts.FullTextQuery | None:
-    """What `scanner(full_text_query=…)` takes.
+    """Convert a query to the argument of `scanner(full_text_query=…)`.
 
     Raises:
-        InvalidInputError: an empty or ambiguous query, or one that names no column where none has a full-text index.
+        InvalidInputError: the query is empty or ambiguous, or names no column while none has a full-text index.
     """
     if query is None:
         return None
@@ -68,7 +68,10 @@ def _match_per_column(query: MatchQuery, searchable: Searchable) -> list[MatchQu
 
 
 def _to_best_match(matches: Sequence[MatchQuery]) -> fts.FullTextQuery:
-    """One query over several columns. Lance scores by the best of them, but only for the same plain words in each."""
+    """Combine matches in several columns to one query.
+
+    Lance scores by the best column, but only if all of them match the same words with the same plain options.
+    """
     first = matches[0]
     if len(matches) == 1:
         return _to_match_query(first)

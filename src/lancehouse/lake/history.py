@@ -1,7 +1,6 @@
-"""The versions, tags and branches of a dataset, with what a catalog tells of them.
+"""Read the history of a dataset: its versions, tags and branches, as Iceberg metadata needs them.
 
-A version never changes once it is there, so each manifest is read once: whoever has a history passes it on when
-reading the next one.
+A version never changes, so each manifest is read only once: pass the previous history when reading the next one.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
 from lancehouse.schema.walk import field_ids
 
 SCHEMA_ID = 1
-"""Of the one schema that a Lance table has in Iceberg's metadata."""
+"""Id of the one schema that a Lance table has in Iceberg's metadata."""
 
 OTHER = "Other"
-"""What made a version, where pylance has no word for it: Lance's own book-keeping."""
+"""Operation of a version for which pylance has no class, such as Lance's reservation of fragment ids."""
 
 FEW = 8
-"""Up to so many manifests are read one after the other."""
+"""Number of manifests up to which they are read one after the other, without threads."""
 
 READERS = 16
 ATTEMPTS = 5
@@ -48,7 +47,7 @@ ICEBERG_OPERATION_NAMES: Mapping[str | None, str] = {
     **dict.fromkeys(("Overwrite", "Update", "Merge", "Restore", "DataReplacement"), "overwrite"),
     None: "overwrite",
 }
-"""Iceberg's word for Lance's operations; what is not here changes no row, which Iceberg calls `replace`."""
+"""Iceberg's name for Lance's operations; those not listed change no rows, which Iceberg calls `replace`."""
 
 BRANCH_BITS = 31
 VERSION_BITS = 32
@@ -56,68 +55,68 @@ VERSION_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a branch, None for the main one, and the manifest below the dataset's location that holds it."""
+    """A version of a branch (None for the main one) and the path of its manifest below the dataset's location."""
 
     branch: str | None
     version: int
     manifest: str
     timestamp_ms: int
     operation: str | None
-    """Lance's word for what made it, None if Lance does not know any more."""
+    """Lance's name of the operation that created it; None if Lance has no record of it any more."""
     rows: int
     files: int
     bytes: int
 
     @property
     def snapshot_id(self) -> int:
-        """Its number among all versions of the table."""
+        """Id that is unique among the versions of all branches."""
         return snapshot_id(self.branch, self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Where a branch came from. Of two branches of one name, one after the other, each has its own identifier."""
+    """Origin of a branch. The identifier tells apart two branches that had the same name one after the other."""
 
     identifier: str
     parent: int
-    """The snapshot id of the version that it came from."""
+    """Snapshot id of the version that the branch was created from."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a dataset was and is. `versions` are those of the main branch, then of each other one, oldest first."""
+    """Versions, tags and branches of a dataset. `versions` holds the main branch, then each other one, oldest first."""
 
     version: int
-    """The version of the main branch that was opened; `read_schema` is its schema."""
+    """Version of the main branch that was opened; `schema` is its schema."""
     schema: Json
     last_column_id: int
     versions: Sequence[Version]
     tags: Mapping[str, int]
-    """Snapshot ids."""
+    """Snapshot ids by name."""
     branches: Mapping[str, Branch]
 
     @property
     def on_main(self) -> Sequence[Version]:
-        """The versions of the main branch."""
+        """Versions of the main branch."""
         return self.versions[: self._main_count]
 
     @property
     def on_branches(self) -> Sequence[Version]:
-        """The versions of the other branches."""
+        """Versions of the other branches."""
         return self.versions[self._main_count :]
 
     def versions_on(self, branch: str | None) -> dict[int, Version]:
-        """The versions of a branch by number."""
+        """Return the versions of a branch by number."""
         among = self.on_branches if branch else self.on_main
         return {each.version: each for each in among if each.branch == branch}
 
     def find_on_main(self, version: int) -> Version | None:
-        """A version of the main branch; it is looked for, not walked to."""
+        """Return a version of the main branch, by binary search; None if there is none."""
         at = bisect_left(self.versions, version, hi=self._main_count, key=lambda each: each.version)
         return self.versions[at] if at < self._main_count and self.versions[at].version == version else None
 
     def version_before(self, version: int) -> int:
-        """The version of the main branch that came before; 0 if none did."""
+        """Return the number of the preceding version on the main branch; 0 if there is none."""
         at = bisect_left(self.versions, version, hi=self._main_count, key=lambda each: each.version)
         return self.versions[at - 1].version if at else 0
 
@@ -127,39 +126,40 @@ class History:
 
 
 def snapshot_id(branch: str | None, version: int) -> int:
-    """The number of a version among those of all branches, each of which counts on its own.
+    """Return the Iceberg snapshot id of a version: the version itself on the main branch.
 
-    On the main branch it is the version's own number.
+    Branches number their versions independently, so elsewhere the upper half of the id is a checksum of the branch's
+    name.
     """
     return version if branch in (None, MAIN) else _branch_number(str(branch)) << VERSION_BITS | version
 
 
 def version_of_snapshot(branch: str | None, snapshot_id: int) -> int | None:
-    """The version of a branch that a snapshot id stands for; None if it is one of another branch."""
+    """Return the version of a branch that a snapshot id stands for; None if it belongs to another branch."""
     number, version = divmod(snapshot_id, 1 << VERSION_BITS)
     expected = 0 if branch in (None, MAIN) else _branch_number(str(branch))
     return version if number == expected else None
 
 
 def from_snapshot_id(snapshot_id: int, branches: Iterable[str]) -> tuple[str | None, int]:
-    """The branch, None for the main one, and the version that a snapshot id stands for."""
+    """Return the branch (None for the main one) and the version that a snapshot id stands for."""
     number, version = divmod(snapshot_id, 1 << VERSION_BITS)
     name = next((branch for branch in branches if number and _branch_number(branch) == number), None)
     return (None, snapshot_id) if name is None else (name, version)
 
 
 def read_history(table: TableRef, *, known: History | None = None, at: int | None = None) -> History | None:
-    """The history of a dataset.
+    """Read the history of a dataset.
 
     Args:
-        table: its address.
-        known: what was read before; only manifests that are not in it are read. It need not be of the same dataset:
-            one that was deleted and made again is found out.
-        at: the version that counts as the latest. Later ones do not count; if its manifest is not there, the one
-            before it is opened.
+        table: address of the dataset.
+        known: an earlier history, whose manifests are not read again. It may belong to another dataset: that one was
+            deleted and created anew is detected.
+        at: version that counts as the latest. Later ones are ignored; if its manifest is missing, the one before it is
+            opened.
 
     Returns:
-        None where there is no dataset.
+        The history; None if there is no dataset.
 
     Raises:
         LanceNamespaceError: the dataset is broken, or the storage cannot be reached.
@@ -168,20 +168,21 @@ def read_history(table: TableRef, *, known: History | None = None, at: int | Non
         files = {version: file for version, file in list_manifests(table).items() if at is None or version <= at}
         if not files:
             return None
+        # Clean-up may delete the listed version before it is opened: list again.
         with suppress(TableVersionNotFoundError):
             return _read_listed(table, files, known)
     raise ConcurrentModificationError(f"{table}: versions are deleted faster than they can be read")
 
 
 def extend_history(table: TableRef, known: History, at: int) -> History | None:
-    """A history that is known, and the few versions of the main branch that came after it, up to `at`.
+    """Add the few versions of the main branch up to `at` to a known history, without listing versions.
 
-    It costs the same however many versions there are: they are not listed, so that one in the middle may be gone. Tags
-    and branches are read anew.
+    The cost does not depend on the number of versions; in return, a version in the middle may have been deleted. Tags
+    and branches are read again.
 
     Returns:
-        None where only `read_history` can tell: if there is too much that is new, if the dataset is another one or was
-        cleaned up, or if it is not on this machine.
+        None if only `read_history` can tell: too many new versions, another dataset, clean-up since then, or a dataset
+        that is not on this machine's disk.
 
     Raises:
         LanceNamespaceError: as `read_history`.
@@ -198,9 +199,9 @@ def extend_history(table: TableRef, known: History, at: int) -> History | None:
 
 
 def is_consistent(table: TableRef, history: History, versions: Collection[int]) -> bool:
-    """Whether storage has those of these versions of the main branch that a history has, and no other of them.
+    """Return whether storage and a history agree on which of some versions of the main branch exist.
 
-    The same is asked of the version before each, which its snapshot names.
+    The version before each is checked too, because its snapshot refers to it as the parent.
     """
     numbers = {number for each in versions for number in (each, each - 1, history.version_before(each))}
     return all(
@@ -210,12 +211,12 @@ def is_consistent(table: TableRef, history: History, versions: Collection[int]) 
 
 
 def find_latest_version(table: TableRef) -> int | None:
-    """The latest version of a dataset, None where there is none; costs one listing."""
+    """Return the latest version of a dataset, None if there is none; costs one listing."""
     return max(list_manifests(table), default=None)
 
 
 def read_schema(table: TableRef) -> Json:
-    """The Iceberg schema of a dataset, with ids that stay when columns come and go.
+    """Read the Iceberg schema of a dataset, with field ids that are stable when columns are added or dropped.
 
     Raises:
         TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
@@ -228,7 +229,7 @@ def read_schema(table: TableRef) -> Json:
 
 
 def to_iceberg_schema(dataset: lance.LanceDataset) -> Json:
-    """The Iceberg schema of a dataset that is open."""
+    """Return the Iceberg schema of an open dataset."""
     return to_iceberg(dataset.schema, field_ids(dataset.lance_schema.fields()), schema_id=SCHEMA_ID)
 
 
@@ -239,6 +240,7 @@ def _read_listed(table: TableRef, files: Mapping[int, str], known: History | Non
 
 @contextmanager
 def _translate_unreadable() -> Iterator[None]:
+    """Raise InvalidTableStateError for an error of pylance that has no translation: the dataset is broken."""
     try:
         yield
     except InternalError as error:
@@ -246,7 +248,10 @@ def _translate_unreadable() -> Iterator[None]:
 
 
 def _is_cleaned_up(table: TableRef, history: History) -> bool:
-    """Whether old versions were deleted: Lance begins with the oldest that no tag and no branch needs."""
+    """Return whether old versions were deleted.
+
+    Lance starts with the oldest one that no tag or branch needs, so it is enough to look for that one.
+    """
     needed = {*history.tags.values(), *(branch.parent for branch in history.branches.values())}
     oldest = next((each for each in history.versions if each.snapshot_id not in needed), None)
     return oldest is not None and oldest.branch is None and not _is_in_place(table, oldest)
@@ -269,7 +274,7 @@ class _HistoryReader:
             return self._assemble(self._list_versions(None, files))
 
     def extend(self, newest: Version, files: Mapping[int, str]) -> History | None:
-        """What is known, up to its newest version, and these manifests; None if it is of another dataset."""
+        """Return the known history plus these manifests; None if it belongs to another dataset."""
         with translate_errors(self.table, self.table.storage_options):
             if self.known is None or not self._is_unchanged(newest):
                 return None
@@ -277,7 +282,7 @@ class _HistoryReader:
             return self._assemble((*self.known.on_main, *later))
 
     def _assemble(self, on_main: Iterable[Version]) -> History:
-        """All of it, told these versions of the main branch."""
+        """Build the history from the versions of the main branch, reading tags and the other branches."""
         tags, branches = self.dataset.tags.list(), self.dataset.branches.list()
         branch_refs = {name: _parse_branch(branches[name]) for name in sorted(branches)}
         versions = [*on_main]
@@ -295,7 +300,10 @@ class _HistoryReader:
         )
 
     def _forget_other_dataset(self, files: Mapping[int, str]) -> None:
-        """Forget what is known if it is of another dataset, which was here before: the newest version tells."""
+        """Drop the known history if it belongs to another dataset, which was here before.
+
+        That shows in the newest version that both have: a manifest of another name, or with other content.
+        """
         known = self.known.versions_on(None) if self.known else {}
         if shared := known.keys() & files.keys():
             newest = known[max(shared)]
@@ -303,7 +311,7 @@ class _HistoryReader:
                 self.known = None
 
     def _is_unchanged(self, version: Version) -> bool:
-        """Whether a version of the main branch is what it was."""
+        """Return whether a version of the main branch is still the same."""
         return self._read_version(None, version.version, version.manifest, version.operation) == version
 
     def _is_known(self, name: str, branch: Branch) -> bool:
@@ -325,14 +333,14 @@ class _HistoryReader:
 
     def _read_all(self, branch: str | None, files: Mapping[int, str]) -> list[Version]:
         def read_one(version: int) -> Version | None:
-            # One that was deleted meanwhile is simply gone.
+            # A version that was deleted in the meantime is left out.
             with suppress(TableVersionNotFoundError), translate_errors(self.table, self.table.storage_options):
                 return self._read_version(branch, version, files[version])
             return None
 
         if len(files) <= FEW:
             return [version for version in map(read_one, files) if version]
-        # The open dataset itself, at its own version, cannot be used by two threads.
+        # `_checkout` returns the open dataset itself for its own version, which two threads must not use at once.
         newest, *others = sorted(files, reverse=True)
         read = [read_one(newest)]
         with ThreadPoolExecutor(READERS) as readers:
@@ -340,7 +348,7 @@ class _HistoryReader:
         return [version for version in read if version]
 
     def _read_version(self, branch: str | None, version: int, file: str, made_by: str | None = None) -> Version:
-        """Read a manifest; and what made it, unless that is known."""
+        """Read a manifest; its operation is read from the transaction unless `made_by` gives it."""
         _require_plain(self.table, file)
         dataset = self.dataset.checkout_version((branch or MAIN, version)) if branch else self._checkout(version)
         info = dataset.get_version()
@@ -361,7 +369,7 @@ class _HistoryReader:
 
 
 def _require_plain(table: TableRef, manifest: str | None) -> None:
-    """Refuse a manifest that links lead to, where a table is confined."""
+    """Refuse a manifest that is reached through a symbolic link, if the table is confined."""
     folder = local_folder(str(table.location))
     if table.confinement is not None and folder is not None and manifest is not None:
         require_no_link(folder, manifest)
@@ -386,4 +394,5 @@ def _find_operation(dataset: lance.LanceDataset) -> str | None:
 
 
 def _branch_number(branch: str) -> int:
+    """Return a 31-bit checksum of a branch's name, never 0: that is the main branch."""
     return crc32(branch.encode()) & (1 << BRANCH_BITS) - 1 or 1

@@ -1,4 +1,4 @@
-"""The rows that each version of a table added, for those who follow the table."""
+"""Read which rows each version of a table added, for streaming readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Done = lance.LanceOperation
 
 @dataclass(frozen=True, slots=True)
 class AddedFragment:
-    """Rows of a version that lie together."""
+    """A fragment that a version added."""
 
     id: int
     rows: int
@@ -26,49 +26,49 @@ class AddedFragment:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What a version added, as it was then: rows that were deleted later are among it."""
+    """The rows that a version added, as they were then: rows that were deleted later are included."""
 
     version: int
     fragments: tuple[AddedFragment, ...] = ()
 
 
 def latest_version(table: TableRef) -> int:
-    """The version that is the latest now."""
+    """Return the latest version."""
     return int(table.open().version)
 
 
 def oldest_version(table: TableRef) -> int:
-    """The oldest version that is there."""
+    """Return the oldest version that still exists."""
     with table.dataset() as dataset:
         return min(int(each["version"]) for each in dataset.version_refs())
 
 
 def whole_version(table: TableRef, version: int) -> Increment:
-    """All rows of a version.
+    """Return all rows of a version as an increment.
 
     Raises:
-        TableVersionNotFoundError: it is gone.
+        TableVersionNotFoundError: the version no longer exists.
     """
     with table.dataset() as dataset:
         return _to_increment(_checkout(table, dataset, version))
 
 
 def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
-    """What each version added, oldest first; they are looked at as they are asked for.
+    """Yield what each version added, oldest first; versions are read lazily.
 
-    An append, an insert and an update added the rows that they wrote, an overwrite all of its own. Compaction, indices,
-    deletions, new columns and settings added none.
+    Appends, inserts and updates add the rows that they wrote, an overwrite all of its rows. Compaction, indices,
+    deletions, new columns and settings add none.
 
     Args:
-        table: which.
+        table: to read.
         after: the last version that is not wanted.
-        upto: the last one that is.
-        lossless: fail at a version of which this cannot be told, else pass over it.
+        upto: the last version that is wanted.
+        lossless: whether to fail at a version whose rows cannot be told; else it is skipped.
 
     Raises:
         TableVersionNotFoundError: a version was cleaned up.
-        UnsupportedOperationError: a version changed rows and does not tell which.
-        InvalidTableStateError: the table was made anew, and has no such version yet.
+        UnsupportedOperationError: a version changed rows without recording which.
+        InvalidTableStateError: the table was created anew, and has no version `upto` yet.
     """
     if after >= upto:
         return
@@ -111,7 +111,7 @@ def _read_increment(table: TableRef, dataset: lance.LanceDataset) -> Increment:
 
 
 def _find_operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
-    """What made a version; None where that is not known any more."""
+    """Return the operation that created a version; None if Lance has no record of it any more."""
     try:
         transaction = find_transaction(dataset, dataset.version)
     except (OSError, ValueError) as error:
@@ -122,7 +122,10 @@ def _find_operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOpe
 
 
 def _to_increment(dataset: lance.LanceDataset, new: Iterable[FragmentMetadata] | None = None) -> Increment:
-    """The fragments of a version, all or those that a transaction wrote: it knows their files, not their ids."""
+    """Return the fragments of a version: all, or those in `new`.
+
+    A transaction knows its fragments by their files; ids are assigned when it is committed.
+    """
     files = None if new is None else {file.path for fragment in new for file in fragment.files}
     return Increment(
         dataset.version,

@@ -1,4 +1,4 @@
-"""Indices and statistics of a table."""
+"""Operations of the Lance interface on indices, and statistics of a table."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ _VECTOR_OPTIONS: Mapping[str, str] = MappingProxyType(
         "distance_type": "metric",
     }
 )
+"""Options of vector indices: their names in a request and in pylance."""
 _TEXT_OPTIONS = (
     "with_position",
     "base_tokenizer",
@@ -61,22 +62,22 @@ _TEXT_OPTIONS = (
 )
 
 _SMALL_ROWS = 1024 * 1024
-"""A fragment with fewer rows is one that compaction would merge."""
+"""Number of rows below which compaction would merge a fragment."""
 
 
 class IndexOperations(LanceNamespace):
-    """The operations on indices, and the statistics."""
+    """Operations on indices, and statistics."""
 
     def create_table_index(self, request: CreateTableIndexRequest) -> CreateTableIndexResponse:
-        """Build an index of any kind and wait for it."""
+        """Build an index of any kind, and wait until it is done."""
         return CreateTableIndexResponse(transaction_id=self._create_index(request, VECTOR + SCALAR))
 
     def create_table_scalar_index(self, request: CreateTableIndexRequest) -> CreateTableScalarIndexResponse:
-        """Build an index on values or on text and wait for it."""
+        """Build an index on scalar values or on text, and wait until it is done."""
         return CreateTableScalarIndexResponse(transaction_id=self._create_index(request, SCALAR))
 
     def list_table_indices(self, request: ListTableIndicesRequest) -> ListTableIndicesResponse:
-        """The indices by name, with how many rows they cover."""
+        """List the indices by name, with the number of rows that they cover."""
         with TableRef.in_namespace(
             self, request.id, version=request.version, branch=request.branch
         ).dataset() as dataset:
@@ -89,7 +90,7 @@ class IndexOperations(LanceNamespace):
         )
 
     def describe_table_index_stats(self, request: DescribeTableIndexStatsRequest) -> DescribeTableIndexStatsResponse:
-        """How much of the table an index covers, and by which distance it searches."""
+        """Return how many rows an index covers, and its distance metric."""
         table = TableRef.in_namespace(self, request.id, version=request.version, branch=request.branch)
         name = _require_index_name(request.index_name)
         with table.dataset() as dataset:
@@ -106,13 +107,13 @@ class IndexOperations(LanceNamespace):
         )
 
     def drop_table_index(self, request: DropTableIndexRequest) -> DropTableIndexResponse:
-        """Drop an index; its files go when the versions that use it do."""
+        """Drop an index; its files are deleted together with the versions that use it."""
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.drop_index(_require_index_name(request.index_name))
             return DropTableIndexResponse(transaction_id=transaction_id(dataset))
 
     def get_table_stats(self, request: GetTableStatsRequest) -> GetTableStatsResponse:
-        """Rows, bytes and fragments. Deleted rows are not counted."""
+        """Return rows, bytes and fragments. Deleted rows are not counted."""
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             return GetTableStatsResponse(
                 total_bytes=sum(column.bytes_on_disk for column in dataset.stats.data_stats().fields),
@@ -147,7 +148,7 @@ def _vector_options(dataset: lance.LanceDataset, kind: str, request: CreateTable
 
 
 def default_sub_vectors(dtype: pa.DataType) -> int:
-    """How many parts product quantization makes of a vector by default: of 16 numbers each, else of 8, else one."""
+    """Return the default number of sub-vectors for product quantization: of 16 dimensions each, else of 8, else 1."""
     while isinstance(dtype, pa.ListType):
         dtype = dtype.value_type
     dimension = dtype.list_size if isinstance(dtype, pa.FixedSizeListType) else 0

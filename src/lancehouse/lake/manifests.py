@@ -1,7 +1,7 @@
-"""Manifests on their way: staged by Lance, accepted by a catalog, put in their final place.
+"""Parse Lance manifests, and publish staged manifests: move them to their final path.
 
-Lance stages a manifest next to where it will lie, under a name of its own. Whoever knows that a catalog accepted it may
-put it in its place: once or many times, the writer itself, the next reader, or both at once.
+Lance stages a manifest next to its final path, under a temporary name. Any process that knows that the catalog accepted
+it may publish it, once or many times: the writer itself, the next reader, or both at the same time.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from lancehouse.lake.versions import manifest_folder, parse_version
 from lancehouse.schema.iceberg import Json
 
 STAGING = "_staging"
-"""Where the manifests of a transaction lie, below a table's location: Lance does not look there."""
+"""Folder below a table's location for the manifests of a transaction, which Lance does not read."""
 
 _STAGED = re.compile(r"(\d+\.manifest)-[\w-]+")
 _FOOTER = struct.Struct("<q4x4s")
-"""The last 16 bytes of a manifest: where its message begins, two version numbers, a mark."""
+"""The last 16 bytes of a manifest: offset of its message, two version numbers, a magic number."""
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
 _FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
-"""Numbers in Lance's message `Manifest`."""
+"""Field numbers of Lance's protobuf message `Manifest`."""
 
 _OPERATIONS: Mapping[int, str] = MappingProxyType(
     {
@@ -58,34 +58,34 @@ _OPERATIONS: Mapping[int, str] = MappingProxyType(
         114: "UpdateBases",
     }
 )
-"""Numbers in Lance's message `Transaction`, and the words of pylance for them."""
+"""Field numbers of Lance's protobuf message `Transaction`, and pylance's names for the operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a manifest says of the version that it makes, before anybody accepted it."""
+    """The parts of a manifest that a commit needs, also before it is published."""
 
     version: int
     transaction_file: str
-    """The name of the file that holds the transaction."""
+    """Name of the file that holds the transaction."""
     operation: str | None
-    """Lance's word for what the commit does, None if the manifest does not tell."""
+    """Lance's name for the operation; None if the manifest has no copy of its transaction."""
     columns: str
-    """A digest of the columns, which changes whenever they do."""
+    """Digest of the columns, which changes whenever they do."""
     data: bytes = field(repr=False)
     branch: str | None = None
-    """None for the main one."""
+    """None for the main branch."""
     indices: tuple[str, ...] = ()
-    """The uuids of indices that the commit makes."""
+    """Uuids of the indices that the commit creates."""
     has_bases: bool = False
-    """Whether files of the version may lie in other places than the table's own."""
+    """Whether files of the version may be at other locations than the table's own."""
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
-        """Read a manifest.
+        """Parse a manifest.
 
         Raises:
-            InvalidInputError: it is none.
+            InvalidInputError: the data is not a Lance manifest.
         """
         try:
             return cls._parse(data)
@@ -121,20 +121,20 @@ class Manifest:
 
     @property
     def transaction_uuid(self) -> str:
-        """The uuid of the commit; the same when Lance tries again after a conflict."""
+        """Uuid of the transaction; it stays the same when Lance retries after a conflict."""
         return _parse_uuid(self.transaction_file)
 
     def with_transaction(self, transaction: bytes) -> Manifest:
-        """The same, told by the file of its transaction, where an older Lance keeps no copy in the manifest."""
+        """Return a copy completed from the transaction's file: older versions of Lance keep no copy in the manifest."""
         return replace(self, operation=_find_operation(transaction), indices=_created_indices(transaction))
 
     def schema(self) -> Json:
-        """The Iceberg schema of the version, though no reader can open it yet."""
+        """Return the Iceberg schema of the version, also before it is published."""
         with self._open_alone() as dataset:
             return to_iceberg_schema(dataset)
 
     def files(self, location: str, storage_options: StorageOptions) -> set[str]:
-        """The files below the table's location that hold what the version adds to those that its branch came from."""
+        """List the version's files below the table's location, without those inherited from the branch's origin."""
         above = f"tree/{self.branch}/" if self.branch else ""
         paths = {transaction_path(self)}
         with translate_errors(location, storage_options), self._open_alone() as dataset:
@@ -150,7 +150,7 @@ class Manifest:
 
     @contextmanager
     def _open_alone(self) -> Iterator[lance.LanceDataset]:
-        """The version, in a folder where it is alone: it is not in its own yet."""
+        """Open the version in a temporary folder with nothing but its manifest, because it is not published yet."""
         with tempfile.TemporaryDirectory() as alone:
             folder = Path(alone) / "_versions"
             folder.mkdir()
@@ -167,7 +167,7 @@ class ManifestStore:
     storage_options: StorageOptions = field(default_factory=dict, repr=False)
 
     def read(self, file: str) -> bytes:
-        """All of a manifest.
+        """Read a manifest.
 
         Raises:
             InvalidTableStateError: there is no such file.
@@ -178,7 +178,7 @@ class ManifestStore:
         return data
 
     def find(self, file: str) -> bytes | None:
-        """All of a manifest; None if it is not there."""
+        """Read a manifest; return None if there is no such file."""
         with translate_errors(f"{self.location}/{file}", self.storage_options):
             if (path := self._local(file)) is not None:
                 with suppress(FileNotFoundError):
@@ -191,21 +191,21 @@ class ManifestStore:
                 except (OSError, ValueError):
                     if not self.exists(file):
                         return None
-                    self._open_session().download_file(file, copy)  # it has just come
+                    self._open_session().download_file(file, copy)  # published between the two requests
                 return copy.read_bytes()
 
     def exists(self, file: str) -> bool:
-        """Whether a manifest is there."""
+        """Return whether a manifest exists."""
         with translate_errors(f"{self.location}/{file}", self.storage_options):
             if (path := self._local(file)) is not None:
                 return path.exists()
             return bool(self._open_session().contains(file))
 
     def publish(self, staged: str, final: str) -> None:
-        """Put an accepted manifest in its final place, unless that is done; what was staged goes.
+        """Move an accepted manifest to its final path, unless that is done, and remove the staged file.
 
         Raises:
-            InvalidTableStateError: another manifest is there, or neither of them.
+            InvalidTableStateError: another manifest is at the final path, or neither of the two files exists.
         """
         with translate_errors(f"{self.location}/{final}", self.storage_options):
             source, target = self._local(staged), self._local(final)
@@ -216,7 +216,7 @@ class ManifestStore:
                 self._publish_remotely(staged, final)
 
     def move(self, staged: str, target: str) -> None:
-        """Give a manifest that nobody knows of yet another name."""
+        """Rename a staged manifest that has not been committed."""
         with translate_errors(f"{self.location}/{staged}", self.storage_options):
             source, place = self._local(staged), self._local(target)
             if source is not None and place is not None:
@@ -233,7 +233,9 @@ class ManifestStore:
         self._remove_empty(file)
 
     def _local(self, file: str) -> Path | None:
-        """The path of a file on this machine; None in an object store. Names of staged files come from the catalog.
+        """Return the path of a file on this machine; None in an object store.
+
+        The name is checked because those of staged files come from the catalog.
 
         Raises:
             InvalidInputError: the name leads out of the table's location.
@@ -244,15 +246,16 @@ class ManifestStore:
 
     def _publish_locally(self, staged: Path, final: Path) -> None:
         try:
+            # A link is atomic and fails if the target exists: no reader sees half a manifest, and none is overwritten.
             final.hardlink_to(staged)
         except FileNotFoundError:
             if not final.exists():
                 raise _missing_error(staged, final) from None
             return
         except FileExistsError:
-            with suppress(FileNotFoundError):  # somebody else finishes it too
+            with suppress(FileNotFoundError):  # another process has just published it and removed the staged file
                 _require_same(staged.read_bytes(), final.read_bytes(), str(final))
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             self._rename_into_place(staged, final)
         staged.unlink(missing_ok=True)
 
@@ -268,6 +271,8 @@ class ManifestStore:
                 raise _missing_error(staged, final) from None
 
     def _publish_remotely(self, staged: str, final: str) -> None:
+        # pylance's file sessions have no copy and no put-if-absent. Two processes may therefore upload at the same
+        # time, which is harmless: they upload the same bytes.
         there, ours = self.find(final), self.find(staged)
         if ours is None:
             if there is None and not self.exists(final):
@@ -286,7 +291,7 @@ class ManifestStore:
             self._open_session().upload_file(copy, file)
 
     def _remove_empty(self, staged: str) -> None:
-        """Remove the folders of a transaction, below the table's, that have become empty."""
+        """Remove the folders of a transaction that have become empty."""
         root = local_folder(self.location)
         if root is None or not staged.startswith(f"{STAGING}/"):
             return
@@ -301,7 +306,7 @@ class ManifestStore:
 
 
 def _require_same(ours: bytes, theirs: bytes, final: str) -> None:
-    """Two manifests may have one name only if they are the same."""
+    """Raise InvalidTableStateError unless two manifests for the same path are equal."""
     if ours != theirs:
         raise InvalidTableStateError(
             f"storage has another version at {final} than the catalog accepted: a writer went past the catalog; move "
@@ -317,15 +322,15 @@ def _missing_error(staged: object, final: object) -> InvalidTableStateError:
 
 
 def transaction_path(manifest: Manifest) -> str:
-    """The file below the table's location that holds the transaction of a version."""
+    """Return the path of a version's transaction file below the table's location."""
     return f"{f'tree/{manifest.branch}/' if manifest.branch else ''}_transactions/{manifest.transaction_file}"
 
 
 def parse_staged_path(manifest_path: str, branch: str | None, version: int) -> tuple[str, str, str]:
-    """What Lance's path of a staged manifest says: the table's root in the store, the file, and its final name.
+    """Split Lance's path of a staged manifest into the table's root in the store, the staged path and the final path.
 
     Raises:
-        InvalidInputError: the path is none of this version of this branch.
+        InvalidInputError: it is not the path of a staged manifest of this version and branch.
     """
     folder, _, name = manifest_path.rpartition("/")
     match = _STAGED.fullmatch(name)
@@ -336,15 +341,16 @@ def parse_staged_path(manifest_path: str, branch: str | None, version: int) -> t
 
 
 def previous_manifest(file: str) -> str:
-    """The file of the version before, under the same scheme."""
+    """Return the path of the preceding version's manifest, under the same naming scheme."""
     folder, _, name = file.rpartition("/")
     digits = name.removesuffix(".manifest")
+    # Names with 20 digits count down from 2**64 - 1, shorter ones count up.
     step = 1 if len(digits) == len(str(2**64)) else -1
     return f"{folder}/{int(digits) + step:0{len(digits)}}.manifest"
 
 
 def _created_indices(transaction: bytes) -> tuple[str, ...]:
-    """The uuids in Lance's message `CreateIndex`: new indices, each with an id of one field."""
+    """Return the uuids of the new indices in Lance's message `CreateIndex`."""
     bodies = [body for number, body in _parse_fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
     new = [body for each in bodies for number, body in _parse_fields(bytes(each)) if number == 1]
     ids = [body for each in new for number, body in _parse_fields(bytes(each)) if number == 1]
@@ -361,7 +367,7 @@ def _read_message(data: bytes, start: int) -> bytes:
 
 
 def read_transaction_uuid(dataset: lance.LanceDataset) -> str:
-    """The uuid of the commit that made a version, of what pylance holds of it: nothing is read. Empty if untold."""
+    """Return the uuid of the transaction of an open version, without any I/O; empty if its manifest has none."""
     message = bytes(dataset._ds.serialized_manifest())
     names = (value for number, value in _parse_fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
     return _parse_uuid(bytes(next(names, b"")).decode())
@@ -372,9 +378,9 @@ def _parse_uuid(transaction_file: str) -> str:
 
 
 def _parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: numbers, and texts or messages as bytes.
+    """Yield the fields of a protobuf message: integers, and strings or messages as bytes.
 
-    Messages of the number `without` are passed over: there may be many thousands of them.
+    Messages with the field number `without` are skipped unparsed: there may be many thousands of them.
     """
     at, end, passed_over = 0, len(message), without << 3 | 2
     while at < end:

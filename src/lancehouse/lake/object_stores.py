@@ -1,4 +1,4 @@
-"""Namespaces of others that keep to themselves how to reach their data, as Lance's `dir` does on an object store."""
+"""Add storage options to the responses of other namespaces, such as Lance's `dir` on an object store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", DescribeTableResponse, DeclareTableResponse)
 
 
 class _StorageOptionsNamespace:
-    """A namespace that tells of its tables what reaches them; what it tells of itself stands."""
+    """Wraps a namespace and adds storage options to its responses; options that it returns itself take precedence."""
 
     def __init__(self, namespace: LanceNamespace, options: Mapping[str, str]) -> None:
         self.wrapped = namespace
@@ -40,9 +40,9 @@ class _StorageOptionsNamespace:
 
 
 def with_storage_options(namespace: LanceNamespace, properties: Mapping[str, str]) -> LanceNamespace:
-    """A namespace whose tables can be opened with what it tells of them: `storage.*` of its properties, if need be.
+    """Wrap a namespace so that it returns the `storage.*` options of its properties with each table, if it has any.
 
-    Our own clients tell these themselves.
+    Our own clients return them anyway and are not wrapped.
     """
     options = storage_options(properties)
     if not options or isinstance(namespace, TableOperations):
@@ -51,5 +51,5 @@ def with_storage_options(namespace: LanceNamespace, properties: Mapping[str, str
 
 
 def unwrap_namespace(namespace: LanceNamespace) -> LanceNamespace:
-    """The namespace itself."""
+    """Return the namespace that `with_storage_options` wrapped, or the namespace itself."""
     return namespace.wrapped if isinstance(namespace, _StorageOptionsNamespace) else namespace

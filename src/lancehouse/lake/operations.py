@@ -1,4 +1,4 @@
-"""Everything that the Lance interface can do to one table, written once for every catalog."""
+"""All operations of the Lance interface on one table, implemented once for every catalog."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class TableOperations(
     """A namespace whose tables can be read, written and altered.
 
     A catalog adds `describe_table`, `declare_table`, `deregister_table` and `drop_table`. Each operation opens the
-    table by its name, through the catalog: credentials stay fresh, and commits go through it where it manages
-    versions. Nothing is kept between calls.
+    table by name, through the catalog: credentials are renewed, and commits go through the catalog if it manages
+    versions. No state is kept between calls.
 
-    It is done as Lance's own directory namespace does it. Where that one ignores what a request says, this one heeds
-    it: the branch of every operation, options of indices, pages of tags and branches, several query vectors. Beyond
-    that, `batch_delete_table_versions` spares the current version and tagged ones, and statistics do not count deleted
+    The behaviour is that of Lance's own directory namespace. What that one ignores in a request is honoured here: the
+    branch of every operation, options of indices, pages of tags and branches, several query vectors. In addition,
+    `batch_delete_table_versions` never deletes the current version or tagged ones, and statistics do not count deleted
     rows.
     """
 
     confinement: Confinement | None = None
-    """What of its tables may be opened; None: whatever they name. A server sets it, for the rows of others."""
+    """What may be opened for its tables; None means whatever they refer to. A server sets it, for tables of others."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let every operation be called from Rust too, as lancedb does."""

@@ -1,4 +1,4 @@
-"""Fragments of a Lance table as Parquet files that Iceberg's readers understand."""
+"""Export fragments of a Lance table as Parquet files for Iceberg readers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from lancehouse.schema.walk import field_ids
 Json = dict[str, Any]
 
 SCHEMA_ID = 1
-"""Of the only schema that Iceberg's clients see of a Lance table."""
+"""Id of the only schema that Iceberg's clients see of a Lance table."""
 
 ROW_GROUP_BYTES = 8 << 20
 FILE_BYTES = 128 << 20
-"""Of Lance's data in one file: a file that would hold more ends early."""
+"""Bytes of Arrow data in one file; a file that would get more ends early."""
 
 ID_SHIFT = 1_000_000_000
-"""Added to the ids of columns that a table has no more, where they would be taken for others."""
+"""Added to the field ids of columns that the table no longer has and whose ids would be taken for others."""
 
 _IDS = frozenset({"id", "element-id", "key-id", "value-id"})
 _GUESSED_ROW_BYTES = 64
@@ -40,20 +40,20 @@ _GUESSED_ROW_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class ExportFragment:
-    """Some rows of a version."""
+    """A fragment of a version."""
 
     id: int
     bytes: int
-    """Of its data files, blobs kept elsewhere not counted."""
+    """Size of its data files, without blobs in other files."""
     rows: int
-    """Those that are not deleted."""
+    """Number of rows that are not deleted."""
     digest: str
-    """The same for the same rows: of the data files, and of what is deleted or laid over them."""
+    """Digest of its metadata (data and deletion files), which is the same as long as its rows are."""
 
 
 @dataclass(frozen=True)
 class VersionExporter:
-    """One immutable version of a table."""
+    """Exports one immutable version of a table."""
 
     table: TableRef
     _dataset: lance.LanceDataset = field(repr=False)
@@ -61,21 +61,22 @@ class VersionExporter:
 
     @classmethod
     def open(cls, table: TableRef, *, like: Json | None = None) -> Self:
-        """The version that an address names.
+        """Open the version that an address names.
 
         Args:
             table: the address.
-            like: the table's schema now, if that was written over since: Lance then counts columns from 0 again, so
-                here one that is not the same in both has an id of its own.
+            like: the table's current schema, if the table was overwritten since this version. Lance then numbers
+                columns from 0 again, so a column that is not the same in both gets an id of its own.
 
         Raises:
-            TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such thing.
+            TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such table, version or
+                branch.
         """
         return cls(table, table.open(), like)
 
     @cached_property
     def schema(self) -> Json:
-        """In Iceberg's terms, as it is in this version; ids are the same in all versions."""
+        """Iceberg schema of this version; field ids are the same in all versions."""
         with translate_errors(self.table, self.table.storage_options):
             ids = field_ids(self._dataset.lance_schema.fields())
             schema = to_iceberg(self._dataset.schema, ids, schema_id=SCHEMA_ID)
@@ -87,45 +88,45 @@ class VersionExporter:
 
     @cached_property
     def columns(self) -> Mapping[int, pa.Field[Any]]:
-        """Columns as Lance has them, by their Iceberg ids."""
+        """Columns of the dataset by Iceberg field id."""
         ids = [column["id"] for column in self.schema["fields"]]
         return dict(zip(ids, self._dataset.schema, strict=True))
 
     @cached_property
     def fragments(self) -> list[ExportFragment]:
-        """All of them, in order."""
+        """All fragments, in order."""
         with translate_errors(self.table, self.table.storage_options):
             return [_to_fragment(fragment) for fragment in self._dataset.get_fragments()]
 
     def has_matching_row(self, fragment: int, condition: str) -> bool:
-        """Whether some row of a fragment meets a condition in Lance's SQL."""
+        """Return whether any row of a fragment matches a condition in Lance's SQL."""
         with translate_errors(self.table, self.table.storage_options):
             scanner = self._get_fragment(fragment).scanner(columns=[], filter=condition, with_row_id=True, limit=1)
             return any(batch.num_rows for batch in scanner.to_batches())
 
     def row_bytes(self, fragment: ExportFragment, ids: Collection[int]) -> float:
-        """What some columns of a row take by an estimate, blobs kept elsewhere not counted."""
+        """Estimate the size of some columns of a row in bytes, without blobs in other files."""
         widths = [_bit_width(self.columns[key].type) for key in ids]
         known = sum(width or 0 for width in widths) / 8
         return known if all(widths) else max(known, fragment.bytes / max(fragment.rows, 1))
 
     def write(self, fragment: ExportFragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
-        """Write rows of a fragment, counted without those that are deleted; some columns, by their Iceberg ids.
+        """Write rows of a fragment, counted without deleted ones; columns are given by Iceberg field id.
 
         Memory is bounded by a few megabytes, or by the largest row.
 
         Returns:
-            How many of the rows, from the first on, make a file: fewer than asked for where there is much in them.
+            How many of the rows, from the first on, were written: fewer than asked for if they are large.
 
         Raises:
-            InvalidInputError: a value that Iceberg's type cannot hold.
-            TableSchemaValidationError: a type that Parquet cannot hold.
+            InvalidInputError: a value does not fit its Iceberg type.
+            TableSchemaValidationError: Parquet cannot represent a type.
             OSError: from `sink`.
         """
         try:
             return self._write(fragment, ids, rows, sink)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            # Extensions on a storage type that is not theirs: Lance keeps them, Parquet has no form for them.
+            # Extension types on a wrong storage type: Lance stores them, but Parquet cannot represent them.
             reason = str(error).partition("\n")[0]
             raise TableSchemaValidationError(f"{self.table}: it cannot be written as Parquet: {reason}") from error
 
@@ -172,7 +173,7 @@ def _column_identity(column: Json) -> tuple[Any, ...]:
 
 
 def _shift_ids(json: Any) -> Any:
-    """The same field or type with ids that no column has."""
+    """Return a field or type with ids that no other column has."""
     if isinstance(json, list):
         return [_shift_ids(each) for each in json]
     if not isinstance(json, dict):
@@ -191,7 +192,7 @@ def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together until they make a row group."""
+    """Combine batches to row groups."""
     batch_group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -205,12 +206,12 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _is_repetitive(dtype: pa.DataType) -> bool:
-    """Whether values are worth a dictionary: those of vectors, blobs and numbers seldom are."""
+    """Return whether dictionary encoding pays off: for vectors, blobs and numbers it rarely does."""
     return pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_dictionary(dtype)
 
 
 def _bit_width(dtype: pa.DataType) -> int | None:
-    """Bits of a value, where all values have the same."""
+    """Return the size of a value in bits; None if values differ in size."""
     if isinstance(dtype, pa.BaseExtensionType):
         return _bit_width(dtype.storage_type)
     if isinstance(dtype, pa.FixedSizeListType):
@@ -223,6 +224,6 @@ def _bit_width(dtype: pa.DataType) -> int | None:
 
 
 def _release_memory() -> None:
-    """Have the allocators of Arrow and of Lance, which is the system's, return what they keep for later."""
+    """Make the allocators of Arrow and of Lance (the system's) return unused memory."""
     pa.default_memory_pool().release_unused()
     pa.system_memory_pool().release_unused()

@@ -1,4 +1,4 @@
-"""Questions to a table: scans, vector searches and full-text searches."""
+"""Operations of the Lance interface that query a table: scans, vector search, full-text search, query plans."""
 
 from __future__ import annotations
 
@@ -26,30 +26,34 @@ from lancehouse.lake.full_text import to_full_text_query
 Query = QueryTableRequest | AnalyzeTableQueryPlanRequest
 
 VECTOR_COLUMN = "vector"
-"""What is searched where a request names no column and the table has several vectors."""
+"""Column that is searched if a request names none and the table does not have exactly one vector column."""
 
 DEFAULT_K = 10
+"""Number of neighbours returned if a request does not say."""
 
 BATCHES_AHEAD = 2
+"""Batches that a scan reads ahead."""
 TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+"""Types whose values have different lengths."""
 PART_BYTES = 1 << 20
-"""Of an answer that are handed over together, if rows are small."""
+"""Size in bytes of the parts in which a response is produced, if rows are small."""
 
 
 class QueryOperations(LanceNamespace):
-    """The operations that read."""
+    """Operations that read rows."""
 
     def query_table(self, request: QueryTableRequest) -> QueryTableResponse:
-        """The rows as an Arrow IPC file.
+        """Return the rows as an Arrow IPC file.
 
-        Without a vector `k` limits a scan, 0 is no limit. Several vectors are searched at once: `k` rows for each, told
-        apart by the column `query_index`. `offset` skips rows of the answer, it does not make it shorter. A column
-        with a dictionary comes as its values: each fragment has a dictionary of its own, and a file takes only one.
+        Without a vector, `k` limits a scan, and 0 means no limit. Several vectors are searched at once: `k` rows for
+        each, told apart by the column `query_index`. `offset` skips rows without making the response shorter. A
+        dictionary column is returned as plain values, because each fragment has its own dictionary and a file can hold
+        only one.
         """
         return QueryTableResponse(data=b"".join(self.query_parts(request)))
 
     def query_parts(self, request: QueryTableRequest) -> Iterator[bytes]:
-        """The same in parts, of which no more is held than one; that it began means that the query is right."""
+        """Yield the Arrow IPC file in parts, holding one at a time; the query is validated before the first part."""
         with _table_ref(self, request).dataset() as dataset:
             query_scanner = create_scanner(dataset, request)
             sink = _PartSink()
@@ -62,25 +66,25 @@ class QueryOperations(LanceNamespace):
         yield sink.take()
 
     def explain_table_query_plan(self, request: ExplainTableQueryPlanRequest) -> str:
-        """How a query would be run. The id and branch of the request win over those inside its query."""
+        """Return the plan of a query. The request's id and branch take precedence over those inside its query."""
         overrides = {"id": request.id, "branch": request.branch}
         query = request.query.model_copy(update={key: value for key, value in overrides.items() if value})
         with _table_ref(self, query).dataset() as dataset:
             return str(create_scanner(dataset, query).explain_plan(bool(request.verbose)))
 
     def analyze_table_query_plan(self, request: AnalyzeTableQueryPlanRequest) -> str:
-        """How a query was run, with times and counts: it is run for that."""
+        """Execute a query and return its plan with times and counts."""
         with _table_ref(self, request).dataset() as dataset:
             return str(create_scanner(dataset, request).analyze_plan())
 
 
 class _PartSink(io.RawIOBase):
-    """A file that is taken away as it grows."""
+    """A file whose content is taken out as it is written."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self.held = 0
-        """Bytes."""
+        """Number of bytes that were not taken yet."""
 
     def writable(self) -> bool:
         return True
@@ -92,13 +96,13 @@ class _PartSink(io.RawIOBase):
         return len(part)
 
     def take(self) -> bytes:
-        """What was written since it was asked last."""
+        """Return what was written since the last call."""
         parts, self._parts, self.held = self._parts, [], 0
         return b"".join(parts)
 
 
 def _in_values(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches with the values of dictionaries instead of them, in parts: many rows may have the same long value."""
+    """Replace dictionaries in batches by their values, in smaller batches: many rows may share one long value."""
     for batch in found:
         if batch.schema.equals(schema):
             yield batch
@@ -110,7 +114,7 @@ def _in_values(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
 
 
 def _valued_size(array: pa.Array[Any]) -> int:
-    """The bytes of all texts that an array has in dictionaries."""
+    """Return the total length of the strings in an array's dictionaries, once per row that refers to them."""
     if isinstance(array, pa.DictionaryArray):
         values: Any = array.dictionary
         if values.type not in TEXTS:
@@ -129,7 +133,7 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 
 def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
-    """A field with the values of a dictionary instead of it, however deep it lies."""
+    """Return a field with the value type in place of a dictionary type, at any depth."""
     dtype: pa.DataType = field.type
     match dtype:
         case pa.DictionaryType():
@@ -151,7 +155,7 @@ def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
 def _read_batches(
     dataset: lance.LanceDataset, query: QueryTableRequest, query_scanner: lance.LanceScanner
 ) -> Iterator[pa.RecordBatch]:
-    """A search finds as many rows as it is asked for; a scan may find all there are, and is done piece by piece."""
+    """Read the batches of a query. A search returns a bounded number of rows; a scan is read in chunks."""
     if _nearest_options(dataset, query) is not None or query.full_text_query is not None:
         results: Iterator[pa.RecordBatch] = query_scanner.to_batches()
         return results
@@ -162,7 +166,7 @@ def _read_batches(
 
 
 def create_scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
-    """The query as pylance has it."""
+    """Convert a query to a scanner of pylance."""
     nearest = _nearest_options(dataset, query)
     is_batch = nearest is not None and isinstance(nearest["q"][0], list)
     if is_batch and query.offset:

@@ -1,4 +1,4 @@
-"""Tags and branches of a table."""
+"""Operations of the Lance interface on tags and branches."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from lancehouse.paging import paginate
 
 
 class ReferenceOperations(LanceNamespace):
-    """The operations on tags and branches. Lance makes no transaction of them."""
+    """Operations on tags and branches, which are not commits in Lance."""
 
     def list_table_tags(self, request: ListTableTagsRequest) -> ListTableTagsResponse:
-        """The tags by name."""
+        """List the tags by name."""
         with TableRef.in_namespace(self, request.id).dataset() as dataset:
             tag_page = paginate(dataset.tags.list(), request.limit, request.page_token)
         tags = {
@@ -43,7 +43,7 @@ class ReferenceOperations(LanceNamespace):
         return ListTableTagsResponse(tags=tags, page_token=tag_page.token)
 
     def get_table_tag_version(self, request: GetTableTagVersionRequest) -> GetTableTagVersionResponse:
-        """The version, and the branch if it is not the main one, that a tag points to."""
+        """Return the version that a tag points to, and its branch if that is not main."""
         table = TableRef.in_namespace(self, request.id)
         with table.dataset() as dataset:
             tag = dataset.tags.list().get(request.tag)
@@ -52,13 +52,13 @@ class ReferenceOperations(LanceNamespace):
         return GetTableTagVersionResponse(version=tag["version"], branch=tag["branch"])
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
-        """Tag a version, by default one of the main branch."""
+        """Create a tag of a version, by default of the main branch."""
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.tags.create(request.tag, (request.branch or MAIN, request.version))
         return CreateTableTagResponse()
 
     def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
-        """Let a tag point to another version."""
+        """Point a tag to another version."""
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.tags.update(request.tag, (request.branch or MAIN, request.version))
         return UpdateTableTagResponse()
@@ -70,7 +70,7 @@ class ReferenceOperations(LanceNamespace):
         return DeleteTableTagResponse()
 
     def list_table_branches(self, request: ListTableBranchesRequest) -> ListTableBranchesResponse:
-        """The branches by name, without the main one."""
+        """List the branches by name, without main."""
         with TableRef.in_namespace(self, request.id).dataset() as dataset:
             branch_page = paginate(dataset.branches.list(), request.limit, request.page_token)
         branches = {
@@ -86,7 +86,7 @@ class ReferenceOperations(LanceNamespace):
         return ListTableBranchesResponse(branches=branches, page_token=branch_page.token)
 
     def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
-        """Branch off a version of another branch, by default the latest of the main one."""
+        """Create a branch from a version of another branch, by default the latest of main."""
         table = TableRef.in_namespace(self, request.id, branch=request.from_branch, version=request.from_version)
         with table.dataset() as dataset:
             if request.name in dataset.branches.list():
@@ -95,7 +95,7 @@ class ReferenceOperations(LanceNamespace):
         return CreateTableBranchResponse()
 
     def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
-        """Delete a branch that no other one came from."""
+        """Delete a branch, unless another branch was created from it."""
         with TableRef.in_namespace(self, request.id).dataset() as dataset:
             dataset.branches.delete(request.name)
         return DeleteTableBranchResponse()

@@ -1,4 +1,4 @@
-"""Removing the data of a table, and nothing else that lies at its place."""
+"""Delete the files of a table, and nothing else below its location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DELETES_AT_ONCE = 16
 _TABLE = re.compile(
     r"(_versions|_staging|_transactions|_deletions|_indices|_lancehouse)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob",
 )
-"""Files of a version, on the main branch or below the folder of another."""
+"""Files of versions, on the main branch or below the folder of another branch."""
 
 _DATA = re.compile("data/|_versions/")
 _REFS = re.compile(r"(_refs|_mem_wal)/.+|\.lance-(reserved|deregistered)")
@@ -26,19 +26,19 @@ _BRANCH = re.compile(r"_refs/branches/(.+)\.json")
 _METADATA = re.compile(
     r"metadata/([^/]+(\.metadata\.json(\.gz)?|\.avro|\.stats|\.puffin)(\.crc)?|\.?version-hint\.text(\.crc)?)"
 )
-"""Iceberg's metadata, with the checksums that Hadoop hides beside it."""
+"""Iceberg's metadata files, with the checksums that Hadoop writes as hidden files."""
 
 
 def remove_dataset(location: str, storage_options: StorageOptions | None = None, *, metadata: bool = False) -> None:
-    """Remove a dataset with its branches. Nothing there is no error.
+    """Delete a dataset with its branches. It is no error if there is none.
 
-    Other files at that place stay, datasets below it among them. The versions go first, so that no interruption
-    leaves a table that opens but cannot be read, and the names of the branches last, so that a second try finds them.
+    Other files below the location stay, including datasets. Manifests are deleted first, so that no interruption leaves
+    a table that opens but cannot be read; the names of the branches last, so that a second attempt finds them.
 
     Args:
         location: of the table.
-        storage_options: to reach it.
-        metadata: whether the catalog wrote Iceberg metadata next to the table, which goes too.
+        storage_options: to access it.
+        metadata: whether the catalog wrote Iceberg metadata next to the table, which is deleted too.
     """
     options = dict(storage_options or {})
     with translate_errors(location, options):
@@ -55,14 +55,14 @@ def remove_dataset(location: str, storage_options: StorageOptions | None = None,
 
 
 def is_empty_location(location: str, storage_options: StorageOptions | None = None) -> bool:
-    """Whether no data of a table lies at a place, not even what somebody is about to commit."""
+    """Return whether a location holds no data of a table, not even data that is not committed yet."""
     options = dict(storage_options or {})
     with translate_errors(location, options):
         return not any(map(_DATA.match, LanceFileSession(location, storage_options=options or None).list()))
 
 
 def is_table_file(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:
-    """Whether a file below a table's location belongs to the table, which has these branches."""
+    """Return whether a file below a table's location belongs to the table, given its branches."""
     below = max((len(f"tree/{branch}/") for branch in branches if file.startswith(f"tree/{branch}/")), default=0)
     if _TABLE.fullmatch(file, below) or _REFS.fullmatch(file):
         return True
@@ -70,7 +70,7 @@ def is_table_file(file: str, branches: Collection[str] = (), *, metadata: bool =
 
 
 def _remove_empty_folders(folder: Path, removed: Collection[str]) -> None:
-    """Remove the folders that held what was removed, or data that went before, and are empty by now; nothing else."""
+    """Remove the folders that held the removed files, and `data`, if they are empty now."""
     folders = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
     folders.add(folder / "data")
     for path in sorted(folders, key=lambda path: len(path.parts), reverse=True):

@@ -1,4 +1,4 @@
-"""Requests as dicts: that is how Rust, in lancedb and in pylance, calls a namespace that is written in Python."""
+"""Accept requests as dicts, as the Rust code of lancedb and pylance sends them to a namespace in Python."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Operation = Callable[..., Any]
 LANCEDB_ERROR_PREFIXES: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
     {TableNotFoundError: "Table not found", NamespaceNotEmptyError: "Namespace not empty"}
 )
-"""An error reaches lancedb as text; by these words it knows the error again."""
+"""Words by which lancedb recognizes an error, which reaches it as text."""
 
 
 def accept_dicts(namespace: type[LanceNamespace]) -> None:
-    """Let each operation of a class take a dict in place of its request; then its answer is plain data too."""
+    """Let each operation of a class accept a dict as its request; then its response is plain data too."""
     for name, model in _request_models().items():
         operation = getattr(namespace, name)
         if not hasattr(operation, "__wrapped__"):

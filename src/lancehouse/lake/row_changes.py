@@ -1,4 +1,4 @@
-"""Rows of a table deleted or rewritten in pieces, by as many processes as there are, and committed at once."""
+"""Delete, update and rewrite rows: many processes write fragments and deletion files, one commits the change."""
 
 from __future__ import annotations
 
@@ -34,54 +34,54 @@ from lancehouse.schema.walk import nullable_hint
 T = TypeVar("T")
 
 PieceWriter = Callable[[pa.RecordBatchReader], list[Piece]]
-"""Writes rows that no version names yet."""
+"""Writes rows as fragments that are not committed yet."""
 
 ATTEMPTS = 10
-"""How often work is done that others come before."""
+"""Number of attempts of an operation whose commit conflicts with others."""
 
 ADDRESS, ROW = "_rowaddr", "_rowid"
 
 MERGE_MARKER = 2**32 - 1
-"""A fragment that no table has. Every merge says that it removes it, and so of two at the same time Lance refuses one.
+"""Id of a fragment that no table has; every merge claims to remove it, so that Lance refuses one of two merges.
 
-Both might insert the same key, and no fragment that they share would show it.
+Two merges might insert the same key, and without this they would share no fragment that makes Lance see the conflict.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a process has changed of the rows of a version; it goes through JSON."""
+    """What one process has changed in a version; serializable as JSON."""
 
     updated: tuple[Piece, ...] = ()
-    """Fragments that lose rows: their new deletion files, without the data files."""
+    """Fragments that lose some rows: their metadata with the new deletion files, without data files."""
     removed: tuple[int, ...] = ()
-    """Fragments that lose all rows."""
+    """Ids of fragments that lose all rows."""
     new: tuple[Piece, ...] = ()
     """Fragments with new rows."""
     rows: int = 0
-    """How many rows are lost."""
+    """Number of rows deleted or replaced."""
 
     def __bool__(self) -> bool:
         return bool(self.updated or self.removed or self.new)
 
     @property
     def files(self) -> tuple[Piece, ...]:
-        """What was written, as `lake.fragments.discard` takes it."""
+        """Written files, as `discard_pieces` takes them."""
         return (*self.new, *self.updated)
 
     def to_json(self) -> str:
-        """As text."""
+        """Serialize to JSON."""
         return json.dumps([self.updated, self.removed, self.new, self.rows])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """From text."""
+        """Parse what `to_json` returned."""
         updated, removed, new, rows = json.loads(text)
         return cls(tuple(updated), tuple(removed), tuple(new), rows)
 
 
 def merge_changes(changes: Iterable[RowChange]) -> RowChange:
-    """Changes of different fragments of a version as one."""
+    """Combine changes of different fragments of one version."""
     parts = list(changes)
     return RowChange(
         tuple(piece for each in parts for piece in each.updated),
@@ -92,7 +92,7 @@ def merge_changes(changes: Iterable[RowChange]) -> RowChange:
 
 
 def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], where: str) -> RowChange:
-    """Delete the rows of some fragments that match; scalar indices are used."""
+    """Delete the rows of some fragments that match a filter, using scalar indices."""
     with translate_errors(table, table.storage_options):
         scanner = dataset.scanner(
             columns=[],
@@ -106,7 +106,10 @@ def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequen
 
 
 def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[int, Any]) -> RowChange:
-    """Delete rows by their physical offsets in their fragments; each is there, and named once."""
+    """Write deletion files for rows, given by their physical offsets in their fragments.
+
+    Each row must exist and be given once.
+    """
     updated, removed = list[Piece](), list[int]()
     with translate_errors(table, table.storage_options):
         for fragment, rows in offsets.items():
@@ -120,7 +123,7 @@ def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[i
 
 
 def offsets_by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
-    """The offsets of rows in their fragments, of Arrow arrays of addresses."""
+    """Group row addresses, given as Arrow arrays, by fragment; return the sorted offsets within each."""
     if not addresses:
         return {}
     row_addresses = np.sort(
@@ -133,18 +136,18 @@ def offsets_by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnUpdate:
-    """Columns set to SQL expressions, in the rows that match or in all."""
+    """Columns to set to SQL expressions, in the rows that match `where` or in all."""
 
     expressions: Mapping[str, str]
     where: str | None = None
 
     def check(self, table: TableRef, dataset: lance.LanceDataset) -> None:
-        """See that this can be done, before anything is read.
+        """Validate the update before anything is read.
 
         Raises:
-            InvalidInputError: nothing is set, or an expression or the condition cannot be understood.
+            InvalidInputError: nothing is set, or an expression or the condition cannot be parsed.
             TableColumnNotFoundError: the table has no such column.
-            TableSchemaValidationError: an expression has a type that the column cannot have.
+            TableSchemaValidationError: the type of an expression cannot be cast to the column's.
         """
         if not self.expressions:
             raise InvalidInputError("update needs columns to set, each to an expression of SQL")
@@ -161,7 +164,7 @@ class ColumnUpdate:
     def update(
         self, table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], write: PieceWriter
     ) -> RowChange:
-        """Write the rows of some fragments that match anew, and delete what they were; scalar indices are used.
+        """Write the matching rows of some fragments with new values, and delete the old ones, using scalar indices.
 
         Raises:
             InvalidInputError: a value does not fit its column.
@@ -191,7 +194,7 @@ class ColumnUpdate:
 
 
 class _RowRewriter:
-    """Rows of a scan on their way into new files; what they were is remembered."""
+    """Streams the rows of a scan into new files, and records their addresses and ids."""
 
     def __init__(self, table: TableRef, dataset: lance.LanceDataset, scanner: lance.LanceScanner) -> None:
         self._table, self._schema = table, dataset.schema
@@ -200,37 +203,37 @@ class _RowRewriter:
         self._originals: dict[str, list[Any]] = {ADDRESS: [], ROW: []}
 
     def has_rows(self) -> bool:
-        """Whether there is a row at all."""
+        """Read the first batch; return whether there is any row."""
         with translate_errors(self._table, self._table.storage_options):
             self._first = next(self._batches, None)
         return self._first is not None
 
     def write_all(self, write: PieceWriter) -> list[Piece]:
-        """Write them all."""
+        """Write all rows."""
         assert self._first is not None
         stream = map(self._record_and_cast, chain([self._first], self._batches))
         return write(pa.RecordBatchReader.from_batches(self._schema, stream))
 
     def original_values(self, column: str) -> Any:
-        """What the rows were."""
+        """Return the addresses or ids of the rows that were written."""
         return pa.chunked_array(self._originals[column], pa.uint64())
 
     def _record_and_cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for column, arrays in self._originals.items():
-            # A copy: a column that came from Lance keeps all others of its batch in memory.
+            # Copied, because a column from Lance keeps all other columns of its batch in memory.
             arrays.append(pa.array(np.array(batch.column(column))))
         return cast_to_table(batch, self._schema)
 
 
 def cast_to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as a table takes them: its columns by name, in its types.
+    """Cast rows to a table's schema: its columns by name, in its types.
 
     Args:
-        batch: rows of a scan, with blobs as binaries.
+        batch: rows of a scan, with blobs as binary values.
         schema: of the table.
 
     Raises:
-        TableSchemaValidationError: a type does not become the column's.
+        TableSchemaValidationError: a type cannot be cast to the column's.
         InvalidInputError: a value does not fit its column.
     """
     arrays = []
@@ -275,7 +278,7 @@ def _struct(children: list[Any], fields: list[Any], like: Any) -> Any:
 
 
 def assign_row_ids(pieces: Sequence[Piece], ids: Any) -> list[Piece]:
-    """Fragments whose first rows are those with these ids, moved; a table with stable row ids needs to know."""
+    """Set the row ids of fragments that hold moved rows, in order; needed for tables with stable row ids."""
     moved, first = list[Piece](), 0
     for fragment in parse_pieces(pieces):
         row_ids = ids.slice(first, fragment.physical_rows)
@@ -293,10 +296,10 @@ def commit_deletion(
     where: str,
     properties: Properties = None,
 ) -> int:
-    """Make a version without the rows that were deleted; the version, or the one that is there if none was.
+    """Commit a deletion and return the new version; the current version if no row was deleted.
 
     Raises:
-        ConcurrentModificationError: somebody has changed one of the fragments.
+        ConcurrentModificationError: another commit has changed one of the fragments.
     """
     if not change:
         return int(dataset.version)
@@ -314,19 +317,19 @@ def commit_rewrite(
     *,
     is_merge: bool = False,
 ) -> int:
-    """Make a version with new rows in the place of others; the version, or the one that is there if nothing changed.
+    """Commit rows that replace others and return the new version; the current version if nothing changed.
 
     Args:
-        table: what to change.
-        at: where it is.
+        table: the table to change.
+        at: its location.
         dataset: the version that was changed.
-        change: what was.
-        columns: which may have other values now.
-        properties: to keep with the version.
-        is_merge: whether rows may be new because a key was not there.
+        change: the change.
+        columns: names of the columns whose values may have changed.
+        properties: to store with the transaction.
+        is_merge: whether rows may have been inserted because their key did not exist.
 
     Raises:
-        ConcurrentModificationError: somebody has changed one of the fragments, or merged.
+        ConcurrentModificationError: another commit has changed one of the fragments, or merged rows.
     """
     if not change:
         return int(dataset.version)
@@ -345,7 +348,7 @@ def commit_rewrite(
 
 
 def _refuse_concurrent_merge(table: TableRef, base: int) -> None:
-    """See that nobody has put rows into new fragments since: pylance's own merges do not tell that they are such."""
+    """Raise if rows were written into new fragments since `base`: pylance's own merges do not set `MERGE_MARKER`."""
     if (version := find_version(replace(table, version=None), _is_rewrite, after=base)) is not None:
         raise ConcurrentModificationError(f"{table}: rows were updated or merged in version {version}")
 
@@ -355,7 +358,7 @@ def _is_rewrite(transaction: lance.Transaction) -> bool:
 
 
 def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[FragmentMetadata]:
-    """The fragments as the version has them, with their new deletion files."""
+    """Return the version's metadata of the changed fragments, with their new deletion files."""
     return [
         replace(dataset.get_fragment(each.id).metadata, deletion_file=each.deletion_file)
         for each in parse_pieces(change.updated)
@@ -373,19 +376,19 @@ def _get_fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> lis
 
 
 def _batch_arguments(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS) -> dict[str, int]:
-    """Arguments of a scan that keep it small where rows are large."""
+    """Return scanner arguments that bound the memory of a scan if rows are large."""
     if not has_large_rows(dataset):
         return {}
     return {"batch_size": min(batch_rows(dataset), usual), "batch_readahead": 1, "io_buffer_size": READ_AHEAD}
 
 
 def quote_column(name: str) -> str:
-    """A column's name in Lance's SQL."""
+    """Quote the name of a column for Lance's SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def delete_in_batches(table: TableRef, where: str) -> int:
-    """Delete the rows that match, in this process, with little memory however large rows are; the version."""
+    """Delete the rows that match, in this process and in bounded memory however large rows are; return the version."""
 
     def attempt() -> int:
         with table.dataset() as dataset:
@@ -396,7 +399,7 @@ def delete_in_batches(table: TableRef, where: str) -> int:
 
 
 def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]:
-    """Set columns in the rows that match, in this process, with little memory; how many, and the version."""
+    """Update the rows that match, in this process and in bounded memory; return their number and the version."""
 
     def attempt() -> tuple[int, int]:
         at = locate_table(table)
@@ -413,7 +416,7 @@ def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]
 
 
 def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLocation], int]) -> int:
-    """Commit a change; what was written for one that is refused is deleted."""
+    """Commit a change; delete its files if the commit is refused."""
     at = locate_table(table)
     try:
         return commit(at)
@@ -428,14 +431,14 @@ def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:
 
 
 class ColumnsChangedError(ConcurrentModificationError):
-    """What was written does not fit the table any more, and it does not help to try again."""
+    """The written files do not fit the table's columns any more, so a retry cannot succeed."""
 
 
 def retry_conflicts(about: object, attempt: Callable[[], T]) -> T:
-    """Do work that others may overtake, anew each time until it is committed.
+    """Call `attempt` until its commit does not conflict with others, up to `ATTEMPTS` times.
 
     Raises:
-        ConcurrentModificationError: it was overtaken every time.
+        ConcurrentModificationError: every attempt conflicted.
     """
     for _ in range(ATTEMPTS):
         try:

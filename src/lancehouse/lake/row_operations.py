@@ -1,4 +1,4 @@
-"""Tables with their rows: created, inserted into, merged, updated, deleted from, counted."""
+"""Operations of the Lance interface on rows: create a table, insert, merge, update, delete, count."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
 
 
 class RowOperations(LanceNamespace):
-    """The operations on rows, for any catalog that can describe, declare and deregister a table."""
+    """Operations on rows, for any catalog that implements describe, declare and deregister."""
 
     writes_metadata: ClassVar[bool] = False
-    """Whether the catalog writes Iceberg metadata next to a table, which goes when the table's data does."""
+    """Whether the catalog writes Iceberg metadata next to a table, which is removed together with its data."""
 
     def create_table(self, request: CreateTableRequest, request_data: Data) -> CreateTableResponse:
-        """Declare a table and write its first rows; a table that is only declared gets them, whatever the mode.
+        """Declare a table and write its first rows. A table that is only declared gets them, whatever the mode.
 
-        If the rows cannot be written, the entry that this call made is taken back. A table that was there before is
-        never harmed: overwriting adds a version.
+        If the rows cannot be written, an entry that this call created is removed again. Data that existed before is
+        never removed: overwriting adds a version.
         """
         mode = parse_choice("mode", request.mode, "Create", "ExistOk", "Overwrite")
         rows = read_stream(request_data, request.id)
@@ -89,14 +89,14 @@ class RowOperations(LanceNamespace):
         try:
             version = self._write_version(request, entry, mode, rows)
         except (CreateConflictError, CommitStateUnknownError):
-            raise  # what lies there now is somebody's table, or perhaps this call's
+            raise  # the table there now is another writer's, or perhaps this call's: do not remove its entry
         except BaseException as error:
             self._undo_declaration(request.id, entry, error)
             raise
         return _to_create_response(entry, version)
 
     def insert_into_table(self, request: InsertIntoTableRequest, request_data: Data) -> InsertIntoTableResponse:
-        """Append rows or put them in the place of all others. A table that is only declared is created by them."""
+        """Append rows or replace all rows. A table that is only declared is created with them."""
         mode = parse_choice("mode", request.mode, "Append", "Overwrite")
         rows = read_stream(request_data, request.id)
         with raise_stream_error(rows):
@@ -106,7 +106,7 @@ class RowOperations(LanceNamespace):
     def merge_insert_into_table(
         self, request: MergeInsertIntoTableRequest, request_data: Data
     ) -> MergeInsertIntoTableResponse:
-        """Update, insert and delete rows by key, in one commit. A filter alone turns its clause on."""
+        """Update, insert and delete rows by key, in one commit. A clause is also turned on by its filter alone."""
         if not request.on:
             raise InvalidInputError("merge_insert_into_table needs `on`, the columns to match by")
         timeout = None if request.timeout is None else parse_duration(request.timeout)
@@ -128,7 +128,7 @@ class RowOperations(LanceNamespace):
         return MergeInsertIntoTableResponse(**counts, version=dataset.version)
 
     def update_table(self, request: UpdateTableRequest) -> UpdateTableResponse:
-        """Set columns to SQL expressions, in the rows that the predicate names or in all. Properties stay."""
+        """Set columns to SQL expressions, in the rows that match the predicate or in all. Properties do not change."""
         updates = dict(request.updates)
         if not updates or len(updates) < len(request.updates):
             raise InvalidInputError("update_table needs [column, expression] pairs, each column once")
@@ -141,7 +141,7 @@ class RowOperations(LanceNamespace):
         return UpdateTableResponse(updated_rows=rows, version=version)
 
     def delete_from_table(self, request: DeleteFromTableRequest) -> DeleteFromTableResponse:
-        """Delete the rows that the predicate names."""
+        """Delete the rows that match the predicate."""
         if not request.predicate.strip():
             raise InvalidInputError("delete_from_table needs a predicate; `true` deletes all rows")
         table = TableRef.in_namespace(self, request.id, branch=request.branch)
@@ -152,7 +152,7 @@ class RowOperations(LanceNamespace):
         return DeleteFromTableResponse(version=delete_in_batches(table, request.predicate))
 
     def count_table_rows(self, request: CountTableRowsRequest) -> CountTableRowsResponse:
-        """Count rows, all or those that the predicate names."""
+        """Count all rows, or those that match the predicate."""
         with TableRef.in_namespace(
             self, request.id, version=request.version, branch=request.branch
         ).dataset() as dataset:
@@ -160,14 +160,17 @@ class RowOperations(LanceNamespace):
             return CountTableRowsResponse(count=count)
 
     def _insert(self, table: TableRef, rows: RowSource, mode: str) -> int:
-        """Add rows to a table, or create it with them if it is only declared; the version that this made."""
+        """Insert rows, or create the table with them if it is only declared; return the new version."""
         try:
             return _add_rows(table, rows, mode)
         except TableNotFoundError:
             return self._write_first_version(table, rows, mode)
 
     def _find_entry(self, request: CreateTableRequest) -> DescribeTableResponse | None:
-        """The table's entry, if there is one: asked for first, an older one never passes for what this call made."""
+        """Describe the table; return None if it has no entry.
+
+        Called before the table is declared, so that an older entry is never mistaken for one that this call created.
+        """
         try:
             return self.describe_table(
                 DescribeTableRequest(identity=request.identity, context=request.context, id=request.id)
@@ -178,7 +181,7 @@ class RowOperations(LanceNamespace):
     def _create_in_entry(
         self, request: CreateTableRequest, entry: Entry, mode: str, rows: RowSource
     ) -> CreateTableResponse:
-        """Create a table whose entry this call did not make, and therefore never takes back."""
+        """Create a table in an entry that this call did not create, and that it therefore never removes."""
         try:
             version = self._write_version(request, entry, mode, rows)
         except TableAlreadyExistsError:
@@ -188,7 +191,7 @@ class RowOperations(LanceNamespace):
         return _to_create_response(entry, version)
 
     def _write_version(self, request: CreateTableRequest, entry: Entry, mode: str, rows: RowSource) -> int:
-        """Write the first version of a table, or the next one if the mode is to overwrite."""
+        """Write the first version of a table, or the next one if the mode is Overwrite."""
         location, table_id = _require_location(entry), list(request.id or ())
         options = {**(entry.storage_options or {}), **(request.storage_options or {})}
         about = f"table {'.'.join(table_id)}"
@@ -207,7 +210,7 @@ class RowOperations(LanceNamespace):
             return int(dataset.version)
 
     def _write_first_version(self, table: TableRef, rows: RowSource, mode: str) -> int:
-        """Write the first version of a table that is only declared; if somebody else just did, add to theirs."""
+        """Write the first version of a declared table; if another writer has just done so, insert into theirs."""
         if table.branch not in (None, MAIN):
             raise TableNotFoundError(f"{table}: the table has no data yet, and therefore no branches")
         entry = self.describe_table(DescribeTableRequest(id=list(table.id)))
@@ -217,7 +220,7 @@ class RowOperations(LanceNamespace):
             return _add_rows(table, rows, mode)
 
     def _undo_declaration(self, id: list[str] | None, entry: Entry, error: BaseException) -> None:
-        """Undo a declaration; a failure to do so is noted on the error that is already on its way."""
+        """Remove a declared entry; if that fails, add a note to the error that is being raised."""
         try:
             self.deregister_table(DeregisterTableRequest(id=id))
             if not exists(_require_location(entry), entry.storage_options):
@@ -227,7 +230,7 @@ class RowOperations(LanceNamespace):
 
 
 class _OptionsOverride:
-    """A namespace whose storage options yield to those of a request; pylance has it the other way around."""
+    """A namespace whose storage options are overridden by those of a request; in pylance the namespace's would win."""
 
     def __init__(self, namespace: LanceNamespace, storage_options: Mapping[str, str]) -> None:
         self._namespace = namespace
@@ -243,9 +246,9 @@ class _OptionsOverride:
 
 @contextmanager
 def explain_existing(namespace: LanceNamespace, id: Sequence[str] | None) -> Iterator[None]:
-    """Say of a table that exists already when it is only declared, and what to do about it.
+    """Explain in a TableAlreadyExistsError that the table is only declared, and what to do.
 
-    pylance declares a table before it writes, and leaves it declared if the write fails.
+    pylance declares a table before it writes, and leaves the entry behind if the write fails.
     """
     try:
         yield
@@ -259,7 +262,7 @@ def explain_existing(namespace: LanceNamespace, id: Sequence[str] | None) -> Ite
 
 
 def _is_only_declared(namespace: LanceNamespace, id: Sequence[str] | None) -> bool:
-    """Whether a table has no data; False where that cannot be seen, whatever a namespace of others raises."""
+    """Return whether a table is declared without data; False if that cannot be found out."""
     request = DescribeTableRequest(id=list(id or ()), check_declared=True)
     try:
         with translate_errors("table"):
@@ -269,10 +272,10 @@ def _is_only_declared(namespace: LanceNamespace, id: Sequence[str] | None) -> bo
 
 
 def parse_duration(text: str) -> timedelta:
-    """A time span such as `30s`, `5m` or `1m30s`.
+    """Parse a duration such as `30s`, `5m` or `1m30s`.
 
     Raises:
-        InvalidInputError: it has no unit, or is no time span at all.
+        InvalidInputError: it has no unit, or is not a duration.
     """
     if not _DURATION.fullmatch(text):
         raise InvalidInputError(f"timeout {text!r} is no time span such as 100ms, 30s, 5m or 1h30m")
@@ -309,7 +312,10 @@ def _add_rows(table: TableRef, rows: RowSource, mode: str) -> int:
 
 
 def _needs_batches(table: TableRef, dataset: lance.LanceDataset) -> bool:
-    """Whether Lance's own delete and update would fill the memory; those few at a time know the main branch only."""
+    """Return whether Lance's own delete and update would take too much memory.
+
+    The alternatives, which work in batches, support the main branch only.
+    """
     return table.branch in (None, MAIN) and has_large_rows(dataset)
 
 

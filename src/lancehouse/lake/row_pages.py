@@ -1,4 +1,4 @@
-"""Rows of a table for people: a page at a time, cut to what a screen shows, and no more held than a few of them."""
+"""Read a page of rows, or a single value, for display, with values shortened and in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.schema.display import WHOLE, Cell, format_cell, format_cells, value_kind
 
 MAX_DEFAULT_COLUMNS = 40
-"""That are shown where none are chosen."""
+"""Number of columns shown if none are chosen."""
 BATCH_ROWS = 16
+"""Rows read at once."""
 BYTES_ROWS = 4
-"""Rows read at once where values may have megabytes."""
+"""Rows read at once if values may have megabytes."""
 READ_AHEAD = 8 << 20
+"""Bytes that a scan reads ahead."""
 ROW_ID = "_rowid"
 DISTANCE = "_distance"
 
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """Some rows."""
+    """A page of rows."""
 
     version: int
     columns: Sequence[str]
     ids: Sequence[int]
-    """Of the rows in this version, in their order."""
+    """Row ids in this version, in the order of `rows`."""
     rows: Sequence[Sequence[Cell]]
     has_more: bool
 
@@ -40,11 +42,11 @@ class RowPage:
 def read_page(
     table: TableRef, *, columns: Sequence[str] = (), filter: str | None = None, offset: int = 0, limit: int
 ) -> RowPage:
-    """Rows in the order in which they lie, of those that match a filter in Lance's SQL.
+    """Read rows in their stored order, of those that match a filter in Lance's SQL.
 
     Raises:
-        InvalidInputError: the filter cannot be understood.
-        TableColumnNotFoundError: the table has no such column, or the filter names one that it has not.
+        InvalidInputError: the filter cannot be parsed.
+        TableColumnNotFoundError: the table lacks a column that is asked for or that the filter names.
     """
     with table.dataset() as dataset:
         names = choose_columns(table, dataset.schema, columns)
@@ -63,13 +65,13 @@ def read_page(
 
 
 def count_matching_rows(table: TableRef, filter: str | None) -> int:
-    """How many rows match."""
+    """Count the rows that match a filter; all rows without one."""
     with table.dataset() as dataset:
         return count_rows(dataset, filter) if filter else int(dataset.count_rows())
 
 
 def read_value(table: TableRef, column: str, row: int) -> Cell:
-    """One value, whole unless it is very long."""
+    """Read one value, in full unless it is very long."""
     with table.dataset() as dataset:
         (name,) = choose_columns(table, dataset.schema, [column])
         if value_kind(dataset.schema.field(name)) == "blob":
@@ -80,10 +82,10 @@ def read_value(table: TableRef, column: str, row: int) -> Cell:
 
 
 def read_content(table: TableRef, column: str, row: int, most: int) -> bytes | None:
-    """The bytes of one value, None for null; a blob is not read if it has more than are wanted.
+    """Return the bytes of one value, None for null; a blob with more than `most` bytes is not read.
 
     Raises:
-        InvalidInputError: it has more, or the column holds no bytes.
+        InvalidInputError: the value has more than `most` bytes, or the column holds no bytes.
     """
     with table.dataset() as dataset:
         (name,) = choose_columns(table, dataset.schema, [column])
@@ -103,7 +105,7 @@ def read_content(table: TableRef, column: str, row: int, most: int) -> bytes | N
 
 
 def take_value(table: TableRef, dataset: lance.LanceDataset, column: str, row: int) -> Any:
-    """A value of a row, as an array of one.
+    """Return the value of a row, as an array of one.
 
     Raises:
         InvalidInputError: there is no such row.
@@ -115,10 +117,10 @@ def take_value(table: TableRef, dataset: lance.LanceDataset, column: str, row: i
 
 
 def choose_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """The columns that are named, else the first ones.
+    """Return the named columns without duplicates; without names, the first `MAX_DEFAULT_COLUMNS` columns.
 
     Raises:
-        TableColumnNotFoundError: there is none of that name.
+        TableColumnNotFoundError: the table has no such column.
     """
     if missing := [name for name in columns if name not in schema.names]:
         raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}")
@@ -126,7 +128,7 @@ def choose_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -
 
 
 def scanner_options(schema: pa.Schema, names: Sequence[str]) -> dict[str, Any]:
-    """What a scanner is told so that it holds little."""
+    """Return arguments of a scanner that bound its memory."""
     has_bytes = any(value_kind(schema.field(name)) == "bytes" for name in names)
     return {
         "batch_size": BYTES_ROWS if has_bytes else BATCH_ROWS,
@@ -139,7 +141,7 @@ def scanner_options(schema: pa.Schema, names: Sequence[str]) -> dict[str, Any]:
 
 
 def collect_cells(scanner: lance.LanceScanner, kinds: Sequence[str]) -> tuple[list[int], list[list[Cell]]]:
-    """The ids of rows and what is shown of them; each batch is let go before the next."""
+    """Return the ids of a scan's rows and their formatted cells; each batch is freed before the next is read."""
     ids: list[int] = []
     rows: list[list[Cell]] = []
     for batch in scanner.to_batches():
@@ -150,7 +152,7 @@ def collect_cells(scanner: lance.LanceScanner, kinds: Sequence[str]) -> tuple[li
 
 
 def _read_blob_description(table: TableRef, dataset: lance.LanceDataset, column: str, row: int) -> pa.RecordBatch:
-    """The description of a blob, with the address of its row."""
+    """Read the description of a blob and the address of its row."""
     more = {"with_row_id": True, "with_row_address": True, "blob_handling": "blobs_descriptions"}
     scanner = dataset.scanner(columns=[column], filter=f"{ROW_ID} = {int(row)}", **more)
     for batch in scanner.to_batches():

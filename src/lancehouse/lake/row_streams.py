@@ -1,4 +1,4 @@
-"""The rows of a request: all at hand, or a stream of which no more is held than what is just being written."""
+"""Read the rows of a request from an Arrow IPC stream, at once or batch by batch in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 from lancehouse.lake.checked_ipc import CheckedStream, IncomingBody, viewed_size
 
 Data = bytes | io.IOBase
-"""An Arrow IPC stream. What can be read but once is not held in memory."""
+"""An Arrow IPC stream, as bytes or as a file that can be read once and is not held in memory."""
 
 
 WRONG_EXTENSION = (TypeError, ValueError, LookupError, AttributeError, AssertionError)
-"""What extension types that Python has registered raise of a storage type that is not theirs, such as `lance.blob.v2`
-of integers: pyarrow passes it on, and each of them checks, or fails to, in its own way."""
+"""Exceptions of Python extension types whose storage type is wrong, such as `lance.blob.v2` of integers.
+
+pyarrow passes them on, and each extension type checks, or fails to, in its own way.
+"""
 BATCH_BYTES = 1 << 20
+"""Size in bytes of the parts into which a batch is split."""
 PARTS_BEFORE_RELEASE = 16
-"""Of a large batch."""
+"""Number of parts of a large batch after which memory is released."""
 
 
 class RowStream:
-    """Rows that come while they are written. Like a `pa.Table` that can be read but once."""
+    """Rows that arrive while they are written. Like a `pa.Table` that can be read once."""
 
     def __init__(
         self,
@@ -37,16 +40,16 @@ class RowStream:
         """Read batch by batch.
 
         Args:
-            reader: where the batches come from.
-            about: the table, for errors.
-            let_go: frees what can be read again, where a batch is large.
-            hold: reserves memory for what Lance copies of a batch; it raises if there is none.
+            reader: source of the batches.
+            about: the table, for error messages.
+            let_go: frees memory of what can be read again, called while a large batch is read.
+            hold: reserves memory for what Lance copies of a batch; raises if there is not enough.
         """
         self.schema = reader.schema
         self.num_rows = 0
-        """So far."""
+        """Number of rows read so far."""
         self.error: LanceNamespaceError | None = None
-        """Why it ended too early: who reads it in Rust only hears that it did."""
+        """Why the stream broke off; the Rust code that reads it learns only that it did."""
         self._reader: pa.RecordBatchReader | None = reader
         self._about = about
         self._let_go = let_go
@@ -54,10 +57,10 @@ class RowStream:
         self._is_flat = all(_is_flat(field.type) for field in self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows.
+        """Return a reader of the rows.
 
         Raises:
-            ConcurrentModificationError: they are gone: a first try has used them up.
+            ConcurrentModificationError: the rows were used up by an earlier attempt.
         """
         reader, self._reader = self._reader, None
         if reader is None:
@@ -73,7 +76,7 @@ class RowStream:
                     self._hold(viewed)
                 self.num_rows += batch.num_rows
                 parts = self._split_batch(batch, max(batch.nbytes, viewed, 1))
-                del batch  # before the next one is read
+                del batch  # frees it before the next one is read
                 yield from parts
         except LanceNamespaceError as error:
             self.error = error
@@ -83,7 +86,7 @@ class RowStream:
             raise self.error from error
 
     def _split_batch(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-        """A batch of so many bytes in parts: Lance reads some ahead, and how large a batch is, the sender decides."""
+        """Split a batch of `size` bytes into parts: Lance reads several ahead, and senders may use huge batches."""
         rows = max(1, batch.num_rows * BATCH_BYTES // size)
         for number, first in enumerate(range(0, batch.num_rows, rows), 1):
             part = batch.slice(first, rows)
@@ -102,7 +105,7 @@ def _read_next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
 
 
 def _is_flat(dtype: pa.DataType) -> bool:
-    """Whether a part of an array can be checked without looking at all of it."""
+    """Return whether a slice of an array can be validated without reading the whole array."""
     if isinstance(dtype, pa.FixedSizeListType):
         return dtype.value_type.num_fields == 0 and pa.types.is_primitive(dtype.value_type)
     return dtype.num_fields == 0 and not isinstance(dtype, pa.BaseExtensionType | pa.DictionaryType)
@@ -112,10 +115,12 @@ RowSource = pa.Table | RowStream
 
 
 def read_stream(data: Data, id: Sequence[str] | None) -> RowSource:
-    """The rows of an Arrow IPC stream for a table. Of bytes, what is broken is found before anything is written.
+    """Open the Arrow IPC stream of a request for a table.
+
+    Bytes are parsed completely, so that errors in them are found before anything is written.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: it is not an Arrow IPC stream.
     """
     about = f"table {'.'.join(id or ())}"
     if not data:
@@ -130,7 +135,7 @@ def read_stream(data: Data, id: Sequence[str] | None) -> RowSource:
 
 
 def _open_checked(data: io.IOBase, about: str) -> RowStream:
-    if not hasattr(data, "hold"):  # of this process itself
+    if not hasattr(data, "hold"):  # from this process, so it is trusted
         return RowStream(_open_reader(data, about), about)
     checked_stream = CheckedStream(cast("IncomingBody", data), about)
     return RowStream(_open_reader(checked_stream, about), about, getattr(data, "let_go", None), checked_stream.hold)
@@ -149,7 +154,7 @@ def _open_reader(data: Data, about: str) -> pa.RecordBatchReader:
 
 @contextmanager
 def raise_stream_error(rows: RowSource) -> Iterator[None]:
-    """Say of rows that broke off why they did, whoever found it out."""
+    """Raise the error that ended a stream of rows, in place of the one that it caused elsewhere."""
     try:
         yield
     except LanceNamespaceError as error:

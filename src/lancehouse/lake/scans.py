@@ -1,4 +1,4 @@
-"""Rows of one version of a table, read in pieces that may go to different processes."""
+"""Scan one version of a table in parts that can be read by different processes; select a version by tag or time."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import to_millis
 
 BATCH_ROWS = 1 << 15
+"""Largest number of rows in a batch."""
 BATCH_BYTES = 4 << 20
-"""Of rows that are long because of vectors: what the processor's cache still holds, and workers have room for."""
+"""Size in bytes of a batch whose rows are long because of vectors: it fits a processor's cache and workers' memory."""
 BLOB_ROWS = 64
-"""Rows in a batch where one may hold many megabytes."""
+"""Rows in a batch if one row may have many megabytes."""
 
 LAST_VERSION = (1 << 63) - 1
 MIN_TASK_ROWS = 1 << 16
-"""Rows that are not worth a second task."""
+"""Smallest number of rows that is worth a task of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentRange:
-    """Some rows of a fragment, counted without those that are deleted."""
+    """A range of rows of a fragment, counted without deleted ones."""
 
     fragment: int
     first: int = 0
     rows: int | None = None
-    """None: all that follow."""
+    """None for all rows from `first` on."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the fragment."""
+        """Whether it is the whole fragment."""
         return self.first == 0 and self.rows is None
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is read of each row, and of which rows."""
+    """Columns, filter and limit of a scan."""
 
     columns: tuple[str, ...] | None = None
     filter: str | None = None
@@ -59,11 +60,11 @@ class Scan:
     with_row_address: bool = False
 
     def schema(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Schema:
-        """What the batches have. Finds all that is wrong before anything is read.
+        """Return the schema of the batches, and validate the scan before anything is read.
 
         Raises:
             TableColumnNotFoundError: the table has no such column.
-            InvalidInputError: the filter cannot be understood, or a column is named twice.
+            InvalidInputError: the filter cannot be parsed, or a column is named twice.
         """
         if self.limit is not None and self.limit < 0:
             raise InvalidInputError(f"limit {self.limit} is less than none")
@@ -80,7 +81,10 @@ class Scan:
     def batches(
         self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some parts, in their order; of each part, or fragments in a row, at most as many as `limit`."""
+        """Yield the rows of some parts, in order.
+
+        `limit` applies to each partial range, and to each run of consecutive whole fragments.
+        """
         with translate_errors(table, table.storage_options):
             for is_whole, run in groupby(parts, lambda part: part.is_whole):
                 if is_whole:
@@ -92,7 +96,7 @@ class Scan:
                     yield from one._scanner(dataset, [part.fragment], part.first).to_batches()
 
     def count(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> int:
-        """How many rows of some parts match."""
+        """Count the rows of some parts that match."""
         with translate_errors(table, table.storage_options):
             scanner = dataset.scanner(
                 columns=[],
@@ -127,7 +131,7 @@ def _batch_rows(fields: Sequence[pa.Field[Any]]) -> int:
 
 
 def _value_bytes(dtype: pa.DataType) -> int:
-    """How long a value is, if all are as long; else a word."""
+    """Return the size of a value in bytes if its type has a fixed size, else 8."""
     match dtype:
         case pa.FixedSizeListType():
             return int(dtype.list_size) * _value_bytes(dtype.value_type)
@@ -140,13 +144,15 @@ def _value_bytes(dtype: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VersionSelector:
-    """Which version of a table is meant: at most one of these, else the latest."""
+    """Selects a version of a table: by number, by tag or by time; the latest if none is given."""
 
     version: int | None = None
     tag: str | None = None
     as_of: datetime | date | str | None = None
-    """A time, or text that is one by ISO 8601, in milliseconds: a version counts from the one in which it was made. One
-    without a zone is of this machine."""
+    """A time, or ISO 8601 text; compared in milliseconds. Without a zone, it is in the local one.
+
+    A version counts from the very millisecond in which it was committed.
+    """
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
@@ -159,10 +165,10 @@ class VersionSelector:
             _parse_time(self.as_of)
 
     def open(self, table: TableRef) -> tuple[TableRef, lance.LanceDataset]:
-        """That version, and its address.
+        """Open the selected version; return its address and the dataset.
 
         Raises:
-            TableVersionNotFoundError, TableTagNotFoundError: there is none.
+            TableVersionNotFoundError, TableTagNotFoundError: there is no such version or tag.
         """
         if self.tag is not None:
             with replace(table, tag=self.tag).dataset() as dataset:
@@ -183,10 +189,10 @@ class VersionSelector:
 
 
 def _parse_time(value: Any) -> datetime:
-    """The time that somebody means.
+    """Parse a time.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: it is not a time.
     """
     try:
         match value:
@@ -196,7 +202,7 @@ def _parse_time(value: Any) -> datetime:
                 return value.astimezone()
             case date():
                 return datetime.combine(value, time()).astimezone()
-    except (ValueError, OverflowError):  # at either end of the calendar, a time has no equal in another zone
+    except (ValueError, OverflowError):  # a time at either end of the calendar cannot be converted to another zone
         pass
     raise InvalidInputError(
         f"as_of must be a time, as a datetime or as text such as '2026-01-31T12:00:00+00:00', not {value!r}"
@@ -208,10 +214,10 @@ def _has_column(schema: pa.Schema, name: str) -> bool:
 
 
 def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) -> lance.LanceDataset:
-    """A table without rows that has these columns, in memory: to see what can be asked of such a one.
+    """Create a dataset in memory with these columns and no rows, to find out what Lance makes of them.
 
     Raises:
-        LanceNamespaceError: Lance does not keep such columns.
+        LanceNamespaceError: Lance cannot store such columns.
     """
     if "" in schema.names:
         raise TableSchemaValidationError(
@@ -226,12 +232,12 @@ def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) ->
 
 
 def split_fragments(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[FragmentRange]]:
-    """The fragments of a version in groups of about as many rows, in their order.
+    """Split the fragments of a version into groups with about the same number of rows, in order.
 
     Args:
         dataset: the version.
-        tasks: how many groups are wanted; small tables make fewer.
-        split: whether rows of one fragment may go to several groups. A filter has to see the whole.
+        tasks: number of groups wanted; small tables get fewer.
+        split: whether the rows of one fragment may go to several groups. A scan with a filter needs whole fragments.
     """
     rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
     total = sum(rows.values())

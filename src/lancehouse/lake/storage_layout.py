@@ -1,4 +1,4 @@
-"""How a table lies in storage, for people: its fragments, and what each column takes."""
+"""Describe how a table is stored, for display: its fragments, and the size of each column."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.versions import to_millis
 
 MAX_LISTED = 2000
-"""Fragments that are told one by one."""
+"""Number of fragments that are listed individually."""
 MAX_MEASURED = 200
-"""Fragments up to which the bytes of each column are told: for that, every file is opened."""
+"""Number of fragments up to which the size of each column is read, which opens every file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Some rows, and the files that hold them."""
+    """A fragment and the size of its files."""
 
     id: int
     rows: int
     deleted: int
     files: int
     bytes: int | None
-    """None where a file does not say."""
+    """None if the size of a file is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageLayout:
-    """A version in storage."""
+    """Fragments and columns of a version."""
 
     version: int
     count: int
-    """Of all fragments."""
+    """Number of all fragments."""
     rows: int
     deleted: int
     bytes: int
     fragments: Sequence[Fragment]
     columns: Sequence[tuple[str, int]]
-    """What each takes on disk, where it was looked at."""
+    """Name and bytes on disk of each column; empty if there are more than `MAX_MEASURED` fragments."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionSummary:
-    """What can be told of a version at once."""
+    """Key figures of a version."""
 
     version: int
     timestamp_ms: int
@@ -61,7 +61,7 @@ class VersionSummary:
 
 
 def read_summary(table: TableRef) -> VersionSummary:
-    """A version in a few numbers."""
+    """Read the key figures of a version."""
     with table.dataset() as dataset:
         info, stats = dataset.get_version(), dataset.stats.dataset_stats()
         totals = info["metadata"]
@@ -80,7 +80,7 @@ def read_summary(table: TableRef) -> VersionSummary:
 
 
 def read_layout(table: TableRef) -> StorageLayout:
-    """The fragments of a version, in their order."""
+    """Read the fragments of a version, in order, and the size of its columns."""
     with table.dataset() as dataset:
         all_fragments = [_to_fragment(each.metadata) for each in dataset.get_fragments()]
         return StorageLayout(
@@ -106,7 +106,7 @@ def _to_fragment(metadata: Any) -> Fragment:
 
 
 def _column_sizes(dataset: lance.LanceDataset) -> list[tuple[str, int]]:
-    """What each column takes, with all that is nested in it."""
+    """Return the bytes on disk of each column, including nested ones."""
     bytes_by_field = {field.id: int(field.bytes_on_disk) for field in dataset.stats.data_stats().fields}
     return [(field.name(), _size_with_children(field, bytes_by_field)) for field in dataset.lance_schema.fields()]
 

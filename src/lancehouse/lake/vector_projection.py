@@ -1,4 +1,4 @@
-"""Vectors in a plane: a sample of a column, drawn along the two directions in which it spreads most."""
+"""Project a sample of vectors onto the two directions of greatest variance, for display; find a row's neighbours."""
 
 from __future__ import annotations
 
@@ -28,70 +28,72 @@ from lancehouse.lake.vector_search import SearchEffort, has_vector_index
 from lancehouse.schema.display import Cell, format_cells, format_type, is_vector, value_kind
 
 SAMPLE = 2000
+"""Number of vectors in a sample."""
 SAMPLE_BYTES = 16 << 20
-"""Of vectors as float32: of very long ones, fewer are drawn."""
+"""Size in bytes of a sample as float32: of very long vectors, fewer are taken."""
 COMPARED_BYTES = 1 << 30
-"""Of vectors that are compared one by one where there is no index; beyond, only a sample is."""
+"""Bytes of vectors up to which all are compared if there is no index; beyond, only a sample is."""
 STEPS = 24
-"""Of the iteration that finds the plane."""
+"""Steps of the iteration that finds the directions."""
 WIDTH = 6
-"""Directions that are looked for, so that the first two are found quickly."""
+"""Number of directions in the iteration; with more than two, the first two converge faster."""
 SEED = 7
 SAMPLING_SLOTS = BoundedSemaphore(2)
-"""Samples that are worked on: each takes up to 100 MB for a moment."""
+"""Limits the samples that are processed at once: each takes up to 100 MB for a moment."""
 MAX_CACHED = 64
-"""Planes whose directions are remembered, for rows that are placed in them later."""
+"""Number of projections that are cached, to place rows in them later."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The plane of most variance of some vectors."""
+    """The plane of greatest variance of some vectors."""
 
     centre: Any
     directions: Any
-    """Two, as columns."""
+    """Two directions, as columns."""
     spread: tuple[float, float]
-    """Which part of the whole variance each of them has."""
+    """Share of the total variance along each direction."""
 
     def project(self, matrix: Any) -> list[Point]:
-        """Where vectors lie in it."""
+        """Return the coordinates of vectors in the plane."""
         return [(float(x), float(y)) for x, y in (matrix - self.centre) @ self.directions]
 
 
 @dataclass(frozen=True, slots=True)
 class VectorProjection:
-    """Where the vectors of some rows lie."""
+    """Sampled rows and the coordinates of their vectors."""
 
     version: int
     rows: int
-    """Of the whole table."""
+    """Number of rows of the whole table."""
     ids: Sequence[int]
     points: Sequence[Point]
     spread: tuple[float, float]
-    """Which part of the whole variance each direction has."""
+    """Share of the total variance along each direction."""
     labels: Sequence[Cell]
+    """Values of another column for each row; empty if none was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The rows nearest to one of them, the nearest first."""
+    """The rows nearest to a row, nearest first."""
 
     page: RowPage
     distances: Sequence[float]
     searched: str
-    """`index`, `table` or `sample`: what was looked through."""
+    """What was searched: `index`, `table` or `sample`."""
     own: Sequence[Cell]
-    """The row itself."""
+    """Cells of the row itself."""
     point: Point
-    """Where it lies in the plane of the column."""
+    """Coordinates of the row in the column's plane."""
     points: Sequence[Point | None]
-    """Where the others do; None for one without a vector."""
+    """Coordinates of the neighbours; None for one without a vector."""
 
 
 class _AxesCache:
-    """Planes of versions of tables: who asks for one has opened the table."""
+    """Projections of versions of tables. Thread-safe. Nothing is checked: callers have opened the table."""
 
     def __init__(self) -> None:
         self._axes: OrderedDict[tuple[str, ...], Axes] = OrderedDict()
@@ -110,7 +112,7 @@ class _AxesCache:
 
 
 def _key(dataset: lance.LanceDataset, column: str) -> tuple[str, ...]:
-    """A column of a version; names of files tell a table from an older one at the same place."""
+    """Return the cache key for a column of a version; file names tell apart tables created at the same location."""
     files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
     return dataset.uri, str(dataset.version), next(files, ""), column
 
@@ -119,7 +121,7 @@ _AXES_CACHE = _AxesCache()
 
 
 def project_sample(table: TableRef, column: str, label: str | None = None) -> VectorProjection:
-    """Vectors of rows from all over a table, the same ones each time, and what their rows have in another column.
+    """Project vectors of a sample of rows, the same rows each time, with their values in another column as labels.
 
     Raises:
         InvalidInputError: the column holds no vectors.
@@ -139,7 +141,7 @@ def project_sample(table: TableRef, column: str, label: str | None = None) -> Ve
 
 
 def principal_axes(matrix: Any) -> Axes:
-    """The plane of most variance: by iteration, with no more memory than the vectors take; the same each time."""
+    """Find the plane of greatest variance by subspace iteration, without a covariance matrix; deterministic."""
     count, dimension = matrix.shape
     centre = matrix.mean(axis=0, dtype=np.float64) if count else np.zeros(dimension)
     flat = Axes(centre, np.zeros((dimension, 2)), (0.0, 0.0))
@@ -158,11 +160,12 @@ def principal_axes(matrix: Any) -> Axes:
     points = centred @ directions
     farthest = points[np.abs(points).argmax(axis=0), (0, 1)]
     shares = [*(sizes**2 / variance), 0.0]
+    # The sign of a principal direction is arbitrary: it is chosen so that the same vectors give the same picture.
     return Axes(centre, directions * np.where(farthest < 0, -1, 1), (float(shares[0]), float(shares[1])))
 
 
 def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Sequence[str] = ()) -> Neighbours:
-    """The rows nearest to one: by the index, else by comparing all, else, where those are too many, a sample.
+    """Find the rows nearest to a row: with the index, else by comparing all, or a sample if those are too many.
 
     Raises:
         InvalidInputError: the row has no vector, or there is no such row.
@@ -229,7 +232,7 @@ def _project_rows(dataset: lance.LanceDataset, column: str, ids: Sequence[int], 
 def _sample_vectors(
     table: TableRef, dataset: lance.LanceDataset, column: str, label: str | None
 ) -> tuple[pa.Table, Any]:
-    """Rows that have a vector, and these vectors."""
+    """Return sampled rows that have a vector, and the vectors as a matrix."""
     dimension, total = _dimension(table, dataset, column), dataset.count_rows()
     size = min(SAMPLE, total, max(2, SAMPLE_BYTES // (4 * dimension)))
     places = sorted(random.Random(SEED).sample(range(total), size))  # noqa: S311 - not for secrets
@@ -259,7 +262,7 @@ def _dimension(table: TableRef, dataset: lance.LanceDataset, column: str) -> int
 
 
 def _to_matrix(array: Any, dimension: int) -> tuple[Any, Any]:
-    """The vectors, and which of them are there whole: not null, and of finite numbers."""
+    """Return vectors as a matrix, and a mask of those that are not null and have only finite numbers."""
     is_there = np.asarray(array.is_valid())
     matrix = np.zeros((len(array), dimension), np.float32)
     flat = array.filter(array.is_valid()).flatten()

@@ -1,4 +1,4 @@
-"""The rows nearest to a vector: by the index where there is one, else by comparing all, in pieces."""
+"""Find the rows nearest to a vector, with the index or by comparing all vectors in parts."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ METRICS = ("l2", "cosine", "dot")
 
 GRAPH = "HNSW"
 LEAST_PROBES = 20
-"""Partitions that are searched at least, unless the caller says how many; Lance takes more of a large index."""
+"""Smallest number of partitions searched, unless the caller gives a number; Lance searches more of a large index."""
 LEAST_REFINE, LEAST_CANDIDATES = 10, 200
-"""Rows whose vectors are compared exactly, unless the caller says how many: so many times `k`, and so many at least."""
+"""By default, `k` times the first number of candidates, and at least the second, are compared by their full vectors."""
 
 Hit = tuple[float, int]
-"""A distance and the id of a row."""
+"""Distance and row id."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEffort:
-    """How much work a search by an index does to find the rows that are truly the nearest. None: what suits `k`.
+    """How much work a search by index does to find the true nearest rows. None stands for a value that suits `k`.
 
-    Lance's own defaults trust the codes of a quantized index: rows that lie close together have nearly the same code,
+    Lance's own defaults trust the codes of a quantized index. Rows that are close together have nearly the same code,
     and fewer than half of the nearest were found in such a table (`bench/recall.py`).
     """
 
     nprobes: int | None = None
-    """How many partitions of the index are searched."""
+    """Number of partitions of the index to search."""
     refine_factor: int | None = None
-    """How many times `k` candidates are compared by their vectors, not by their codes."""
+    """Number of candidates, as a multiple of `k`, that are compared by their full vectors instead of their codes."""
     ef: int | None = None
-    """How many candidates an HNSW graph keeps; other indices have no use for it."""
+    """Number of candidates that an HNSW graph keeps; other indices do not use it."""
 
     def check(self, k: int) -> None:
-        """Find what is wrong.
+        """Validate the values.
 
         Raises:
-            InvalidInputError: a number is none, or `ef` is too small for as many candidates as are wanted.
+            InvalidInputError: a value is not a positive integer, or `ef` is too small for the number of candidates.
         """
         for name in self.__slots__:
             if (value := getattr(self, name)) is not None:
@@ -60,11 +60,11 @@ class SearchEffort:
             raise InvalidInputError(f"ef is {self.ef}, and has to be {candidates} at least, which is {needed}")
 
     def to_options(self, k: int) -> dict[str, int]:
-        """As pylance takes them."""
+        """Return the options for pylance's argument `nearest`."""
         refine = self.refine_factor
         if refine is None:
             refine = max(LEAST_REFINE, -(-LEAST_CANDIDATES // k))
-            if self.ef is not None:  # a graph cannot give more candidates than it keeps
+            if self.ef is not None:  # a graph cannot return more candidates than it keeps
                 refine = min(refine, self.ef // k)
         probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": index(self.nprobes)}
         graph = {} if self.ef is None else {"ef": index(self.ef)}
@@ -72,7 +72,7 @@ class SearchEffort:
 
 
 def require_count(name: str, value: Any) -> None:
-    """See that something is a whole number above 0.
+    """Check that a value is a positive integer.
 
     Raises:
         InvalidInputError: it is not.
@@ -87,7 +87,7 @@ def require_count(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VectorSearch:
-    """What is looked for."""
+    """A search for the `k` rows nearest to a vector."""
 
     vector: tuple[float, ...]
     k: int
@@ -95,14 +95,14 @@ class VectorSearch:
     filter: str | None = None
     columns: tuple[str, ...] | None = None
     metric: str | None = None
-    """None: the index's, and `l2` without one."""
+    """None for the index's metric, or `l2` without an index."""
     effort: SearchEffort = SearchEffort()
 
     def check(self, table: TableRef, dataset: lance.LanceDataset) -> None:
-        """Find what is wrong before anything is read.
+        """Validate the search before anything is read.
 
         Raises:
-            InvalidInputError: the vector does not fit the column, or the filter cannot be understood.
+            InvalidInputError: the vector does not fit the column, or the filter cannot be parsed.
         """
         if self.metric is not None:
             parse_choice("metric", self.metric, *METRICS)
@@ -122,7 +122,7 @@ class VectorSearch:
         Scan(self.columns, self.filter).schema(table, dataset)
 
     def search_index(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Table:
-        """The rows, by the index and by comparing what it does not hold yet."""
+        """Return the nearest rows, by the index and by comparing the rows that it does not cover yet."""
         metric = {} if self.metric is None else {"metric": self.metric}
         with translate_errors(table):
             rows: pa.Table = dataset.scanner(
@@ -141,7 +141,7 @@ class VectorSearch:
         return rows
 
     def search_parts(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> list[Hit]:
-        """The nearest rows of some parts, by comparing all."""
+        """Return the nearest rows of some parts, by comparing all vectors."""
         scan = Scan((self.column,), self.filter, with_row_id=True)
         best: list[Hit] = []
         for batch in scan.batches(table, dataset, parts):
@@ -149,7 +149,7 @@ class VectorSearch:
         return best
 
     def read_hits(self, table: TableRef, dataset: lance.LanceDataset, hits: Sequence[Hit]) -> pa.Table:
-        """The rows that were found, the nearest first."""
+        """Read the rows that were found, nearest first."""
         distances = {row: distance for distance, row in hits}
         row_filter = f"_rowid IN ({', '.join(map(str, distances))})" if distances else "false"
         with translate_errors(table):
@@ -178,16 +178,16 @@ class VectorSearch:
 
 
 def best_hits(hits: Sequence[Hit], k: int) -> list[Hit]:
-    """The best of what was found in several places."""
+    """Return the `k` nearest of the hits of several parts."""
     return sorted(hits)[:k]
 
 
 def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None) -> str:
-    """The column to search: the one that is named, or the only one that holds vectors.
+    """Return the column to search: the one that is named, or the only one that holds vectors.
 
     Raises:
-        TableColumnNotFoundError: there is none of that name.
-        InvalidInputError: none is named, and there is not exactly one.
+        TableColumnNotFoundError: the table has no such column.
+        InvalidInputError: none is named, and the table does not have exactly one vector column.
     """
     if column is not None:
         if column not in schema.names:
@@ -200,12 +200,12 @@ def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None
 
 
 def has_vector_index(dataset: lance.LanceDataset, column: str) -> bool:
-    """Whether a column has a vector index."""
+    """Return whether a column has a vector index."""
     return find_index_kind(dataset, column) is not None
 
 
 def find_index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
-    """The kind of a column's vector index, such as IVF_PQ; None if it has none."""
+    """Return the kind of a column's vector index, such as IVF_PQ; None if it has none."""
     kinds = (each.index_type.upper() for each in dataset.describe_indices() if list(each.field_names) == [column])
     return next((kind for kind in kinds if kind.startswith("IVF")), None)
 

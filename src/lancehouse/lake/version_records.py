@@ -1,4 +1,4 @@
-"""What became of a table, for people: its versions with what made each, its tags and branches."""
+"""Version history of a table for display: operation, size and commit message of each version; tags and branches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import find_transaction, operation_name, to_millis
 
 MESSAGE = "__lance_commit_message"
-"""Lance's key for what a writer said of a commit."""
+"""Lance's key for the commit message in a transaction's properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
-    """A version, and what made it; None where Lance does not know any more."""
+    """A version and its transaction; what Lance has no record of any more is None."""
 
     version: int
     timestamp_ms: int
@@ -30,19 +30,19 @@ class VersionRecord:
     bytes: int
     message: str | None
     properties: Mapping[str, str]
-    """That its writer gave it."""
+    """Properties that the writer gave the transaction, without the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRefs:
-    """Names of versions: of each tag its branch and version, of each branch those that it came from."""
+    """Branch and version of each tag, and the branch and version that each branch was created from."""
 
     tags: Mapping[str, tuple[str | None, int]]
     branches: Mapping[str, tuple[str | None, int]]
 
 
 def read_versions(table: TableRef, versions: Sequence[int]) -> list[VersionRecord]:
-    """What is known of some versions of the main branch. One that was cleaned up meanwhile is left out."""
+    """Read some versions of the main branch. Those that were cleaned up in the meantime are left out."""
     records = []
     with table.dataset() as dataset:
         for version in versions:
@@ -52,7 +52,7 @@ def read_versions(table: TableRef, versions: Sequence[int]) -> list[VersionRecor
 
 
 def read_refs(table: TableRef) -> TableRefs:
-    """The tags and branches."""
+    """Read the tags and branches."""
     with table.dataset() as dataset:
         tags, branches = dataset.tags.list(), dataset.branches.list()
     return TableRefs(

@@ -1,4 +1,4 @@
-"""Versions of a table, the files that hold them, and the transactions that made them."""
+"""List and describe the versions of a table in storage; their manifest files and transactions."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ from lancehouse.paging import paginate
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _LAST = 2**64 - 1
-"""Names of the second scheme count down from here, so that the latest version is listed first."""
+"""Names of the newer scheme (V2) count down from here, so that the latest version is listed first."""
 
 
 class VersionOperations(LanceNamespace):
-    """The operations on versions, as storage has them.
+    """Operations of the Lance interface on versions, as storage has them.
 
-    The first three open a table by its location: opened by its name, a table whose versions are managed would ask its
-    namespace for them.
+    The first three open a table by its location: opened by name, a table with managed versions would ask its namespace
+    for them.
     """
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """The versions, oldest first unless `descending`. `e_tag` is unknown, `manifest_size` too in object stores."""
+        """List the versions, oldest first unless `descending`.
+
+        `e_tag` is never set, `manifest_size` only for tables on a local disk.
+        """
         table = self._ref_by_location(request.id, request.branch)
         with table.dataset() as dataset:
             manifest_page = paginate(
@@ -57,7 +60,7 @@ class VersionOperations(LanceNamespace):
         return ListTableVersionsResponse(versions=versions, page_token=manifest_page.token)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
-        """One version, by default the latest."""
+        """Return one version, by default the latest."""
         table = self._ref_by_location(request.id, request.branch)
         with table.dataset() as dataset:
             files = list_manifests(table)
@@ -71,7 +74,7 @@ class VersionOperations(LanceNamespace):
         """Delete versions and the data that no other version needs.
 
         Raises:
-            InvalidInputError: a range holds the current version, which a table cannot do without, or a tagged one.
+            InvalidInputError: a range contains the current version, which cannot be deleted, or a tagged one.
         """
         table = self._ref_by_location(request.id, request.branch)
         with table.dataset() as dataset:
@@ -82,14 +85,14 @@ class VersionOperations(LanceNamespace):
         return BatchDeleteTableVersionsResponse(deleted_count=deleted)
 
     def restore_table(self, request: RestoreTableRequest) -> RestoreTableResponse:
-        """Make an old version the current one, by a new version that looks the same."""
+        """Make an old version the current one, by committing a new version with the same content."""
         table = TableRef.in_namespace(self, request.id, version=request.version, branch=request.branch)
         with table.dataset() as dataset:
             dataset.restore()
             return RestoreTableResponse(transaction_id=transaction_id(dataset))
 
     def describe_transaction(self, request: DescribeTransactionRequest) -> DescribeTransactionResponse:
-        """A commit of a table, by its uuid or by the version it made. Lance keeps none but those that succeeded."""
+        """Describe a commit of a table, by its uuid or by its version. Lance records successful transactions only."""
         *table_id, transaction_name = request.id or [""]
         if not table_id:
             raise InvalidInputError(f"a transaction id is [..., table, transaction]; got {request.id!r}")
@@ -107,10 +110,10 @@ class VersionOperations(LanceNamespace):
 
 
 def manifest_folder(branch: str | None) -> str:
-    """Where the manifests of a branch lie, below the table's location.
+    """Return the folder of a branch's manifests below the table's location.
 
     Raises:
-        InvalidInputError: no branch can have such a name; it might lead out of the table.
+        InvalidInputError: it is not a valid name of a branch; it might lead out of the table.
     """
     if branch is None or branch == MAIN:
         return "_versions"
@@ -119,7 +122,7 @@ def manifest_folder(branch: str | None) -> str:
 
 
 def list_manifests(table: TableRef) -> dict[int, str]:
-    """Where each version's manifest is, below the location; one listing, nothing is read."""
+    """Return the path of each version's manifest below the table's location, ordered by version; costs one listing."""
     folder = manifest_folder(table.branch)
     with translate_errors(table, table.storage_options):
         named = ((parse_version(name), f"{folder}/{name}") for name in _list_files(table, folder))
@@ -127,9 +130,9 @@ def list_manifests(table: TableRef) -> dict[int, str]:
 
 
 def find_manifest(table: TableRef, version: int) -> str | None:
-    """Where the manifest of a version of the main branch is, below the location, told by a look for this file alone.
+    """Return the path of the manifest of a version on the main branch, by testing for this file alone.
 
-    None if it is not there, or the table is not on this machine.
+    None if it does not exist, or if the table is not on this machine's disk.
     """
     if (root := local_folder(str(table.location))) is None:
         return None
@@ -138,9 +141,9 @@ def find_manifest(table: TableRef, version: int) -> str | None:
 
 
 def find_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
-    """What made a version, if Lance still knows it.
+    """Return the transaction that created a version; None if Lance has no record of it any more.
 
-    pylance 14 cannot read that of a compaction which rewrote an index: of it, only that it was one is known.
+    pylance 14 cannot parse that of a compaction which rewrote an index; an empty `Rewrite` is returned for it.
     """
     try:
         return dataset.read_transaction(version)
@@ -151,41 +154,41 @@ def find_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transac
 
 
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
-    """The uuid of the commit that made the dataset's version."""
+    """Return the uuid of the transaction that created the dataset's version; None if it is not known."""
     transaction = find_transaction(dataset, dataset.version)
     return None if transaction is None else str(transaction.uuid)
 
 
 def operation_name(transaction: lance.Transaction) -> str:
-    """Lance's word for what a commit did."""
+    """Return Lance's name for the operation of a transaction."""
     lance_operation = transaction.operation
     dropped = isinstance(lance_operation, lance.LanceOperation.CreateIndex) and not lance_operation.new_indices
     return "DropIndex" if dropped else type(lance_operation).__name__
 
 
 def to_millis(moment: datetime) -> int:
-    """A time in whole milliseconds since 1970, as Iceberg, Lance's interface and we tell times.
+    """Return a time in whole milliseconds since 1970, the unit of Iceberg and of Lance's interface.
 
-    One without a zone is of this machine, as Lance and Python have it.
+    A time without a zone is in the local zone, as with Lance and Python.
     """
-    # In integers: as a float, a quarter of all times of 2038 and 2039 come out a millisecond early.
+    # Integer arithmetic: with floats, a quarter of all times in 2038 and 2039 come out a millisecond early.
     return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
 
 
 def root_path(location: str) -> str:
-    """A table's location, as Lance writes it in the paths of manifests: without the store's name."""
+    """Return a table's location as Lance writes it in the paths of manifests: without scheme and bucket."""
     folder = local_folder(location)
     return (str(folder) if folder else unquote(urlsplit(location).path)).strip("/")
 
 
 def list_tags(table: TableRef) -> dict[str, tuple[str | None, int]]:
-    """The branch, None for the main one, and the version that each tag names."""
+    """Return the branch (None for the main one) and the version of each tag."""
     with table.dataset() as dataset:
         return {name: (tag["branch"], tag["version"]) for name, tag in dataset.tags.list().items()}
 
 
 def list_branches(table: TableRef) -> list[str]:
-    """The names of all but the main one."""
+    """Return the names of all branches but main."""
     with table.dataset() as dataset:
         return sorted(dataset.branches.list())
 
@@ -200,7 +203,7 @@ def _list_files(table: TableRef, folder: str) -> Iterator[str]:
 
 
 def parse_version(manifest: str) -> int | None:
-    """The version that a manifest of this name holds; None if it is no such name."""
+    """Return the version that a manifest's file name stands for; None if it is not the name of a manifest."""
     match = _MANIFEST.fullmatch(manifest)
     if match is None:
         return None
