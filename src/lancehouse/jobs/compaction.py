@@ -1,4 +1,4 @@
-"""Compact one table: rewrite small fragments into larger ones, without deleted rows, in tasks that can be distributed.
+"""Compact one table: rewrite small fragments into larger ones, without deleted rows, in distributed tasks.
 
 `plan` splits the work, `execute` does one task in any process, and `commit` makes one version of all results.
 """
@@ -31,6 +31,7 @@ ROWS_PER_FRAGMENT = 1024 * 1024
 
 _DEFERRED = "defer_index_remap"
 _IN_THE_WAY = re.compile(r"concurrent transaction (\w+) at version (\d+)")
+"""How Lance's error message names the conflicting transaction and its version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Fingerprint a function: what its results depend on, in code, modules, packages, files and environment variables.
+"""Fingerprint what a function's results depend on: code, modules, packages, files, environment variables.
 
 Interrupted work is resumed only by the code that began it. Data that a function fetches while it runs, from a service
 or from a file whose path is computed, is not covered.

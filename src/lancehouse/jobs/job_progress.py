@@ -136,6 +136,7 @@ class JobProgress:
             try:
                 self._open_session().download_file(f"{self.folder}/{name}", copy)
             except (OSError, ValueError):
+                # Only a record that was removed since it was listed may be missing.
                 if self._open_session().contains(f"{self.folder}/{name}"):
                     raise
                 return None

@@ -163,6 +163,7 @@ def _to_comparable(array: Any) -> Any:
 def _float_bits(array: Any) -> Any:
     """Return the bits of floats as integers. As in Spark, -0.0 equals 0.0, and NaN equals NaN."""
     numbers = array.cast(pa.float64())
+    # Adding 0.0 turns -0.0 into 0.0; `np.where` gives every NaN the same bits.
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
     bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
     return pa.array(bits, mask=numbers.is_null().to_numpy(zero_copy_only=False))
@@ -331,9 +332,9 @@ class SelectedRows:
 
     number: int
     reused: Piece | None = None
-    """The piece itself, if all of its rows go into the table and no rewrite is needed."""
+    """The piece as it goes into the table, if all of its rows do; None otherwise."""
     new: tuple[Piece, ...] = ()
-    """Pieces with those rows of it that had to be written again."""
+    """Pieces with rows of it that were written again."""
     inserted: int = 0
     updated: int = 0
 
@@ -392,7 +393,7 @@ class RowSelector:
     ) -> tuple[Piece | None, list[Piece]]:
         """Choose rows of a table with stable row ids; updated rows keep the id of the row that they replace.
 
-        Rows that have an id already must come first in a fragment: Lance numbers the rest after them.
+        Rows that have an id already come first in a new piece, as Lance expects.
         """
         row_ids = pa.array(ids, pa.uint64())
         first = moved[: len(ids)]

@@ -38,8 +38,7 @@ OLDEST = 365_000 * DAY
 LEAST_AGE = timedelta(hours=1)
 """Younger files may belong to a writer that is about to commit them."""
 DEFAULT_AGE = 7 * DAY
-"""Default age from which an orphaned file may be removed, and from which a job that wrote no record is taken for
-abandoned."""
+"""Default age from which an orphaned file may be removed, and a job without a newer record is taken for abandoned."""
 FILES_AT_ONCE = 1000
 """How many files one call of `execute` removes at most."""
 MAX_NAMES = 1000

@@ -122,7 +122,7 @@ def is_copy(source: TableRef, target: TableLocation) -> bool | None:
 def list_existing_files(target: TableLocation, sizes: Mapping[str, int]) -> set[str]:
     """Return the files that the target has completely.
 
-    An object store has no partial files; on a disk the length tells.
+    An object store never shows partial files; on a disk the length is compared.
     """
     if folder := local_folder(target.location):
         paths = ((file, folder / file) for file in sizes)

@@ -122,6 +122,8 @@ def _import_module(module: str, named: NamedFunction) -> ModuleType:
     if not named.sources:
         return importlib.import_module(module)
     with _LOCK:
+        # A process may run several pipelines, or one after an edit: modules loaded from other sources are imported
+        # again. A module of the same name that came from elsewhere is never replaced.
         for each in named.sources:
             if (loaded := sys.modules.get(each.name)) is None:
                 continue

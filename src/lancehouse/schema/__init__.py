@@ -1,1 +1,1 @@
-"""Convert schemas and values between Arrow and Iceberg, Unity Catalog, Spark and the JSON of the Lance interface."""
+"""Convert schemas and values between Arrow and Iceberg, Unity Catalog, Spark and Lance's JSON."""

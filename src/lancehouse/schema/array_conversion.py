@@ -179,6 +179,8 @@ def to_bfloat16(array: Any) -> Any:
     """Convert floats to bfloat16, rounded to nearest, ties to even; the inverse of `from_bfloat16`."""
     floats = _round_floats(array, np.float32)
     bits = floats.view(np.uint32)
+    # Adding 0x7FFF and the lowest bit that is kept rounds to nearest, ties to even. A NaN must not be rounded, as the
+    # carry could make another value of it; its quiet bit is set, or one with bits only in the lower half would be lost.
     upper = np.where(np.isnan(floats), bits >> 16 | 0x40, bits + 0x7FFF + (bits >> 16 & 1) >> 16)
     _check_finite(floats, (upper.astype(np.uint32) << 16).view(np.float32))
     return mask_like(upper.astype(np.uint16), array).view(pa.binary(2))

@@ -1,4 +1,4 @@
-"""Convert Arrow schemas to the JSON of the Lance interface and back, with the names that Lance's native code uses.
+"""Convert Arrow schemas to the JSON of the Lance interface and back, with the type names of Lance's native code.
 
 Native code has one name `timestamp` for all units, and none for dictionaries. What it leaves out is added where it does
 not look: beside the name of a single type (`{"type": "timestamp", "unit": "ns"}`) and, as the interface's models drop

@@ -1,4 +1,4 @@
-"""Convert Arrow values to Iceberg's types, with the table's field ids, for Parquet files that Iceberg readers read.
+"""Convert Arrow values to Iceberg's types, with the table's field ids, for Parquet files of Iceberg readers.
 
 The types are those of `schema/iceberg.py`, except that large strings and binaries stay large: Parquet does not
 distinguish them.
@@ -125,7 +125,8 @@ class _IcebergVisitor(ConversionVisitor):
     def struct(self, node: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
         if not fields:
             return _empty_struct()
-        # Where a struct is null, its required fields are null too, which Parquet's writer would refuse.
+        # Where a struct is null, its required fields are null too. They are declared nullable here, or Parquet's
+        # writer would refuse them.
         return super().struct(node, [replace(field, node=replace(field.node, nullable=True)) for field in fields])
 
 

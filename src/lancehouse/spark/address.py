@@ -92,6 +92,7 @@ class TableAddress:
         return self.path if self.path is not None else f"table {format_levels(self.id)}"
 
 
+# The list is a slot for one location, which can be replaced before its credentials expire.
 @lru_cache(64)
 def _cached_location(address: TableAddress, job: str) -> list[TableLocation]:  # noqa: ARG001 - they are the key of the cache
     return []

@@ -291,6 +291,7 @@ def _from_ordered_integers(ordered: Any, dtype: pa.DataType) -> Any:
 
 def _flip_negatives(bits: Any) -> Any:
     """Flip all bits but the sign in negative integers; applied twice, it changes nothing."""
+    # The bits of positive floats sort like integers, those of negative floats the other way round.
     rest = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
     return pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, rest), bits)
 
@@ -321,7 +322,7 @@ def _digits(text: str) -> int:
 
 
 def _chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Combine batches into tables of at least `CHUNK` rows: an aggregation of few rows costs more than it saves."""
+    """Combine batches into tables of about `CHUNK` rows, as each aggregation has a fixed cost."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

@@ -174,6 +174,8 @@ def run_ingest(
             return IngestResult(existing_version, None)
         started, recorded = {}, {}
     run = how.run or started.get("run") or uuid4().hex
+    # Recorded before any task writes, and stored in the version too: a later call of the same ingest can tell by this
+    # id whether this one has committed before it died.
     progress.record(RUN, {"run": run, "units": units})
     done = _drop_lost({key: _UnitResult(**each) for key, each in recorded.items()}, at)
     work = _IngestTask(address, source.schema, transform, schema, progress.job, "append" if adds else "overwrite", how)
@@ -197,6 +199,7 @@ def run_ingest(
         _remove_written(table, at, progress, pieces)
         return IngestResult(error.version, None)
     except LanceNamespaceError as error:
+        # After any other error the commit may have been made: its files and records must stay.
         if commits.is_refusal(error):
             _remove_written(table, at, progress, pieces)
         raise

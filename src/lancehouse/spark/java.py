@@ -113,6 +113,7 @@ def _create_wrapper(home: Path) -> Path:
     java = target / "bin" / "java"
     java.parent.mkdir(parents=True, exist_ok=True)
     if not java.exists() or java.read_text() != script:
+        # Renamed into place, as another process may create or start the same wrapper at this moment.
         with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
             file.write(script)
         Path(file.name).chmod(0o755)

@@ -247,6 +247,8 @@ class _MergeRun:
             return None
         matches = pa.concat_tables([match_schema().empty_table(), *tables])
         deleted = merge_changes(each.change for each in parts)
+        # Every row of the source goes into the table, and if it matches at most one row also exactly once: then its
+        # files are used unchanged.
         is_plain = self.rules.updates and self.rules.inserts and not dataset.has_stable_row_ids
         if is_plain and len(matches.column(SOURCE).unique()) == len(matches):
             return deleted, [*self._select_all(matches.column(SOURCE).to_numpy())]
@@ -333,6 +335,7 @@ class _MergeTasks:
 
         def write_and_record(rows: pa.RecordBatchReader) -> list[Piece]:
             made = write_pieces(opened.table, self.keys.job.write_location(), rows, mode="append", layout=self.layout)
+            # A record of the same task replaces the one before, so each names all pieces so far.
             self.keys.job.record_pieces([*noted, *made])
             return made
 

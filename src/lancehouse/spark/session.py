@@ -1,4 +1,4 @@
-"""Create, check and prepare Spark sessions; a local session needs no installed Java."""
+"""Start a local Spark session, check that a session can be used, and measure its parallelism."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ class PinnedVersion:
         Raises:
             ConcurrentModificationError: the table was dropped and created again.
         """
+        # Taken out and inserted again at the end, so that the dict is ordered by last use.
         if (opened := _opened.pop(self, None)) is None:
             table = self.address.to_ref(version=self.version, branch=self.branch)
             dataset = table.open()

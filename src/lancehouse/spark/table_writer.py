@@ -88,6 +88,7 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
     try:
         with job.clean_up_after(used):
             used += write_frame(frame, job, schema, "append", how.layout)
+            # While the tasks wrote, the table may have been dropped and created again under its name.
             commits.require_same_table(table, base, base_uuid)
             return commits.append(table, locate_table(table), used, base, how.properties)
     except commits.RunAlreadyCommittedError as error:
@@ -158,7 +159,7 @@ def declare_table(table: TableRef) -> bool:
     try:
         table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
     except TableNotFoundError:
-        with suppress(TableAlreadyExistsError):  # somebody was faster
+        with suppress(TableAlreadyExistsError):  # another writer was faster
             table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
             return True
     return False

@@ -104,6 +104,7 @@ def _list_folder(store: Store, system: FileSystem, folder: str, *, root: str) ->
 
 
 def _walk(system: FileSystem, folder: str) -> Iterator[FileInfo]:
+    # Arrow's own recursion is not used on a local disk, where links may form cycles.
     is_local = isinstance(system, LocalFileSystem)
     for info in system.get_file_info(FileSelector(folder, recursive=not is_local)):
         yield info
