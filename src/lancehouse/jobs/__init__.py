@@ -1,1 +1,1 @@
-"""Work on one table in pieces: plan, run each piece, commit. What runs the pieces is no matter of theirs."""
+"""Long-running jobs on one table, split into plan, execute and commit, so that any engine can run the tasks."""

@@ -1,6 +1,6 @@
-"""Compaction of one table, in pieces: fewer, larger fragments, without the rows that were deleted.
+"""Compact one table: rewrite small fragments into larger ones, without deleted rows, in distributed tasks.
 
-`plan` says what to do, `execute` does one piece of it, in any process, and `commit` makes one version of all results.
+`plan` splits the work, `execute` does one task in any process, and `commit` makes one version of all results.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ ROWS_PER_FRAGMENT = 1024 * 1024
 
 _DEFERRED = "defer_index_remap"
 _IN_THE_WAY = re.compile(r"concurrent transaction (\w+) at version (\d+)")
+"""How Lance's error message names the conflicting transaction and its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What to do to compact a version."""
+    """The tasks that compact one version of a table."""
 
     version: int
     tasks: list[str]
-    """For `execute`, in any order."""
+    """Arguments for `execute`, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a compaction has done."""
+    """What a compaction has changed."""
 
     version: int
     """The table's version afterwards."""
@@ -55,15 +56,15 @@ class CompactionResult:
 
 
 def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> CompactionPlan:
-    """Find fragments that are too small, or have too many deleted rows. There may be nothing to do.
+    """Find fragments that are too small, or have too many deleted rows. The plan may be empty.
 
     Args:
-        table: or a branch of it.
-        target_rows_per_fragment: how large fragments should become.
-        options: others of `lance.optimize.CompactionOptions`.
+        table: the table, or a branch of it.
+        target_rows_per_fragment: number of rows that a fragment should have afterwards.
+        options: other options of `lance.optimize.CompactionOptions`.
 
     Raises:
-        InvalidInputError: there is no such option, or it has no such value.
+        InvalidInputError: an option is unknown, or its value is invalid.
         UnsupportedOperationError: pylance would lose an index.
     """
     require_latest(table)
@@ -81,7 +82,7 @@ def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **o
 
 
 def execute(table: TableRef, task: str) -> str:
-    """Write the fragments that a task is to make: a result for `commit`, or for `discard`."""
+    """Write the fragments of a task; return a result for `commit` or `discard`."""
     described = json.loads(task)
     work = CompactionTask.from_json(described["task"])
     with replace(table, version=work.read_version).dataset() as dataset:
@@ -89,14 +90,14 @@ def execute(table: TableRef, task: str) -> str:
 
 
 def commit(table: TableRef, results: Sequence[str]) -> CompactionResult:
-    """Make one version of the results of all tasks of a plan, or of some. No results make no version.
+    """Commit the results of all tasks of a plan, or of some, as one version. Without results, no version is made.
 
-    Rows that others append meanwhile stay. If others have changed the same fragments, the results are of no use any
-    more, and their files are removed.
+    Rows that others append meanwhile stay. If others have changed the same fragments, the results are useless, and
+    their files are removed.
 
     Raises:
         ConcurrentModificationError: others have changed what was compacted.
-        InvalidInputError: results of different plans, or several of one task.
+        InvalidInputError: the results are of different plans, or a task has several results.
     """
     require_latest(table)
     if not results:
@@ -115,7 +116,7 @@ def commit(table: TableRef, results: Sequence[str]) -> CompactionResult:
 
 
 def discard(table: TableRef, results: Sequence[str]) -> None:
-    """Remove the files of results that are not going to be committed. What a version names stays."""
+    """Remove the files of results that will not be committed. What a version references stays."""
     rewrites = [RewriteResult.from_json(json.loads(result)["result"]) for result in results]
     if rewrites:
         files = (file.path for rewrite in rewrites for fragment in rewrite.new_fragments for file in fragment.files)
@@ -125,10 +126,10 @@ def discard(table: TableRef, results: Sequence[str]) -> None:
 
 @contextmanager
 def explain_conflict(table: TableRef, work: str) -> Iterator[None]:
-    """Say of a commit that was refused what was in its way.
+    """Replace Lance's error for a conflicting commit by one that names the version in conflict and what to do.
 
     Raises:
-        ConcurrentModificationError: something was.
+        ConcurrentModificationError: a concurrent commit was in conflict.
     """
     try:
         yield
@@ -144,10 +145,10 @@ def explain_conflict(table: TableRef, work: str) -> Iterator[None]:
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """See that there are such options of a compaction.
+    """Check the names and the values of options of a compaction.
 
     Raises:
-        InvalidInputError: there are not.
+        InvalidInputError: an option is unknown, or its value is invalid.
     """
     allowed = CompactionOptions.__annotations__
     if unknown := sorted(options.keys() - allowed.keys()):
@@ -163,7 +164,10 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def _require_own_indices(table: TableRef, dataset: lance.LanceDataset) -> None:
-    """See that no index lies with the branch that this one came from: pylance 14 writes it here and seeks it there."""
+    """Check that no index belongs to the branch that this one was made from.
+
+    pylance 14 would write the compacted index to this branch, but look for it in the other.
+    """
     for index in dataset.describe_indices():
         if any(segment.base_id is not None for segment in index.segments):
             raise UnsupportedOperationError(

@@ -1,4 +1,4 @@
-"""Columns computed from others, added to a table fragment by fragment; what is done stays done."""
+"""Add columns that are computed from others, fragment by fragment, so that finished fragments survive a crash."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from lancehouse.lake.fragments import Piece, TableLocation
 from lancehouse.schema.walk import check_types, relax_nullability
 
 Function = Callable[[pa.RecordBatch], Any]
-"""Takes a batch, gives an Arrow array of as many values."""
+"""Takes a record batch, returns an Arrow array with one value for each row."""
 
 SAMPLE = 16
-"""Rows that tell which type a function gives."""
+"""Number of rows on which a function is tried to learn the type of its column."""
 
 ROW_BYTES = 1024
-"""What a row takes besides its blobs, by a guess."""
+"""Rough guess of what a row takes besides its blobs, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedColumns:
-    """What the new columns are."""
+    """The columns to add: SQL expressions or functions, their inputs and their schema."""
 
     expressions: Mapping[str, str]
     functions: Mapping[str, Function]
     inputs: tuple[str, ...]
-    """Columns that the functions get."""
+    """Columns that the functions read."""
     schema: pa.Schema
-    """Of the new columns."""
+    """Schema of the new columns."""
 
     @classmethod
     def for_table(
@@ -52,11 +52,11 @@ class ComputedColumns:
         columns: Mapping[str, str | Function],
         reads: Sequence[str] | None = None,
     ) -> Self:
-        """See that the columns can be added.
+        """Check that the columns can be added, and find out their types.
 
         Raises:
-            InvalidInputError: no column, one that is there already, SQL beside functions, or a function that fails.
-            TableColumnNotFoundError: a column is read that is not there.
+            InvalidInputError: no column is given, one exists already, SQL is mixed with functions, or a function fails.
+            TableColumnNotFoundError: a column in `reads` does not exist.
         """
         existing = dataset.schema.names
         if taken := [name for name in columns if name in existing]:
@@ -72,46 +72,47 @@ class ComputedColumns:
 
     @property
     def key(self) -> str:
-        """The same for columns of the same names, whatever they are computed by."""
+        """A digest of the names of the columns, however they are computed."""
         return json_digest(sorted(self.schema.names))
 
     def fingerprint(self) -> Fingerprint:
-        """What the values of the new columns depend on, besides the rows of the table."""
+        """Return what the values of the new columns depend on, besides the rows of the table."""
         code = fingerprint_functions(self.functions) if self.functions else Fingerprint(package_versions())
         sql = {f"SQL of {name}": text for name, text in self.expressions.items()}
         types = {f"type of {field.name}": str(field.type) for field in self.schema}
         return Fingerprint({**code.parts, **sql, **types, "columns read": ", ".join(self.inputs)}, code.doubts)
 
     def compute(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What the functions give for a batch."""
+        """Call the functions on a batch, and return a batch of the new columns."""
         return _call_functions(self.functions, batch, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedFragment:
-    """The new columns of one fragment, written but not committed; it goes through JSON."""
+    """The new columns of one fragment, written but not committed; can be converted to JSON."""
 
     fragment: int
     digest: str
-    """Of what the columns were computed from: of other data they would be others."""
+    """Digest of the fragment's schema and data files; if it changes, the columns have to be computed again."""
     piece: Piece
     schema: str | None = None
-    """Of the table with the new columns: pylance's own, pickled. Not kept, as what lies in storage is not unpickled."""
+    """Schema of the table with the new columns, pickled by pylance. Not stored: data from storage is never unpickled.
+    """
 
     def to_json(self, *, keep: bool = False) -> str:
-        """As text, to be kept in storage or not."""
+        """Return the fragment as JSON text; without the schema if it is kept in storage."""
         return json.dumps([self.fragment, self.digest, self.piece, None if keep else self.schema])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """From text."""
+        """Parse what `to_json` returned."""
         return cls(*json.loads(text))
 
 
 def compute_fragment(
     table: TableRef, dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
 ) -> ComputedFragment:
-    """Compute and write the new columns of a fragment."""
+    """Compute and write the new columns of a fragment, without a commit."""
     lance_fragment = dataset.get_fragment(fragment)
     with translate_errors(table, table.storage_options):
         if derivation.expressions:
@@ -130,7 +131,7 @@ def compute_fragment(
 def _compute_with_blobs(
     dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
 ) -> pa.RecordBatchReader:
-    """What functions give that need blobs, of which pylance by itself hands them the places only."""
+    """Call functions that need blobs, for which pylance by itself would pass only descriptors."""
     lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
     columns = [dataset.schema.field(name) for name in derivation.inputs]
     batches = chunked_fragment.read_fragment(lance_fragment, columns, range(lance_fragment.count_rows()), ROW_BYTES)
@@ -138,7 +139,7 @@ def _compute_with_blobs(
 
 
 def _compute_sql(dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns) -> Any:
-    """The SQL, or what it gives where Lance would make columns of it that may not be null."""
+    """Return the SQL expressions, or their values where Lance would make columns of them that are not nullable."""
     expressions, schema = dict(derivation.expressions), derivation.schema
     lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
     scanner = _scanner(dataset, expressions, [lance_fragment])
@@ -151,7 +152,8 @@ def _compute_sql(dataset: lance.LanceDataset, fragment: int, derivation: Compute
 def _scanner(
     dataset: lance.LanceDataset, expressions: Mapping[str, str], fragments: list[lance.LanceFragment] | None = None
 ) -> lance.LanceScanner:
-    # With the row id: Lance scans no expressions alone, if none of them names a column.
+
+    # With the row id, because Lance refuses to scan expressions of which none names a column.
     return dataset.scanner(columns=dict(expressions), with_row_id=True, fragments=fragments, scan_in_order=True)
 
 
@@ -160,9 +162,9 @@ def _drop_row_id(schema: pa.Schema) -> pa.Schema:
 
 
 def missing_fragments(dataset: lance.LanceDataset, done: Iterable[ComputedFragment]) -> list[int]:
-    """The fragments of a version for which there is nothing yet, or nothing that still holds.
+    """Return the fragments of a version whose columns are not computed yet, or were computed from other data.
 
-    One is always done anew by whoever goes on with the work of another: it tells the schema.
+    A job that resumes another one computes at least one fragment again, because stored results lack the schema.
     """
     done_by_state = {(each.fragment, each.digest): each for each in done}
     states = {
@@ -181,10 +183,10 @@ def commit_columns(
     done: Iterable[ComputedFragment],
     properties: Properties = None,
 ) -> int:
-    """Make the version with the new columns; the version.
+    """Commit the new columns; return the new version.
 
     Raises:
-        ConcurrentModificationError: the table has changed; what is done holds, for the fragments that have not.
+        ConcurrentModificationError: the table has changed; results for fragments that have not changed can be reused.
     """
     done_by_state = {(each.fragment, each.digest): each for each in done}
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
@@ -200,7 +202,7 @@ def commit_columns(
 
 
 def _merge_fragment(current: FragmentMetadata, added: ComputedFragment) -> FragmentMetadata:
-    """A fragment as it is now, with the new columns: rows may have been deleted since these were computed."""
+    """Return a fragment as it is now, with the new columns: rows may have been deleted since these were computed."""
     known_files = {file.path for file in current.files}
     new = [file for file in FragmentMetadata.from_json(added.piece).files if file.path not in known_files]
     return replace(current, files=[*current.files, *new])
@@ -222,7 +224,7 @@ def _output_schema(
 
 
 def _check_output_schema(schema: pa.Schema) -> pa.Schema:
-    """New columns, which have a type and may be null, as those of a DataFrame."""
+    """Check the types of the new columns, and return them as nullable, like columns of a DataFrame."""
     check_types(schema)
     return relax_nullability(schema)
 

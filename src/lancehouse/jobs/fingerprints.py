@@ -1,7 +1,7 @@
-"""What the results of a function depend on, as far as this process can tell: code, modules, packages, environment.
+"""Fingerprint what a function's results depend on: code, modules, packages, files, environment variables.
 
-Work that was interrupted is resumed only by the code that began it. Data that a function fetches while it runs, from a
-service or from a file whose path is computed, cannot be known here.
+Interrupted work is resumed only by the code that began it. Data that a function fetches while it runs, from a service
+or from a file whose path is computed, is not covered.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ _SITES = frozenset({"site-packages", "dist-packages"})
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _LONGEST_PATH = 1024
 _first_digests: dict[str, str] = {}
-"""Sources of modules as this process first saw them. Processes that it has started since may still have those, also
-after a reload: what comes of an edited one is no work of the source that is there now."""
+"""Digests of the sources of modules as this process first saw them.
+
+Processes that it has started since may still use those, also after a reload: what they compute with an edited module is
+not the work of the source that is there now.
+"""
 _NOT_PICKLED = (
     pickle.PicklingError,
     AttributeError,
@@ -47,7 +50,7 @@ _NOT_PICKLED = (
     OSError,
     ImportError,
 )
-"""What pickle raises for objects that have no bytes, by themselves or by their own methods."""
+"""What pickle, or methods that it calls, raise for objects that cannot be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class Fingerprint:
     """What a result depends on.
 
     Args:
-        parts: a digest, or a version, of each thing that it depends on.
-        doubts: what it depends on besides, and cannot be compared with what it was.
+        parts: a digest or a version of each thing that it depends on.
+        doubts: further dependencies that cannot be compared with an earlier state.
     """
 
     parts: Mapping[str, str]
@@ -64,7 +67,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """Equal for equal fingerprints, in other processes too; one with doubts is equal to no other."""
+        """A digest, the same for equal fingerprints, also in other processes; one with doubts is equal to no other."""
         return json_digest([sorted(self.parts.items()), uuid4().hex if self.doubts else ""])
 
     @property
@@ -73,7 +76,7 @@ class Fingerprint:
         return {name: "" if name.startswith(ENVIRONMENT) else value for name, value in self.parts.items()}
 
     def explain_difference(self, before: Mapping[str, str]) -> str:
-        """Why this is not what a stored record says.
+        """Return, for a message, how this differs from a stored record.
 
         Args:
             before: the record.
@@ -87,13 +90,13 @@ class Fingerprint:
 
 
 def fingerprint_functions(functions: Mapping[str, Callable[..., Any]]) -> Fingerprint:
-    """What functions do, with everything of the user's own that they reach: objects, modules, files, environment.
+    """Fingerprint functions with everything of the user's own that they reach: objects, modules, files, environment.
 
-    Modules are followed through imports, also those inside of functions. Of installed packages the versions count, all
-    of them, as a package may depend on any other.
+    Modules are followed through imports, also those inside of functions. All installed packages count with their
+    versions, as a package may depend on any other.
 
     Args:
-        functions: by the names of what they make.
+        functions: by the names of the columns that they compute.
     """
     walk = _CodeWalker()
     for name, function in functions.items():
@@ -104,18 +107,19 @@ def fingerprint_functions(functions: Mapping[str, Callable[..., Any]]) -> Finger
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of Python and of all installed packages."""
+    """Return the versions of Python and of all installed packages."""
     found = (package.metadata for package in distributions())
     packages = {f"package {each['Name']}": each["Version"] for each in found if each is not None}
     return {**packages, "Python": python_version()}
 
 
 def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
-    """The modules that a module imports, at once or in its functions; some may be names in modules instead.
+    """Yield the names of the modules that a module imports, at its top or in functions; some may be names in modules
+    instead.
 
     Args:
-        tree: the module.
-        package: what relative imports are relative to.
+        tree: the parsed module.
+        package: package that relative imports are relative to.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -128,31 +132,31 @@ def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def package_levels(name: str) -> Iterator[str]:
-    """The packages that a module is in, and itself."""
+    """Yield the packages that a module is in, outermost first, and the module itself."""
     steps = name.split(".")
     yield from (".".join(steps[: place + 1]) for place in range(len(steps)))
 
 
 def json_digest(value: Any) -> str:
-    """A short digest of what JSON can hold."""
+    """Return a short digest of a value that JSON can hold."""
     return sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 class _CodeWalker:
-    """Follows what functions refer to."""
+    """Follows what functions refer to, and collects parts and doubts of a fingerprint."""
 
     def __init__(self) -> None:
         self.parts: dict[str, str] = {}
         self.doubts: list[str] = []
         self._texts: set[tuple[str, str]] = set()
-        """Strings in the code, each with the folder that it is written in."""
+        """String constants of the code, each with the folder of the module that contains it, or ""."""
         self._reads_environment = False
         self._modules: set[str] = set()
         self._digests: dict[int, tuple[Any, bytes]] = {}
-        """Digests of functions and classes by their id; the object is kept so that the id stays its own."""
+        """Digests of functions and classes by their id; the object is kept alive so that its id is not reused."""
 
     def digest_object(self, value: Any) -> str:
-        """A digest of an object: of its state, and of the code of all functions and classes in it."""
+        """Return a digest of an object: of its state, and of the code of all functions and classes in it."""
         hashed = _HashSink()
         try:
             _Pickler(hashed, self.stand_in).dump(value)
@@ -161,9 +165,9 @@ class _CodeWalker:
         return hashed.digest.hexdigest()[:32]
 
     def stand_in(self, value: Any) -> bytes | None:
-        """What stands for an object in a pickle; None if pickle itself knows best.
+        """Return the bytes that replace an object in a pickle, or None to let pickle handle it.
 
-        Each answer is a new object: pickle writes one that it has seen before as a reference, so that equal texts would
+        Each result is a new object: pickle writes one that it has seen before as a reference, so that equal texts would
         differ by whether they are the same object.
         """
         match value:
@@ -191,7 +195,7 @@ class _CodeWalker:
     def _code_digest(self, value: Any) -> bytes:
         if id(value) not in self._digests:
             name = f"{value.__module__}.{value.__qualname__}".encode()
-            self._digests[id(value)] = (value, name)  # what refers to itself is told by its name
+            self._digests[id(value)] = (value, name)  # for recursion: what refers to itself counts by its name
             if _is_user_module(value.__module__):
                 parts = self._function_parts(value) if isinstance(value, FunctionType) else self._class_parts(value)
                 self._digests[id(value)] = (value, name + b" " + json_digest(parts).encode())
@@ -231,7 +235,7 @@ class _CodeWalker:
         return [code.co_code.hex(), list(code.co_names), constants]
 
     def _follow_imports(self, code: CodeType) -> None:
-        """Follow the imports inside of a function, and what else its names tell."""
+        """Follow the imports inside a function; note whether it reads the environment or imports by computed names."""
         self._reads_environment |= bool(_READS_ENVIRONMENT & _code_names(code))
         if _DYNAMIC & _code_names(code):
             self.doubts.append(f"{code.co_name} imports modules whose names it computes")
@@ -247,7 +251,7 @@ class _CodeWalker:
                 self._follow_imports(inner)
 
     def _follow_submodules(self, package: str, names: Iterable[str]) -> None:
-        """Follow `package.module`, where another place has imported the module."""
+        """Follow `package.module`, where the module was imported elsewhere."""
         for name in names:
             if f"{package}.{name}" in sys.modules:
                 self.add_module(f"{package}.{name}")
@@ -257,7 +261,7 @@ class _CodeWalker:
             self.add_module(level)
 
     def add_module(self, name: str | None) -> bool:
-        """Take a module into the fingerprint, with all that it imports; whether it is one that has a source."""
+        """Add a module and all that it imports; return whether Spark sends its functions by name, not by value."""
         if not name or name == "__main__":
             return False
         if not _is_user_module(name):
@@ -316,7 +320,7 @@ class _CodeWalker:
         self.doubts.append(f"the module {name} imports modules whose names it computes")
 
     def external_inputs(self) -> dict[str, str]:
-        """The files and environment variables whose names stand in the code."""
+        """Return the state of files and environment variables whose names appear in the code."""
         inputs: dict[str, str] = {}
         for text, folder in sorted(self._texts):
             if self._reads_environment and text in os.environ:
@@ -329,7 +333,7 @@ class _CodeWalker:
 
 
 class _HashSink(io.RawIOBase):
-    """Takes bytes and keeps their digest alone: what functions hold may be large."""
+    """A file that keeps only a digest of what is written, as functions may hold large objects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,7 +371,7 @@ _OF_CLASSES = frozenset(
         "__static_attributes__",
     }
 )
-"""What classes hold that says nothing of what they do."""
+"""Attributes of classes that do not affect what they do."""
 
 
 def _is_path(text: str) -> bool:
@@ -380,7 +384,8 @@ def _unwrap(value: Any) -> Any:
             return value.__func__
         case property():
             return [value.fget, value.fset, value.fdel]
-    # A slot is a descriptor in C, which is told by its name.
+
+    # A slot is a descriptor implemented in C: the name of its type stands for it.
     return repr(type(value)) if hasattr(value, "__objclass__") else value
 
 
@@ -419,7 +424,7 @@ def _find_module_spec(name: str) -> ModuleSpec | None:
 
 
 def _read_source(spec: ModuleSpec) -> str | None:
-    """The text of a module; None if it has none, such as one in C."""
+    """Return the source of a module; None if it has none, such as one in C."""
     if spec.origin is not None and spec.origin.endswith(".py"):
         try:
             return Path(spec.origin).read_text("utf-8", "surrogateescape")
@@ -433,7 +438,7 @@ def _read_source(spec: ModuleSpec) -> str | None:
 
 
 def _is_user_module(name: str | None) -> bool:
-    """Whether a module is the user's own, and not one of Python or of an installed package."""
+    """Return whether a module is the user's own, not part of Python or of an installed package."""
     top = (name or "__main__").partition(".")[0]
     if top == "__main__":
         return True

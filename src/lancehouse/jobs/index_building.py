@@ -1,11 +1,11 @@
-"""Indices of one table, built in pieces.
+"""Build, merge and optimize the indices of one table, split into tasks that can run in any process.
 
-`plan` says what to do, `train` makes what the pieces of a vector index have in common, `execute` builds one piece, in
+`plan` splits the work, `train` computes the model that the tasks of a vector index share, `execute` builds one part in
 any process, and `commit` makes one index of all results.
 
-Each piece becomes a segment of the index, and a search looks into all of them; `merge` makes one of several. Two kinds
+Each part becomes a segment of the index, and a search looks into all segments; `merge` makes one of several. Two kinds
 are not split: scalar quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give
-their pieces a common scale, without which searches miss much of what they should find.
+their parts a common scale, without which searches miss much of what they should find.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from lancehouse.lake.index_operations import ALIASES
 from lancehouse.lake.manifests import STAGING
 
 TASKS = 8
+"""Default for the largest number of tasks of an index build."""
 ROWS_PER_TASK = 100_000
+"""Default for the least number of rows that are worth a task."""
 
 _SAMPLE_RATE, _MAX_ITERS = 256, 50
 """Lance's defaults."""
@@ -49,33 +51,33 @@ _SAMPLE_RATE, _MAX_ITERS = 256, 50
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """What to do to build an index of a version."""
+    """The tasks that build an index on one version of a table."""
 
     version: int
     training: str | None
-    """For `train`, before all tasks; None if they have nothing in common."""
+    """Argument for `train`, which must run before the tasks; None if they share no model."""
     tasks: list[str]
-    """For `execute`, in any order."""
+    """Arguments for `execute`, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndex:
-    """An index that was built."""
+    """An index that was built and committed."""
 
     version: int
-    """The table's version that has it."""
+    """The version of the table that the commit has made."""
     name: str
     segments: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """What a task has built."""
+    """An index segment that a task has built, not yet committed."""
 
     build: IndexBuild
     index: Index
     temporary: list[str]
-    """What was needed on the way, and is not when the index is there, as `orphans.owner` calls it."""
+    """Files that are not needed any more once the index is committed, in the form that `orphans.owner` returns."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -116,22 +118,22 @@ def plan(
     rows_per_task: int = ROWS_PER_TASK,
     **params: Any,
 ) -> IndexPlan:
-    """See that an index can be built, by trying it on next to nothing, and split the work.
+    """Check that an index can be built, by building it on a tiny table in memory, and split the work into tasks.
 
     Args:
-        table: or a branch of it.
-        column: by its path.
-        kind: any of `VECTOR`, `SCALAR` and `ALIASES` in `lake.indices`, in any case.
-        name: of the index; by default that of the column with `_idx`.
-        replace: whether an index of that name is built anew.
-        tasks: at most so many, with about the same number of rows each.
-        rows_per_task: with fewer, there are fewer tasks.
-        params: of the kind, in pylance's words.
+        table: the table, or a branch of it.
+        column: path of the column.
+        kind: any of `VECTOR`, `SCALAR` and `ALIASES` in `lake.index_operations`, in upper or lower case.
+        name: name of the index; by default that of the column followed by `_idx`.
+        replace: rebuild an index of that name if there is one.
+        tasks: largest number of tasks; each gets about the same number of rows.
+        rows_per_task: least number of rows for a task; a small table gets fewer tasks.
+        params: parameters of this kind of index, under pylance's names.
 
     Raises:
         TableColumnNotFoundError: there is no such column.
-        TableIndexAlreadyExistsError: there is such an index.
-        InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
+        TableIndexAlreadyExistsError: there is an index of this name, and `replace` is False.
+        InvalidInputError: the kind is unknown, or does not fit the column's type or the parameters.
     """
     require_latest(table)
     set_params = {key: value for key, value in params.items() if value is not None}
@@ -146,9 +148,9 @@ def plan(
 
 
 def train(table: TableRef, training: str) -> str:
-    """Find the centroids, and the code book, that all pieces of a vector index share: a model for `execute`.
+    """Train the centroids, and the code book, that all parts of a vector index share; return a model for `execute`.
 
-    It is a file, which `commit` and `discard` remove.
+    The model is a file below the table's location, which `commit` and `discard` remove.
     """
     build = IndexBuild.parse(training)
     with dataclasses.replace(table, version=build.version).dataset() as dataset:
@@ -168,11 +170,11 @@ def train(table: TableRef, training: str) -> str:
 
 
 def execute(table: TableRef, task: str, model: str | None = None) -> str:
-    """Build the index over the fragments of a task: a result for `commit`, `merge` or `discard`.
+    """Build the index over the fragments of a task; return a result for `commit`, `merge` or `discard`.
 
     Args:
         table: the same as that of the plan.
-        task: of the plan.
+        task: one of the plan's tasks.
         model: what `train` returned, if the plan asks for training.
     """
     build = IndexBuild.parse(task)
@@ -185,7 +187,7 @@ def execute(table: TableRef, task: str, model: str | None = None) -> str:
 
 
 def merge(table: TableRef, results: Sequence[str]) -> str:
-    """Make one segment of several, in one process: one result that stands for all of them."""
+    """Merge several segments into one, in this process; return one result that replaces the given ones."""
     segments = [_Segment.parse(result) for result in results]
     build = _require_one_build(table, segments)
     if len(segments) == 1:
@@ -196,14 +198,14 @@ def merge(table: TableRef, results: Sequence[str]) -> str:
 
 
 def commit(table: TableRef, results: Sequence[str]) -> BuiltIndex:
-    """Make one index of the results of all tasks of a plan.
+    """Commit one index made of the results of all tasks of a plan.
 
-    Rows that others append or delete meanwhile are no obstacle; the new ones are not in the index until `optimize`. If
-    others have rewritten what was indexed, the results are of no use any more, and their files are removed.
+    Rows that others append or delete meanwhile are no obstacle; new rows are not in the index until `optimize`. If
+    others have rewritten what was indexed, the results are useless, and their files are removed.
 
     Raises:
         ConcurrentModificationError: others have rewritten what was indexed, changed the column or made such an index.
-        InvalidInputError: results of different plans, several of one task, or none of one.
+        InvalidInputError: the results are of different plans, a task has several results, or a task has none.
     """
     require_latest(table)
     segments = [_Segment.parse(result) for result in results]
@@ -223,7 +225,7 @@ def commit(table: TableRef, results: Sequence[str]) -> BuiltIndex:
 
 
 def discard(table: TableRef, results: Sequence[str], model: str | None = None) -> None:
-    """Remove the files of results, and of a model, that are not going to be committed. What a version names stays."""
+    """Remove the files of results, and of a model, that will not be committed. What a version references stays."""
     segments = [_Segment.parse(result) for result in results]
     files = _temporary_files(segments, [*([model] if model else []), *(segment.owner for segment in segments)])
     orphans.discard(table, files, since=min((segment.build.version for segment in segments), default=1))
@@ -232,15 +234,16 @@ def discard(table: TableRef, results: Sequence[str], model: str | None = None) -
 def optimize(
     table: TableRef, names: Sequence[str] | None = None, *, retrain: bool = False, merge: int | None = None
 ) -> int:
-    """Take rows into indices that came after them; the version of the table that has them.
+    """Add rows to indices that were built before the rows came; return the version of the table afterwards.
 
-    pylance does this in one piece, with the commit: there is nothing to distribute.
+    pylance does this in one step, including the commit: there is nothing to distribute.
 
     Args:
-        table: or a branch of it.
-        names: of the indices; by default all.
-        retrain: whether to build them anew.
-        merge: how many segments of an index become one with the new rows; 0: these have one of their own.
+        table: the table, or a branch of it.
+        names: names of the indices; all by default.
+        retrain: rebuild the indices from scratch.
+        merge: how many existing segments are merged with the new rows into one; 0 gives the new rows a segment of their
+            own.
 
     Raises:
         TableIndexNotFoundError: there is no such index.
@@ -266,15 +269,15 @@ class ExistingIndex:
     columns: tuple[str, ...]
     kind: str
     unindexed: int
-    """Rows that came after it."""
+    """Number of rows that the index does not cover yet."""
 
     def is_same_kind(self, column: str, kind: str) -> bool:
-        """Whether it is one of a column and of a kind."""
+        """Return whether this is an index of that kind on that column."""
         return self.columns == (column,) and _normalize_kind(self.kind) == _normalize_kind(kind)
 
 
 def find_index(table: TableRef, name: str) -> ExistingIndex | None:
-    """The index of that name, if there is one."""
+    """Return the index of a name, or None."""
     with table.dataset() as dataset:
         lance_index = next((index for index in dataset.describe_indices() if index.name == name), None)
         if lance_index is None:
@@ -284,16 +287,19 @@ def find_index(table: TableRef, name: str) -> ExistingIndex | None:
 
 
 def _normalize_kind(kind: str) -> str:
-    """The name of a kind, of which pylance has several."""
+    """Return one spelling for a kind of index, for which pylance uses several."""
     upper = kind.upper()
     return ALIASES.get(upper, upper).replace("_", "")
 
 
-# What pieces are, and share
+# Tasks, and the model that they share
 
 
 def _group_fragments(dataset: lance.LanceDataset, most: int) -> list[list[int]]:
-    """Fragments in at most so many groups, with about the same number of rows each; one, if there are none."""
+    """Split the fragments into at most `most` groups of about the same number of rows.
+
+    Without fragments, there is one empty group.
+    """
     sizes = [(fragment.metadata.physical_rows, fragment.fragment_id) for fragment in dataset.get_fragments()]
     groups: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(max(most, 1))]
     for rows, fragment in sorted(sizes, reverse=True):
@@ -334,7 +340,7 @@ def _to_single_row(values: Any) -> Any:
     return [None] if values is None else pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 
-# What results must be
+# Checks of results
 
 
 def _require_one_build(table: TableRef, segments: Sequence[_Segment]) -> IndexBuild:
@@ -356,9 +362,9 @@ def _require_all_fragments(table: TableRef, dataset: lance.LanceDataset, segment
 
 
 def _require_column(table: TableRef, build: IndexBuild, indexed: int) -> str:
-    """See that the column is still what it was, and its full path, which goes through lists.
+    """Check that the indexed column still exists, and return its full path, which includes list items.
 
-    pylance would break the table with an index of a column that is gone.
+    Committing an index of a column that is gone would break the table: pylance does not check it.
     """
     with table.dataset() as dataset:
         paths = _column_paths(dataset.lance_schema.fields())
@@ -370,7 +376,7 @@ def _require_column(table: TableRef, build: IndexBuild, indexed: int) -> str:
 
 
 def _column_paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
-    """The paths of columns by their ids."""
+    """Return the paths of all columns, nested ones included, by field id."""
     paths: dict[int, str] = {}
     for each in fields:
         path = above + (f"`{each.name()}`" if "." in each.name() else each.name())

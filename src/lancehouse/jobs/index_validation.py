@@ -1,4 +1,4 @@
-"""An index that somebody wants: whether it can be built, and how pylance is told to."""
+"""Validate a requested index: column, kind and parameters, before any work is done."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lancehouse.lake.index_operations import ALIASES, SCALAR, VECTOR, default_su
 from lancehouse.lake.scans import empty_dataset
 
 PQ_BITS = 8
-"""Lance's default."""
+"""Lance's default number of bits for product quantization."""
 
 _MOST_PARTITIONS = 4096
 _PARTITION_ROWS: Mapping[str, int] = MappingProxyType({"IVF_FLAT": 4096, "IVF_RQ": 4096, "IVF_PQ": 8192})
 _HNSW_PARTITION_ROWS = 1 << 20
-"""How many rows Lance itself would put into a partition."""
+"""Number of rows that Lance itself would put into a partition of an HNSW index."""
 
 _VECTOR_PARAMS = ("metric", "num_partitions", "target_partition_size", "sample_rate", "max_iters")
 _PARAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -39,15 +39,15 @@ _PARAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "HNSW": ("m", "ef_construction", "max_level"),
     }
 )
-"""The parameters of a kind, or of what is a part of its name. pylance ignores all others, but for text."""
+"""Parameters by kind, or by a part of the kind's name. pylance silently ignores all others, except for full text."""
 _FAILURES = (ValueError, TypeError, KeyError, RuntimeError, OSError, ArithmeticError)
-"""What pylance raises for parameters that it does not like."""
+"""What pylance raises for parameters that it rejects."""
 _FIRST_LEVEL = re.compile(r"`([^`]+)`|([^.`]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """An index, or a part of it: that over some fragments of a version."""
+    """An index to build, or the part of it that covers some fragments of a version."""
 
     version: int
     column: str
@@ -59,45 +59,48 @@ class IndexBuild:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The build that a text names."""
+        """Parse what `text` returned."""
         return cls(**json.loads(text))
 
     @property
     def text(self) -> str:
-        """As JSON."""
+        """The build as JSON text."""
         return json.dumps(asdict(self))
 
     @property
     def metric(self) -> str:
-        """How vectors are compared."""
+        """The distance metric of a vector index, in lower case."""
         metric = str(self.params.get("metric", "l2")).lower()
         return "l2" if metric == "euclidean" else metric
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is an index of vectors."""
+        """Whether it is a vector index."""
         return self.kind in VECTOR
 
     @property
     def can_be_split(self) -> bool:
-        """Whether searches find as much in pieces as in one. pylance cannot give pieces of the others one scale."""
+        """Whether the index can be built in parts without losing recall.
+
+        pylance cannot give the parts of the others one scale.
+        """
         return not self.kind.endswith("SQ") and not (self.kind.endswith("PQ") and self.metric == "dot")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """As pylance takes them: parameters of values are in a configuration of their own, or ignored."""
+        """Keyword arguments for pylance, which ignores parameters of scalar indices outside an `IndexConfig`."""
         if self.is_vector or self.kind == "FTS":
             return {"index_type": self.kind, **self.params}
         return {"index_type": IndexConfig(self.kind.lower(), self.params) if self.params else self.kind}
 
 
 def resolve_build(table: TableRef, dataset: lance.LanceDataset, requested: IndexBuild) -> IndexBuild:
-    """The same, as it can be built of a table as it is now.
+    """Return the build with normalized kind and all defaults filled in, checked against the table as it is now.
 
     Raises:
         TableColumnNotFoundError: there is no such column.
-        TableIndexAlreadyExistsError: there is such an index.
-        InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
+        TableIndexAlreadyExistsError: there is an index of this name, and it is not to be replaced.
+        InvalidInputError: the kind is unknown, or does not fit the column's type or the parameters.
     """
     build = _normalize_build(table, dataset, requested)
     _check_name(table, dataset, build)
@@ -110,11 +113,11 @@ def resolve_build(table: TableRef, dataset: lance.LanceDataset, requested: Index
 def check_buildable(
     table: TableRef, schema: pa.Schema, column: str, kind: str, name: str, params: Mapping[str, Any]
 ) -> None:
-    """See that an index can be built of a table that is to have these columns, if it has rows enough.
+    """Check that an index can be built on a table of this schema, provided that it has enough rows.
 
     Raises:
         TableColumnNotFoundError: there is no such column.
-        InvalidInputError: there is no such kind, not for a column of this type, or not with these parameters.
+        InvalidInputError: the kind is unknown, or does not fit the column's type or the parameters.
     """
     dataset = empty_dataset(schema)
     requested = IndexBuild(dataset.version, column, kind, name, False, dict(params))
@@ -122,7 +125,7 @@ def check_buildable(
 
 
 def _normalize_build(table: TableRef, dataset: lance.LanceDataset, requested: IndexBuild) -> IndexBuild:
-    """The same with its kind as pylance calls it; there is such a kind, with such parameters, and such a column."""
+    """Return the build with its kind as pylance calls it, after checking that kind, parameters and column exist."""
     kind = ALIASES.get(requested.kind.upper(), requested.kind.upper())
     if kind not in VECTOR + SCALAR:
         raise InvalidInputError(f"an index {requested.kind!r} is none of {', '.join(VECTOR + SCALAR)}")
@@ -135,7 +138,7 @@ def _normalize_build(table: TableRef, dataset: lance.LanceDataset, requested: In
 
 
 def _complete_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild, rows: int) -> IndexBuild:
-    """The same with all that it needs to be built; it was tried on next to nothing."""
+    """Return the build with all defaults filled in, after a trial build on a tiny table."""
     if build.is_vector:
         build = _with_defaults(table, build, column_type(dataset, build), rows)
     _try_build(table, dataset, build)
@@ -143,12 +146,12 @@ def _complete_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBu
 
 
 def column_type(dataset: lance.LanceDataset, build: IndexBuild) -> Any:
-    """The type of the column."""
+    """Return the Arrow type of the column to index."""
     return dataset.lance_schema.field_case_insensitive(build.column).to_arrow().type
 
 
 def vector_dimension(dtype: Any) -> int:
-    """How many numbers a vector has; 0 if this is none."""
+    """Return the dimension of a vector type; 0 if it is no vector type."""
     if isinstance(dtype, pa.ListType):
         dtype = dtype.value_type
     if isinstance(dtype, pa.FixedShapeTensorType):
@@ -160,14 +163,15 @@ def vector_dimension(dtype: Any) -> int:
 
 
 def _check_column(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild) -> None:
-    # A path to text may go through lists, which pylance resolves while it builds.
+
+    # The path of a full-text index may go through lists, which pylance resolves only while it builds the index.
     is_there = dataset.lance_schema.field_case_insensitive(build.column) is not None or build.kind == "FTS"
     if not is_there or _top_level_column(dataset, build) is None:
         raise TableColumnNotFoundError(f"{table} has no column {build.column}")
 
 
 def _top_level_column(dataset: lance.LanceDataset, build: IndexBuild) -> Any:
-    """The column at which the path begins."""
+    """Return the top-level column where the path begins, or None."""
     first = _FIRST_LEVEL.match(build.column)
     name = "" if first is None else (first[1] or first[2]).lower()
     return next((each for each in dataset.schema if each.name.lower() == name), None)
@@ -204,7 +208,7 @@ def _check_params(build: IndexBuild) -> None:
 
 
 def _is_geometry(column: Any) -> bool:
-    """Whether these are shapes: in WKB or WKT, or in a type of GeoArrow."""
+    """Return whether a column may hold geometries: WKB, WKT or a GeoArrow type."""
     arrow_field = column.to_arrow()
     is_plain = any(
         is_it(arrow_field.type) for is_it in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)
@@ -214,7 +218,7 @@ def _is_geometry(column: Any) -> bool:
 
 
 def _with_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:
-    """A vector index with all that its pieces have to agree on."""
+    """Return a vector index with every parameter set on which its parts have to agree."""
     if not vector_dimension(dtype):
         raise InvalidInputError(
             f"{table}: column {build.column} is {dtype}; an index {build.kind} is of fixed-size lists of numbers"
@@ -232,7 +236,7 @@ def _with_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) ->
 
 
 def _try_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild) -> None:
-    """Build the index of a small table in memory with the same types: pylance's own checks, before any work is done."""
+    """Build the index on a tiny table in memory, so that pylance's own checks run before the real work."""
     try:
         if build.is_vector:
             rows = pa.table({"v": _sample_vectors(column_type(dataset, build), 2**PQ_BITS)})

@@ -1,4 +1,4 @@
-"""What a job has done so far: small records below a table's location, so that one that died goes on where it was."""
+"""Record the progress of a job in small files below a table's location, so that it can be resumed after a crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
 from lancehouse.lake.errors import translate_errors
 
 FOLDER = "_lancehouse"
-"""Ours, below a table's location: Lance does not look there."""
+"""Folder below a table's location that belongs to Lancehouse; Lance does not look there."""
 
 _JOBS = f"{FOLDER}/jobs"
 _JOB = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
@@ -31,12 +31,12 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The records of one job. Each is there as a whole or not at all; it can be sent to other processes.
+    """The records of one job. A record exists completely or not at all; this object can be sent to other processes.
 
     Args:
-        location: of the table, which need not exist yet.
-        storage_options: to reach it.
-        job: a name for the job, the same when it is started again: letters, digits, `.`, `_` and `-`.
+        location: location of the table, which need not exist yet.
+        storage_options: storage options to reach it.
+        job: name of the job, the same when it is started again: letters, digits, `.`, `_` and `-`.
     """
 
     location: str
@@ -49,15 +49,15 @@ class JobProgress:
 
     @property
     def folder(self) -> str:
-        """Where the records lie, below the table's location."""
+        """Folder of the records, relative to the table's location."""
         return f"{_JOBS}/{self.job}"
 
     def record(self, key: str, value: Any) -> None:
-        """Record that something is done, and what came of it; a second record of the same key takes the first's place.
+        """Record that a step is done, and its result. A second record of the same key replaces the first.
 
         Args:
-            key: what was done.
-            value: anything that JSON can hold.
+            key: identifies the step.
+            value: the result; anything that JSON can hold.
         """
         data = json.dumps({"key": key, "value": value}, allow_nan=False).encode()
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
@@ -70,7 +70,10 @@ class JobProgress:
                 self._open_session().upload_file(copy, f"{self.folder}/{_file_name(key)}")
 
     def read_records(self) -> dict[str, Any]:
-        """What is done, by key. A record that is torn is not counted, nor is one that goes meanwhile."""
+        """Return the results of the steps that are done, by key.
+
+        Records that are incomplete, or are removed meanwhile, are left out.
+        """
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             records = self._list_records()
             with ThreadPoolExecutor(_AT_ONCE) as readers:
@@ -80,19 +83,19 @@ class JobProgress:
                 )
 
     def has_record(self, key: str) -> bool:
-        """Whether something is recorded as done."""
+        """Return whether a step is recorded as done."""
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
                 return (place / self.folder / _file_name(key)).exists()
             return bool(self._open_session().contains(f"{self.folder}/{_file_name(key)}"))
 
     def forget(self, key: str) -> None:
-        """Take a record back; nothing there is no error."""
+        """Remove the record of a step; it is no error if there is none."""
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_file_name(key)}")
 
     def clear(self) -> None:
-        """Forget the job; nothing there is no error."""
+        """Remove all records of the job; it is no error if there are none."""
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
                 _remove_folder(place / self.folder, up_to=place / FOLDER)
@@ -106,7 +109,7 @@ class JobProgress:
                 )
 
     def list_other_jobs(self, prefix: str) -> list[JobProgress]:
-        """Other jobs of the same table that have records, and whose names begin in the same way."""
+        """Return other jobs of the same table that have records and whose names start with a prefix."""
         with translate_errors(f"{self.location}/{FOLDER}", self.storage_options):
             if place := local_folder(self.location):
                 folder = place / _JOBS
@@ -133,6 +136,7 @@ class JobProgress:
             try:
                 self._open_session().download_file(f"{self.folder}/{name}", copy)
             except (OSError, ValueError):
+                # Only a record that was removed since it was listed may be missing.
                 if self._open_session().contains(f"{self.folder}/{name}"):
                     raise
                 return None
@@ -147,7 +151,7 @@ def _file_name(key: str) -> str:
 
 
 def _parse_record(name: str, data: bytes | None) -> Iterator[tuple[str, Any]]:
-    """The key and the value of a record, if it is whole and under its own name."""
+    """Yield the key and the value of a record, if it is complete and stored under the right name."""
     with suppress(ValueError):
         match json.loads(data or b""):
             case {"key": str(key), "value": value} if _file_name(key) == name:
@@ -155,7 +159,7 @@ def _parse_record(name: str, data: bytes | None) -> Iterator[tuple[str, Any]]:
 
 
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
-    """Write a file in one step: nobody sees half of it."""
+    """Write a file in one step, so that no reader sees half of it."""
     part = folder / f".{uuid4().hex}.part"
     for attempt in range(_ATTEMPTS):
         try:
@@ -171,7 +175,7 @@ def _write_atomically(folder: Path, name: str, data: bytes) -> None:
 
 
 def _remove_folder(folder: Path, *, up_to: Path) -> None:
-    """Remove the files of a folder, then it and the folders above that are empty by now."""
+    """Remove the files of a folder, then the folder and those above it that are empty, up to `up_to`."""
     if folder.is_dir():
         for path in folder.iterdir():
             path.unlink(missing_ok=True)

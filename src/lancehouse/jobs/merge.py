@@ -1,4 +1,7 @@
-"""Rows merged into a table by their keys: keys are compared in Arrow, and rows chosen that are not committed yet."""
+"""Merge rows into a table by key: compare keys in Arrow, delete matched rows, choose the rows to insert.
+
+The rows to merge have been written to files that no version references yet; the caller commits the result.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +39,21 @@ from lancehouse.lake.scans import FragmentRange, Scan
 Batches = Iterator[pa.RecordBatch]
 
 TARGET, SOURCE = "target", "source"
-"""Addresses: of a row of the table, and of the row that is merged into it."""
+"""Names of the columns with the address of a row of the table, and of the row that is merged into it."""
 
 MAX_SENT_MATCHES = 1 << 20
-"""Matches that a task does not send any more."""
+"""A task that finds more matches than this does not send them to the driver."""
 
 WHEN_MATCHED = ("update", "ignore", "delete")
 WHEN_NOT_MATCHED = ("insert", "ignore")
 
 EXTERNAL_BASE_ID = 1
-"""The number of the place of files that belong to a table, for one that only reads them."""
+"""Id of the base path that stands for the table's location in a dataset that only reads files from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """What becomes of rows that have the key of another, and of those that have not."""
+    """What to do with rows whose key is in both the table and the source, and with those whose key is in only one."""
 
     when_matched: str = "update"
     when_not_matched: str = "insert"
@@ -65,22 +68,22 @@ class MergeRules:
 
     @property
     def updates(self) -> bool:
-        """Whether rows of the source take the place of others."""
+        """Whether rows of the source replace rows of the table that have the same key."""
         return self.when_matched == "update"
 
     @property
     def inserts(self) -> bool:
-        """Whether rows of the source are added."""
+        """Whether rows of the source whose key is new are added."""
         return self.when_not_matched == "insert"
 
     @property
     def writes(self) -> bool:
-        """Whether rows of the source go into the table at all, and not only their keys are needed."""
+        """Whether rows of the source are written to the table; if not, only their keys are needed."""
         return self.updates or self.inserts
 
     @property
     def deletes(self) -> bool:
-        """Whether rows of the table go."""
+        """Whether rows of the table are deleted; an update deletes the old row."""
         return self.when_matched != "ignore" or self.delete_by_source
 
 
@@ -88,11 +91,11 @@ class MergeRules:
 
 
 def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
-    """See that rows can be matched by these columns of a table.
+    """Check that rows can be matched by these columns of a table.
 
     Raises:
-        TableColumnNotFoundError: it has none of that name.
-        InvalidInputError: none or one twice, or its values cannot be compared.
+        TableColumnNotFoundError: the table has no column of that name.
+        InvalidInputError: no column is given, one is given twice, or its values cannot be compared.
     """
     if not on or len(set(on)) < len(on):
         raise InvalidInputError("merge needs `on`: the columns that are the key, each once")
@@ -106,7 +109,7 @@ def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
 
 
 def key_schema(schema: pa.Schema, on: Sequence[str]) -> pa.Schema:
-    """What `read_keys` gives: numbers or bytes that are equal where the keys are."""
+    """Return the schema of what `read_keys` yields: integers or bytes that are equal exactly where the keys are."""
     keys = [(f"k{place}", _find_comparison(schema.field(name).type)) for place, name in enumerate(on)]
     columns = [(name, found[0]) for name, found in keys if found is not None]
     return pa.schema([*columns, (ADDRESS, pa.int64()), (ROW, pa.int64())])
@@ -115,7 +118,7 @@ def key_schema(schema: pa.Schema, on: Sequence[str]) -> pa.Schema:
 def read_keys(
     table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange], on: Sequence[str]
 ) -> Batches:
-    """The keys of some rows and their addresses; no other column is read."""
+    """Yield the keys of some rows, with their addresses and row ids; no other column is read."""
     schema = key_schema(dataset.schema, on)
     scan = Scan(tuple(on), with_row_id=True, with_row_address=True)
     for batch in scan.batches(table, dataset, parts):
@@ -128,7 +131,7 @@ Comparison = tuple[pa.DataType, Callable[[Any], Any]]
 
 
 def _find_comparison(dtype: Any) -> Comparison | None:
-    """What values are compared as, and how they become that; None if they are not compared."""
+    """Return the type in which values are compared and the function that converts them, or None if they cannot be."""
     if isinstance(dtype, pa.BaseExtensionType):
         is_uuid = isinstance(dtype, pa.UuidType)
         return (pa.binary(), lambda array: array.storage.cast(pa.binary())) if is_uuid else None
@@ -158,8 +161,9 @@ def _to_comparable(array: Any) -> Any:
 
 
 def _float_bits(array: Any) -> Any:
-    """The bits of a float; zero has one sign, and what is no number is equal to itself, as in Spark."""
+    """Return the bits of floats as integers. As in Spark, -0.0 equals 0.0, and NaN equals NaN."""
     numbers = array.cast(pa.float64())
+    # Adding 0.0 turns -0.0 into 0.0; `np.where` gives every NaN the same bits.
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
     bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
     return pa.array(bits, mask=numbers.is_null().to_numpy(zero_copy_only=False))
@@ -182,20 +186,20 @@ _NUMBERS: MappingProxyType[Any, Callable[[Any], Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """Rows to merge, in files that no version names; it can be sent to other processes."""
+    """Rows to merge, in files that no version references; can be sent to other processes."""
 
     pieces: tuple[Piece, ...]
     on: tuple[str, ...]
     schema: pa.Schema | None = None
-    """Of what was written, if that is not all columns of the table."""
+    """Schema of the rows as written, if they do not have all columns of the table."""
 
     @property
     def rows(self) -> list[int]:
-        """How many each piece has."""
+        """Number of rows of each piece."""
         return [int(json.loads(piece)["physical_rows"]) for piece in self.pieces]
 
     def open(self, table: TableRef, at: TableLocation, dataset: lance.LanceDataset | None) -> lance.LanceDataset:
-        """A table of these rows that exists in memory only, over the files where they are; a piece is a fragment."""
+        """Open the rows as a dataset in memory, on top of the files that hold them; each piece is a fragment."""
         schema = self.schema if dataset is None or self.schema is not None else dataset.lance_schema
         base = lance.DatasetBasePath(at.location, is_dataset_root=True, id=EXTERNAL_BASE_ID)
         operation = lance.LanceOperation.Overwrite(schema, parse_pieces(self._external_pieces()), initial_bases=[base])
@@ -210,7 +214,7 @@ class MergeSource:
 
 
 def find_duplicate(keys: pa.Table) -> int | None:
-    """The address of a row whose key another one has too."""
+    """Return the address of a row whose key another row has too, or None."""
     names = keys.schema.names[: keys.num_columns - 2]
     groups = keys.drop_null().group_by(names).aggregate([(ADDRESS, "count"), (ADDRESS, "min")])
     twice = groups.filter(pc.field(f"{ADDRESS}_count") > 1)
@@ -218,7 +222,7 @@ def find_duplicate(keys: pa.Table) -> int | None:
 
 
 def format_key(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], address: int) -> str:
-    """The key of a row, for people."""
+    """Return the key of a row as text for an error message."""
     part = FragmentRange(address >> 32, address & 0xFFFFFFFF, 1)
     [row] = pa.Table.from_batches(Scan(tuple(on)).batches(table, rows, [part])).to_pylist()
     return ", ".join(f"{name}={value!r}" for name, value in row.items())
@@ -228,17 +232,21 @@ def format_key(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], add
 
 
 def match_schema() -> pa.Schema:
-    """Of matches: the address of a row of the table, that of the row to merge, if any, and the former's row id."""
+    """Return the schema of matches.
+
+    Its columns are the address of a row of the table, the address of the row to merge or null, and the id of the
+    former.
+    """
     return pa.schema([(TARGET, pa.int64()), (SOURCE, pa.int64()), (ROW, pa.int64())])
 
 
 def match_keys(target: pa.RecordBatchReader, source: pa.Table, *, every: bool) -> pa.Table:
-    """The rows of a table whose key is in the source, where the source is small.
+    """Join the keys of a table with those of a source that fits into memory.
 
     Args:
-        target: keys of the table, as `read_keys` gives them.
-        source: those of the source; none is there twice.
-        every: whether to give the other rows of the table too, without a source.
+        target: keys of the table, as `read_keys` yields them.
+        source: keys of the source, without duplicates.
+        every: also return the rows of the table that match nothing, with null as their source.
     """
     names: list[Any] = source.schema.names[: source.num_columns - 2]
     nodes: Any = acero
@@ -261,14 +269,14 @@ def match_keys(target: pa.RecordBatchReader, source: pa.Table, *, every: bool) -
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """What a task has deleted, and which rows match; it goes through JSON."""
+    """The rows that a task has deleted, and the matches that it has found; can be converted to JSON."""
 
     change: RowChange
     matches: pa.Table | None
     """None: there are too many to send."""
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the result as JSON text."""
         if self.matches is None:
             return json.dumps([self.change.to_json(), None])
         sink = pa.BufferOutputStream()
@@ -278,7 +286,7 @@ class MatchResult:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """From text."""
+        """Parse what `to_json` returned."""
         change, stream = json.loads(text)
         if stream is None:
             return cls(RowChange.from_json(change), None)
@@ -294,15 +302,15 @@ def merge_small_source(
     on: Sequence[str],
     rules: MergeRules,
 ) -> MatchResult:
-    """Match whole fragments with a source that is small, and delete the rows that go.
+    """Match whole fragments with a source that fits into memory, and delete the rows that are to go.
 
     Args:
-        table: what to change.
-        dataset: its version.
-        parts: which fragments.
+        table: the table to change.
+        dataset: the version of it that is read.
+        parts: the fragments to match.
         source: keys of the rows to merge.
         on: the columns that are the key.
-        rules: what goes.
+        rules: what to do with matched and unmatched rows.
     """
     target = pa.RecordBatchReader.from_batches(source.schema, read_keys(table, dataset, parts, on))
     matches = match_keys(target, source, every=rules.delete_by_source)
@@ -315,53 +323,53 @@ def merge_small_source(
     return MatchResult(change, pairs if len(pairs) <= MAX_SENT_MATCHES else None)
 
 
-# Choosing
+# Choosing the rows to write
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedRows:
-    """What of a piece goes into the table; it goes through JSON."""
+    """What of a piece of the source goes into the table; can be converted to JSON."""
 
     number: int
     reused: Piece | None = None
-    """The piece as it goes into the table, if all of it does."""
+    """The piece as it goes into the table, if all of its rows do; None otherwise."""
     new: tuple[Piece, ...] = ()
-    """Rows of it, written again."""
+    """Pieces with rows of it that were written again."""
     inserted: int = 0
     updated: int = 0
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the selection as JSON text."""
         return json.dumps([self.number, self.reused, self.new, self.inserted, self.updated])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """From text."""
+        """Parse what `to_json` returned."""
         number, kept, new, inserted, updated = json.loads(text)
         return cls(number, kept, tuple(new), inserted, updated)
 
 
 @dataclass(frozen=True, slots=True)
 class RowSelector:
-    """Chooses of each piece of a source the rows that go into a table."""
+    """Chooses from each piece of a source the rows that go into a table."""
 
     table: TableRef
     dataset: lance.LanceDataset
     source: MergeSource
     rows: lance.LanceDataset
-    """The source, opened."""
+    """The source, opened as a dataset."""
     rules: MergeRules
     write: PieceWriter
 
     def select(self, number: int, addresses: Any, row_ids: Any) -> SelectedRows:
-        """Choose rows of a piece.
+        """Choose the rows of a piece that are inserted or replace others.
 
-        A row that has the key of several rows of the table takes the place of each.
+        A row that has the key of several rows of the table replaces each of them.
 
         Args:
-            number: of the piece.
-            addresses: the rows of it that match a row of the table, each as often as it does.
-            row_ids: of those rows of the table.
+            number: index of the piece in the source.
+            addresses: addresses of its rows that match a row of the table, one for each match.
+            row_ids: ids of the matched rows of the table, in the same order.
         """
         piece, size = self.source.pieces[number], self.source.rows[number]
         offsets = addresses & 0xFFFFFFFF
@@ -383,7 +391,10 @@ class RowSelector:
     def _select_with_ids(
         self, piece: Piece, number: int, moved: Any, inserted: Any, ids: Any
     ) -> tuple[Piece | None, list[Piece]]:
-        """The rows that have an id already come first: Lance takes it so."""
+        """Choose rows of a table with stable row ids; updated rows keep the id of the row that they replace.
+
+        Rows that have an id already come first in a new piece, as Lance expects.
+        """
         row_ids = pa.array(ids, pa.uint64())
         first = moved[: len(ids)]
         if (first == 1).all() and (moved + inserted == 1).all():
@@ -392,7 +403,7 @@ class RowSelector:
         return None, assign_row_ids(self._rewrite(number, moved, inserted), row_ids)
 
     def _rewrite(self, number: int, *counts: Any) -> list[Piece]:
-        """Write rows of a piece again, each as often as is wanted."""
+        """Write rows of a piece again, each as often as its count says."""
         if not any(each.any() for each in counts):
             return []
         batches = chain.from_iterable(self._take_rows(number, each) for each in counts if each.any())

@@ -1,7 +1,7 @@
-"""Old versions of a table, and files below its place that no version names: found, and removed.
+"""Clean up a table: remove old versions, and orphaned files that no version references.
 
-A writer that is killed leaves such files, and so does every task whose result nobody used. The files of a writer that
-is still at work look the same; only their age tells them apart.
+A writer that is killed leaves orphaned files, and so does every task whose result was not committed. The files of a
+writer that is still at work look the same; only their age tells them apart.
 """
 
 from __future__ import annotations
@@ -34,21 +34,25 @@ logger = logging.getLogger(__name__)
 
 DAY = timedelta(days=1)
 OLDEST = 365_000 * DAY
+"""Largest age that is accepted: about a thousand years."""
 LEAST_AGE = timedelta(hours=1)
-"""Younger files may belong to somebody who is about to commit them."""
+"""Younger files may belong to a writer that is about to commit them."""
 DEFAULT_AGE = 7 * DAY
-"""How old files are that surely belong to nobody, and the last note of a job that nobody will resume."""
+"""Default age from which an orphaned file may be removed, and a job without a newer record is taken for abandoned."""
 FILES_AT_ONCE = 1000
-"""How many files one call of `execute` removes."""
+"""How many files one call of `execute` removes at most."""
 MAX_NAMES = 1000
+"""How many file names `Orphans.names` holds at most."""
 
 _AT_ONCE = 16
 _CANDIDATE = re.compile(
     r"(_staging|_transactions|_deletions|_indices|_lancehouse)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
     r"|_versions/\d+\.manifest-[\w-]+|(data|_versions)/(.+/)?\.tmp[^/]+"
 )
-"""What Lance and we write before there is a version of it, on the main branch or below the folder of another. On a
-local disk a file is called `.tmp…` until it is whole."""
+"""Files that Lance and Lancehouse write before a version references them, relative to the folder of their branch.
+
+On a local disk a file is called `.tmp…` until it is complete.
+"""
 _NOTE = re.compile(rf"{RECORDS}/jobs/([^/]+)/.+")
 _ON_ITS_WAY = re.compile(r"(?:.*/)?(\d+\.manifest)-[\w-]+")
 _DETACHED = re.compile(r".*/d(\d+)\.manifest")
@@ -57,16 +61,16 @@ _DATA_FILE = re.compile(rb"([\w-]+)\.lance")
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What cleaning up old versions has removed, or would remove."""
+    """What a cleanup of old versions has removed, or would remove in a dry run."""
 
     versions: int
     bytes: int
     tagged: tuple[str, ...] = ()
-    """The tags because of which versions stay that are old enough to go."""
+    """Tags that keep versions which are old enough to be removed."""
 
 
 class StoredFile(NamedTuple):
-    """A file below a table's location."""
+    """A file below a table's location: path relative to it, size in bytes, time of the last write (UTC)."""
 
     name: str
     size: int
@@ -75,12 +79,12 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Files that no version names."""
+    """Number, total size and names of files that no version references."""
 
     files: int = 0
     bytes: int = 0
     names: tuple[str, ...] = ()
-    """Below the table's location; the first thousand of them."""
+    """Paths relative to the table's location; the first `MAX_NAMES` of them."""
 
     def __add__(self, more: Orphans) -> Orphans:
         names = (*self.names, *more.names)[:MAX_NAMES]
@@ -90,12 +94,12 @@ class Orphans:
 def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False) -> CleanupResult:
     """Remove old versions and the data that no other version needs. The current version and tagged ones stay.
 
-    Where the catalog manages versions, it forgets them too.
+    Where the catalog manages versions, it removes its record of them too.
 
     Args:
-        table: on the branch whose versions are meant.
-        older_than: what may go.
-        dry_run: whether to remove nothing and only tell.
+        table: the table; its branch says whose versions are cleaned up.
+        older_than: minimum age of the versions to remove.
+        dry_run: remove nothing, and return what would be removed.
 
     Raises:
         InvalidTableStateError: storage has versions that the catalog which manages them never accepted, or another
@@ -128,16 +132,16 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
 def remove_orphans(
     table: TableRef, older_than: timedelta | None = None, *, dry_run: bool = False, no_writers: bool = False
 ) -> Orphans:
-    """Remove the files that no version of any branch names, all in this process. See `plan` for the arguments.
+    """Remove the files that no version of any branch references, all in this process. See `plan` for the arguments.
 
     Args:
-        table: with all its branches.
-        older_than: what may go.
-        dry_run: whether to remove nothing and only tell.
-        no_writers: the caller knows that nobody writes to the table now.
+        table: the table, with all its branches.
+        older_than: minimum age of the files to remove.
+        dry_run: remove nothing, and return what would be removed.
+        no_writers: the caller guarantees that nobody writes to the table now.
 
     Raises:
-        InvalidInputError: an age at which a file may still belong to a writer.
+        InvalidInputError: files of this age may still belong to a writer.
     """
     orphans = Orphans()
     for chunk in plan(table, older_than, no_writers=no_writers):
@@ -146,19 +150,21 @@ def remove_orphans(
 
 
 def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[str]:
-    """Find files that no version of any branch names: pieces for `execute`, each of them a thousand at most.
+    """Find the files that no version of any branch references, and yield tasks for `execute`, each of at most 1000
+    files.
 
-    The files are listed while the pieces are taken; what is kept in memory are the names that versions and jobs know.
-    What a job has noted, and the files that it names, stay until its last note is old enough: it may go on until then.
+    Files are listed while the tasks are consumed; only the names that versions and jobs reference are held in memory.
+    The records of a job, and the files that they name, stay until its last record is old enough: until then it may be
+    resumed.
 
     Args:
-        table: with all its branches.
-        older_than: what may go; by default what is older than a week.
-        no_writers: the caller knows that nobody writes to the table now. Then files may go at once, but for those of
-            jobs that can go on, unless `older_than` says how old these have to be.
+        table: the table, with all its branches.
+        older_than: minimum age of the files to remove; a week by default.
+        no_writers: the caller guarantees that nobody writes to the table now. Files may then be removed whatever their
+            age, except those of jobs that can be resumed, unless `older_than` gives an age for these.
 
     Raises:
-        InvalidInputError: an age at which a file may still belong to a writer.
+        InvalidInputError: files of this age may still belong to a writer.
     """
     require_latest(table)
     age = older_than if older_than is not None else timedelta(0) if no_writers else DEFAULT_AGE
@@ -173,11 +179,13 @@ def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bo
 
 
 def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[StoredFile]:
-    """All files of a table that no version of any branch names, whatever their age: some may be a writer's at work.
+    """Yield all files of a table that no version of any branch references, whatever their age.
+
+    Some of them may belong to a writer that is still at work.
 
     Args:
-        table: with all its branches.
-        older_than: how old the last note of a job is that nobody will resume; what others have noted is not told.
+        table: the table, with all its branches.
+        older_than: a job whose last record is older is taken for abandoned; the files of other jobs are left out.
     """
     now = datetime.now(UTC)
     with _without_branch(table).dataset() as dataset:
@@ -188,19 +196,23 @@ def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> 
 
 
 def parse_orphans(chunk: str) -> Orphans:
-    """What a piece of a plan names."""
+    """Return the files that a task of a plan names."""
     files: list[tuple[str, int]] = json.loads(chunk)["files"]
     return Orphans(len(files), sum(size for _, size in files), tuple(name for name, _ in files[:MAX_NAMES]))
 
 
 def execute(table: TableRef, chunk: str) -> Orphans:
-    """Remove the files of a piece of a plan, but for those that a version names which came since; what went."""
+    """Remove the files of a task, and return what was removed.
+
+    Files stay that a version or a job has come to reference since the plan was made.
+    """
     task = json.loads(chunk)
     all_branches = _without_branch(table)
     at = locate_table(all_branches)
     with all_branches.dataset() as dataset:
         branches = _open_branches(dataset)
         referenced = _referenced_names(at, branches, task["seen"])
+    # Checked again here, because versions may have been committed and jobs started since the plan was made.
     for job, files in _read_job_files(at).items():
         referenced |= files if job not in task["over"] else set()
     doomed = [
@@ -211,12 +223,13 @@ def execute(table: TableRef, chunk: str) -> Orphans:
 
 
 def discard(table: TableRef, owners: Collection[str], since: int) -> None:
-    """Remove what was written for a commit that was not made; what cannot be is left to `remove_orphans`.
+    """Remove files that were written for a commit that was not made. Failures are logged; `remove_orphans` finds the
+    rest.
 
     Args:
-        table: on its branch.
-        owners: data files, segments of indices or files of `_staging`, as `owner` calls them.
-        since: the version for which they were written; what it or a later one names stays.
+        table: the table, on the branch that the files were written for.
+        owners: data files, index segments or files of `_staging`, in the form that `owner` returns.
+        since: the version for which they were written; what it or a later version references stays.
     """
     try:
         if owners:
@@ -240,9 +253,12 @@ def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None
 
 
 def owner(file: str) -> str:
-    """What a file below the folder of a branch is part of: a data file with its blobs, a segment of an index, itself.
+    """Return what a file is part of: a data file together with its blobs, an index segment, or the file itself.
 
-    Such names are never given twice, whatever the branch. A temporary file is part of nothing.
+    These names are unique over all branches. A temporary file is part of nothing else.
+
+    Args:
+        file: path relative to the folder of its branch.
     """
     folder, _, rest = file.partition("/")
     if _is_temporary(file):
@@ -255,17 +271,17 @@ def _is_temporary(file: str) -> bool:
 
 
 def require_latest(table: TableRef) -> None:
-    """See that an address names no version: only what is current can be changed.
+    """Check that a table reference names no version or tag: only the latest version can be changed.
 
     Raises:
-        InvalidInputError: it does.
+        InvalidInputError: it names one.
     """
     if table.version is not None or table.tag is not None:
         raise InvalidInputError(f"{table}: only a table or a branch can be maintained, not one of its versions")
 
 
 def require_age(older_than: timedelta) -> None:
-    """See that something is an age.
+    """Check that `older_than` is a timedelta that is not negative and not absurdly large.
 
     Raises:
         InvalidInputError: it is not.
@@ -296,11 +312,11 @@ class _OrphanSearch:
     """Finds the orphans among all files of a table, in one pass.
 
     Args:
-        named: what versions name, as `owner` calls it.
-        recorded: what each job has noted, likewise.
-        until: when a file was last written that may go.
-        jobs_until: when a job wrote its last note, if nobody will resume it.
-        branches: of the table.
+        referenced: what versions reference, in the form that `owner` returns.
+        noted_by_job: what the records of each job name, in the same form.
+        until: files that were last written at this time or later stay.
+        jobs_until: a job whose last record is older than this is taken for abandoned.
+        branches: names of the table's branches.
     """
 
     referenced: set[str]
@@ -309,13 +325,13 @@ class _OrphanSearch:
     jobs_until: datetime
     branches: Collection[str]
     finished_jobs: set[str] = field(default_factory=set)
-    """Jobs that nobody will resume; they are known when all files were seen."""
+    """Jobs that nobody will resume; complete only once `orphans` has seen all files."""
 
     def orphans(self, files: Iterable[StoredFile]) -> Iterator[StoredFile]:
-        """What may go; what jobs have noted comes last.
+        """Yield the files that may be removed; those that belong to jobs come last.
 
-        Notes go before the files that they name, so that a job that starts meanwhile does not take over what is about
-        to go.
+        The records of a job come before the files that they name, so that a job that starts meanwhile does not take
+        over files that are about to be removed.
         """
         notes: dict[str, list[StoredFile]] = {}
         noted: list[StoredFile] = []
@@ -346,7 +362,7 @@ def _list_all_files(dataset: lance.LanceDataset) -> Iterator[StoredFile]:
 
 
 def _referenced_names(at: TableLocation, branches: dict[str, lance.LanceDataset], versions: dict[str, int]) -> set[str]:
-    """What versions name, those that come after `versions`; as `owner` calls it."""
+    """Return what versions newer than `versions` reference on each branch, in the form that `owner` returns."""
     referenced: set[str] = set()
     for name, branch in branches.items():
         referenced.update(_tracked_names(branch, versions.get(name, 0) + 1))
@@ -359,12 +375,12 @@ def _referenced_names(at: TableLocation, branches: dict[str, lance.LanceDataset]
 
 def _tracked_names(branch: lance.LanceDataset, since: int) -> Iterator[str]:
     for batch in branch.tracked_files(min_version=since):
-        # Of an index it lists whatever lies in the folder.
+        # For an index, `tracked_files` lists whatever lies in its folder, leftover temporary files included.
         yield from (owner(file) for file in batch["path"].to_pylist() if not _is_temporary(file))
 
 
 def _inherited_indices(name: str, branch: lance.LanceDataset, seen: int) -> set[str]:
-    """Indices that a branch has from the one it came from: `tracked_files` does not tell them."""
+    """Return the indices that a branch has from its parent branch, which `tracked_files` does not list."""
     versions = [ref["version"] for ref in branch.version_refs() if ref["version"] > seen]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         uuids = pool.map(lambda version: _index_names(branch.checkout_version((name, version))), versions)
@@ -376,7 +392,10 @@ def _index_names(dataset: lance.LanceDataset) -> set[str]:
 
 
 def _names_of_detached(at: TableLocation, name: str, branch: lance.LanceDataset) -> set[str]:
-    """What versions outside the branch's line name: `tracked_files` does not tell them."""
+    """Return what detached versions (those outside the branch's history) reference.
+
+    `tracked_files` does not list them.
+    """
     stored = ManifestStore(at.location, at.storage_options)
     named: set[str] = set()
     for file in _list_files(at, f"{_branch_prefix(name)}_versions"):
@@ -390,7 +409,11 @@ def _names_of_detached(at: TableLocation, name: str, branch: lance.LanceDataset)
 
 
 def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -> set[str]:
-    """Staged manifests that a catalog may have accepted, with what they name: they come after all that is in place."""
+    """Return staged manifests that a catalog may have accepted, and what they reference.
+
+    These are manifests of versions newer than the newest published one: until a reader publishes such a version, its
+    files look like orphans.
+    """
     above = _branch_prefix(name)
     stored = ManifestStore(at.location, at.storage_options)
     named: set[str] = set()
@@ -400,7 +423,7 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
             continue
         try:
             manifest = Manifest.parse(data)
-        except InvalidInputError:  # a writer died while it wrote this: no catalog can have accepted it
+        except InvalidInputError:  # a writer died while it wrote this manifest: no catalog can have accepted it
             continue
         if (manifest.branch or MAIN) == name:
             files = manifest.files(at.location, at.storage_options)
@@ -409,7 +432,7 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
 
 
 def _read_job_files(at: TableLocation) -> dict[str, set[str]]:
-    """Data files that jobs have noted, by job: those that died may go on where they were."""
+    """Return the data files that the records of jobs name, by job. A job that died may be resumed from them."""
     notes = {file: note[1] for file in _list_files(at, RECORDS) if (note := _NOTE.fullmatch(file))}
     stored = ManifestStore(at.location, at.storage_options)
     files_by_job: dict[str, set[str]] = {job: set() for job in notes.values()}
@@ -426,7 +449,7 @@ def _list_files(at: TableLocation, folder: str) -> list[str]:
 
 
 def _open_branches(dataset: lance.LanceDataset) -> dict[str, lance.LanceDataset]:
-    """All branches by name, each at its latest version."""
+    """Return all branches by name, each opened at its latest version."""
     named = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
     return {MAIN: dataset, **named}
 
@@ -436,7 +459,11 @@ def _branch_prefix(branch: str | None) -> str:
 
 
 def _strip_branch_prefix(file: str, branches: Collection[str]) -> str:
-    """A file's name below the folder of its branch; that of a branch called `a/b` lies in that of one called `a`."""
+    """Return a file's path relative to the folder of its branch.
+
+    The folder of a branch called `a/b` lies in that of a branch called `a`, so the longest prefix that matches is
+    removed.
+    """
     above = (above for name in branches if (above := _branch_prefix(name)) and file.startswith(above))
     return file[max(map(len, above), default=0) :]
 
@@ -450,7 +477,7 @@ def _delete_files(at: TableLocation, files: Collection[str]) -> None:
         for folder in (
             *(folder / "staging" for folder in folders),
             *folders,
-        ):  # Lance leaves the first in indices of text
+        ):  # Lance leaves an empty `staging` folder in full-text indices
             with suppress(OSError):  # it is not there, or not empty
                 folder.rmdir()
 
@@ -464,7 +491,7 @@ def _stored_versions(table: TableRef, at: TableLocation) -> set[int]:
 
 
 def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
-    """The tags of old versions of a branch, its current one aside."""
+    """Return the tags of versions of a branch that are older than `older_than`, except tags of its current version."""
     branch, until = table.branch or MAIN, datetime.now() - older_than
     old = []
     for name, tag in dataset.tags.list().items():
@@ -475,7 +502,10 @@ def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelt
 
 
 def _forget_versions(table: TableRef, versions: list[int]) -> None:
-    """Tell the namespace that versions are gone. If it does not listen, nothing is lost: they are gone all the same."""
+    """Ask the namespace to forget versions that were removed from storage.
+
+    A failure is only logged: the versions are gone whether or not the catalog still lists them.
+    """
     if not versions or table.namespace is None:
         return
     runs = [[v for _, v in run] for _, run in groupby(enumerate(versions), lambda pair: pair[1] - pair[0])]

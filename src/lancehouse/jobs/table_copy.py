@@ -1,10 +1,11 @@
-"""A table copied to another place, file by file: data first, what makes it a version last.
+"""Copy a table to another location, file by file, so that an interrupted copy can be resumed.
 
-A copy that is interrupted is no table yet, or an older version of it; the next one goes on where it was. Files of Lance
-never change once they are there, so one of the same name and length is not copied twice.
+Data files are copied first and manifests after them, so an interrupted copy is no table yet, or an older version of it;
+the next attempt continues from there. Lance's files never change once they are written, so one of the same name and
+length is not copied twice.
 
-Branches stay behind: what they share with the main one is named by its whole address, which would lead back to the
-place that was copied.
+Branches are not copied: what they share with the main branch is referenced by an absolute path, which would lead back
+to the location that was copied.
 """
 
 from __future__ import annotations
@@ -29,43 +30,45 @@ from lancehouse.lake.removal import is_table_file
 from lancehouse.lake.versions import list_manifests
 
 BYTES_A_TASK = 256 * 2**20
+"""Largest total size of the files of a task, unless a single file is larger."""
 FILES_A_TASK = 1000
+"""Largest number of files of a task."""
 
 _DATA = re.compile(r"(data|_transactions|_deletions|_indices)/.+")
 _REFS = re.compile(r"_refs/tags/.+")
 _VERSION = re.compile(r"_versions/\d+\.manifest")
 _HINT = re.compile(r"_versions/[\w.-]+\.json")
-"""Tells readers where to begin to look; it changes with every version."""
+"""Hint for readers about the latest version; it changes with every version."""
 PHASES = (_DATA, _VERSION, _REFS, _HINT)
-"""What is copied before what: a reader never finds a version whose files are not there."""
+"""Files by the order in which they are copied: a reader never finds a version whose files are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What has to be copied of a table, in phases of tasks for `execute`."""
+    """The files that have to be copied, in phases of tasks for `execute`."""
 
     version: int
     files: int
     bytes: int
     phases: Sequence[Sequence[str]] = field(repr=False)
     existing: int = 0
-    """Files that are there already."""
+    """Number of files that the target has already."""
     branches: Sequence[str] = ()
-    """Those that stay behind."""
+    """Branches that are not copied."""
     tags: Sequence[str] = ()
-    """Those of branches, which stay behind too."""
+    """Tags of branches, which are not copied either."""
 
 
 def plan(source: TableRef, target: TableLocation | None) -> CopyPlan:
-    """See what of a table, as it is now, its copy lacks.
+    """Find the files of a table's current version and its history that the copy lacks.
 
     Args:
-        source: by its name or its location.
-        target: where the copy goes; None for a place where nothing is.
+        source: the table to copy.
+        target: location of the copy; None for a location that is empty.
 
     Raises:
         TableNotFoundError: there is no such table, or it is only declared.
-        InvalidTableStateError: files of the table lie in another place than its own.
+        InvalidTableStateError: some files of the table lie outside its location.
     """
     at = locate_table(source)
     with source.dataset() as dataset:
@@ -89,14 +92,14 @@ def plan(source: TableRef, target: TableLocation | None) -> CopyPlan:
 
 
 def is_copied_file(file: str, tags: Iterable[str]) -> bool:
-    """Whether a file below a table's location goes with it; of tags, only those of the main branch do."""
+    """Return whether a file below a table's location is copied; only tags of the main branch are."""
     if _REFS.fullmatch(file):
         return file.removeprefix("_refs/tags/").removesuffix(".json") in tags
     return is_table_file(file) and any(phase.fullmatch(file) for phase in PHASES)
 
 
 def execute(source: TableLocation, target: TableLocation, task: str) -> str:
-    """Copy the files of a task; how many bytes they have."""
+    """Copy the files of a task; return their total size in bytes."""
     files: list[tuple[str, int]] = json.loads(task)
     with translate_errors(target.location, {**source.storage_options, **target.storage_options}):
         for file, _ in files:
@@ -105,7 +108,7 @@ def execute(source: TableLocation, target: TableLocation, task: str) -> str:
 
 
 def is_copy(source: TableRef, target: TableLocation) -> bool | None:
-    """Whether what is at a place is a copy of a table, at the same version or an older one; None if nothing is."""
+    """Return whether the target is a copy of a table, at the same version or an older one; None if nothing is there."""
     target_versions = _manifest_files(target)
     if not target_versions:
         return None
@@ -117,7 +120,10 @@ def is_copy(source: TableRef, target: TableLocation) -> bool | None:
 
 
 def list_existing_files(target: TableLocation, sizes: Mapping[str, int]) -> set[str]:
-    """Files that are there as a whole. In an object store nothing else is; on a disk the length tells."""
+    """Return the files that the target has completely.
+
+    An object store never shows partial files; on a disk the length is compared.
+    """
     if folder := local_folder(target.location):
         paths = ((file, folder / file) for file in sizes)
         return {file for file, path in paths if path.is_file() and path.stat().st_size == sizes[file]}
@@ -130,7 +136,11 @@ def _manifest_files(at: TableLocation) -> dict[int, str]:
 
 
 def _require_own_files(source: TableRef, at: TableLocation, versions: Mapping[int, str]) -> None:
-    """A clone has bases from its first version on; a table that was given one has it in its latest."""
+    """Check that all files of a table lie below its location.
+
+    The first and the last version are enough: a clone has base paths from its first version on, and a table that was
+    given one later has it in its latest.
+    """
     stored = ManifestStore(at.location, at.storage_options)
     for version in {min(versions), max(versions)} if versions else set():
         if Manifest.parse(stored.read(versions[version])).has_bases:
@@ -145,7 +155,7 @@ def _is_mutable(file: str) -> bool:
 
 
 def _split_into_tasks(files: Sequence[tuple[str, int]]) -> list[str]:
-    """Files in tasks of a size that is worth a task."""
+    """Group files into tasks of up to `BYTES_A_TASK` bytes and `FILES_A_TASK` files."""
     tasks: list[list[tuple[str, int]]] = []
     room = 0
     for file, size in sorted(files):
@@ -158,7 +168,7 @@ def _split_into_tasks(files: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def _copy_file(source: TableLocation, target: TableLocation, file: str) -> None:
-    """Copy one file: nobody sees half of it."""
+    """Copy one file, so that no reader of the target sees half of it."""
     here, there = local_folder(source.location), local_folder(target.location)
     with tempfile.TemporaryDirectory() as scratch:
         if here is None:

@@ -1,4 +1,4 @@
-"""Pipelines in YAML: a source, steps, and a Lance table; see docs/pipelines.md."""
+"""Pipelines in YAML, from a source through steps to a Lance table; see docs/pipelines.md."""
 
 from lancehouse.pipelines.pipeline import Pipeline, load
 from lancehouse.pipelines.plan_lines import PlanLine

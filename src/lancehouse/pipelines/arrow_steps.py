@@ -1,4 +1,4 @@
-"""Steps that stay in Arrow: each makes batches of batches, wherever the rows are."""
+"""Steps of a pipeline that transform Arrow batches: filter, select, embed, and functions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MASK = "kept"
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """Rows that meet a condition."""
+    """Keeps the rows that meet a condition."""
 
     condition: str
 
     @property
     def key(self) -> str:
-        """The same for the same step."""
+        """Text that identifies the step."""
         return f"where {self.condition}"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch for which it is true."""
+        """Return the rows of a batch for which the condition is true."""
         mask = Expressions({_MASK: self.condition}).evaluate(batch).column(_MASK)
         if mask.type != pa.bool_():
             raise InvalidInputError(f"{self.condition!r} is no condition, but {mask.type}")
@@ -38,33 +38,33 @@ class FilterStep:
 
 @dataclass(frozen=True, slots=True)
 class SelectStep:
-    """Columns that are computed."""
+    """Computes columns from SQL expressions."""
 
     columns: Mapping[str, str]
 
     @property
     def key(self) -> str:
-        """The same for the same step."""
+        """Text that identifies the step."""
         return f"select {sorted(self.columns.items())} {list(self.columns)}"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of a batch."""
+        """Return the computed columns of a batch."""
         return Expressions(self.columns).evaluate(batch)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionStep:
-    """Whatever a function makes of a batch."""
+    """Applies a function to each batch."""
 
     function: NamedFunction
 
     @property
     def key(self) -> str:
-        """The same for the same step."""
+        """Text that identifies the step, including the function's code."""
         return f"arrow {self.function.name} {self.function.code}"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What the function gives."""
+        """Return what the function returns for a batch."""
         result = _call(self.function, batch)
         if isinstance(result, pa.Table):
             return _to_single_batch(result)
@@ -75,7 +75,7 @@ class FunctionStep:
 
 @dataclass(frozen=True, slots=True)
 class EmbedStep:
-    """A column that a function makes of others, beside them or in the place of one of that name."""
+    """Adds a column that a function computes from others, or replaces the column of that name."""
 
     function: NamedFunction
     reads: tuple[str, ...]
@@ -83,11 +83,11 @@ class EmbedStep:
 
     @property
     def key(self) -> str:
-        """The same for the same step."""
+        """Text that identifies the step, including the function's code."""
         return f"embed {self.function.name} {self.function.code} {self.reads} {self.into}"
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with the column."""
+        """Return a batch with the column."""
         names = batch.schema.names
         if missing := [name for name in self.reads if name not in names]:
             raise TableColumnNotFoundError(f"there is no column {', '.join(missing)}; there are {', '.join(names)}")
@@ -105,20 +105,20 @@ ArrowStep = FilterStep | SelectStep | FunctionStep | EmbedStep
 
 @dataclass(frozen=True, slots=True)
 class ArrowTransform:
-    """Steps one after the other; it can be sent to executors."""
+    """A sequence of steps; can be sent to executors."""
 
     steps: tuple[ArrowStep, ...]
     schema: pa.Schema
-    """Of what comes out."""
+    """Schema of the transformed rows."""
 
     @property
     def key(self) -> str:
-        """The same for the same steps, in another process too."""
+        """Text that is the same for the same steps, in other processes too."""
         texts = [*(each.key for each in self.steps), str(self.schema)]
         return sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()[:32]
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What becomes of batches; nothing becomes of one without rows."""
+        """Yield the transformed batches; those without rows are dropped."""
         for batch in batches:
             current = batch
             for step in self.steps:
@@ -143,10 +143,10 @@ class ArrowTransform:
 
 
 def output_schema(step: ArrowStep, schema: pa.Schema) -> pa.Schema:
-    """The columns that a step gives, asked with a batch without rows.
+    """Return the columns that a step produces, by calling it with a batch without rows.
 
     Raises:
-        LanceNamespaceError: it cannot have such rows.
+        LanceNamespaceError: the step does not accept such rows.
     """
     empty = pa.RecordBatch.from_pylist([], schema)
     try:
@@ -170,7 +170,7 @@ def _call(function: NamedFunction, *arguments: Any) -> Any:
 
 
 def _to_array(result: Any, name: str) -> pa.Array[Any]:
-    """What a function gave as an Arrow array; a matrix of numpy is vectors."""
+    """Convert the result of a function to an Arrow array; a NumPy matrix becomes an array of vectors."""
     if isinstance(result, pa.ChunkedArray):
         return result.combine_chunks()
     if isinstance(result, np.ndarray) and result.ndim == 2:

@@ -1,4 +1,4 @@
-"""Blobs on their way through a pipeline: steps see binaries, and what comes out unchanged is a blob again."""
+"""Convert blob columns for a pipeline: steps see binaries, and columns that stay unchanged become blobs again."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from lancehouse.pipelines.arrow_steps import ArrowTransform
 from lancehouse.schema.walk import BLOB, EXTENSION
 
 _MARK = b"lancehouse.blob"
+"""Key of a field's metadata that marks a binary column which was a blob column."""
 
 
 def to_binary_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as steps see them."""
+    """Return the columns as steps see them, with binaries in place of blobs."""
     return pa.schema([_to_binary_field(field) if is_blob(field) else field for field in schema])
 
 
 def to_blob_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as a table has them."""
+    """Return the columns as a table has them, with blobs in place of marked binaries."""
     return pa.schema([blob_field(field.name) if _is_marked(field) else field for field in schema])
 
 
 def to_binary_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of a source as steps see them.
+    """Yield batches of a source as steps see them.
 
     Args:
-        batches: of the source.
-        schema: what `to_binary_schema` makes of its columns.
+        batches: batches of the source.
+        schema: what `to_binary_schema` returns for its columns.
     """
     places = [place for place, field in enumerate(schema) if _is_marked(field)]
     for batch in batches:
@@ -38,7 +39,7 @@ def to_binary_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> I
 
 
 def is_blob(field: pa.Field[Any]) -> bool:
-    """Whether a column holds blobs."""
+    """Return whether a column holds blobs."""
     dtype: Any = field.type
     name = dtype.extension_name if isinstance(dtype, pa.BaseExtensionType) else None
     return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
@@ -65,21 +66,21 @@ def _to_binary_batch(batch: pa.RecordBatch, schema: pa.Schema, places: Iterable[
 
 @dataclass(frozen=True, slots=True)
 class BlobTransform:
-    """Steps over the rows of a source, whose blobs they see as binaries; it goes to executors."""
+    """Steps over the rows of a source, whose blobs they see as binaries; sent to executors."""
 
     transform: ArrowTransform
     source: pa.Schema
 
     @property
     def key(self) -> str:
-        """The same for the same steps."""
+        """Text that is the same for the same steps."""
         return self.transform.key
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what comes out."""
+        """Schema of the transformed rows."""
         return self.transform.schema
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What becomes of batches of the source."""
+        """Yield the transformed batches of the source."""
         return self.transform.batches(to_binary_batches(batches, to_binary_schema(self.source)))

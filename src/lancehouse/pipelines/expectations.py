@@ -1,4 +1,4 @@
-"""What must hold of a version, looked at in tasks."""
+"""Check a pipeline's expectations (rows, not_null, unique, where) of a version, in Spark tasks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ EXPECT = "expect"
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """Rows that should not be."""
+    """A condition that no row should meet, and how to describe rows that do."""
 
     filter: str
     words: str
 
 
 def check_expectations(problems: Problems, address: TableAddress, schema: pa.Schema, expect: ExpectPart) -> None:
-    """See that all of it can be asked of a table with these columns."""
+    """Check that all expectations can be evaluated on a table with these columns."""
     for place, name in enumerate(expect.not_null):
         if name not in schema.names:
             with problems.collect(EXPECT, "not_null", place):
@@ -49,7 +49,7 @@ def check_expectations(problems: Problems, address: TableAddress, schema: pa.Sch
 
 
 def find_failures(spark: SparkSession, address: TableAddress, version: int, expect: ExpectPart) -> list[str]:
-    """What does not hold of a version, a sentence each."""
+    """Return the expectations that a version does not meet, a sentence each."""
     pinned = PinnedVersion.resolve(address, VersionSelector(version))
     _, dataset = pinned.open()
     rows = int(dataset.count_rows())
@@ -80,7 +80,7 @@ def _format_rows(count: int) -> str:
 
 
 def _count_each(spark: SparkSession, pinned: PinnedVersion, conditions: Sequence[_Condition]) -> list[int]:
-    """How many rows meet each condition; every task looks at its own rows for all of them."""
+    """Return how many rows meet each condition; every task counts its own rows for all of them."""
     if not conditions:
         return []
     _, dataset = pinned.open()
@@ -100,7 +100,7 @@ def _to_scan(filter: str) -> Scan:
 
 
 def _count_shared(spark: SparkSession, pinned: PinnedVersion, key: Sequence[str]) -> int:
-    """How many rows have a key that another has too; null is none. Spark shuffles the keys, and spills to disk."""
+    """Return how many rows have a key that another row has too; null is no key. Spark shuffles the keys."""
     _, dataset = pinned.open()
     columns = [field for field in key_schema(dataset.schema, key) if field.name not in (ADDRESS, ROW)]
     names = [field.name for field in columns]

@@ -1,4 +1,4 @@
-"""Expressions in DataFusion's SQL over the rows of Arrow batches, as Lance has them: names keep their case."""
+"""Evaluate SQL expressions over Arrow batches with DataFusion; as in Lance, names are case-sensitive."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _WRAPPED = re.compile(r'^\w+Error\("(.*)"\)$')
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """Columns that are computed of others, row by row."""
+    """Columns that are computed from others, row by row."""
 
     columns: Mapping[str, str]
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Compute them. A mere name takes the column as it is.
+        """Compute the columns. An expression that is only a name takes the column unchanged.
 
         Raises:
-            InvalidInputError: an expression cannot be understood or computed, or is not one value for each row.
+            InvalidInputError: an expression is invalid, fails, or does not give one value for each row.
         """
         positions = {name: _find_column(batch.schema, said) for name, said in self.columns.items()}
         computed = _compute(batch, {name: said for name, said in self.columns.items() if positions[name] is None})
@@ -48,7 +48,7 @@ class Expressions:
 
 
 def _find_column(schema: pa.Schema, expression: str) -> int | None:
-    """The column that an expression is the name of."""
+    """Return the index of the column whose name an expression is, or None."""
     name = expression.strip()
     if name[:1] == name[-1:] == "`" and len(name) > 2:
         name = name[1:-1].replace("``", "`")
@@ -88,7 +88,7 @@ def _session_context() -> Any:
 
 @contextmanager
 def _translate_errors(expression: str, schema: pa.Schema) -> Iterator[None]:
-    """Turn what DataFusion raises, which has no class of its own, into one sentence."""
+    """Turn an error of DataFusion, which has no exception class of its own, into one sentence."""
     try:
         yield
     except Exception as error:

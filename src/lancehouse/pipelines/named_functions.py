@@ -1,7 +1,7 @@
-"""Functions that a pipeline names: of modules that are installed, or lie in its folder.
+"""Load functions that a pipeline names as `module:function`, from installed modules or the pipeline's folder.
 
-Those of its folder go to executors as source text, with whatever they import from there, and become modules there: one
-for each worker, so that what a module loads once it keeps for all tasks.
+Modules of the folder are sent to executors as source text, with whatever they import from there, and become modules
+there: one for each worker, so that what a module loads once is kept for all tasks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from pyspark import cloudpickle
 from lancehouse.jobs.fingerprints import fingerprint_functions, imported_names, package_levels
 
 FOREIGN = (Exception, SystemExit)
-"""What code of others raises: anything."""
+"""What user code may raise: anything but an interrupt."""
 
 _MARK = "__lancehouse_pipeline__"
+"""Attribute of modules that were loaded from text; it holds the digest of their sources."""
 _LOCK = RLock()
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleSource:
-    """A module as text."""
+    """The source text of a module."""
 
     name: str
     file: str
@@ -45,27 +46,27 @@ class ModuleSource:
 
 @dataclass(frozen=True, slots=True)
 class NamedFunction:
-    """A function by its name, `module:function`; it can be sent to executors."""
+    """A function by its name, `module:function`; can be sent to executors."""
 
     name: str
     sources: tuple[ModuleSource, ...] = field(default=(), repr=False)
-    """Of its module, if that is not installed."""
+    """Sources of its module and of what that imports, if the module is not installed."""
     digest: str = ""
-    """The same as long as the module is."""
+    """Digest of the source text."""
     code: str = field(default="", compare=False)
-    """The same as long as what it gives is, as far as that can be known: of the digests of `lake.fingerprints`."""
+    """Fingerprint of all that its results depend on, as far as that can be known; see `jobs.fingerprints`."""
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it."""
+        """Call the function."""
         return self.load()(*arguments)
 
     def load(self) -> Callable[..., Any]:
-        """The function, of this process."""
+        """Return the function of this process, importing its module first if needed."""
         return _load(self)
 
 
 def get_function(name: str, folder: Path) -> NamedFunction:
-    """Find a function, in the folder first; it is imported to see that this works.
+    """Find a function, in the folder first, and import it to check that this works.
 
     Raises:
         InvalidInputError: there is no such module or function, or the module cannot be imported.
@@ -85,7 +86,7 @@ def get_function(name: str, folder: Path) -> NamedFunction:
 
 
 def pickle_by_value(functions: Sequence[NamedFunction]) -> None:
-    """Have Spark send what these modules define to executors as it is: they do not have the modules."""
+    """Make Spark send what these modules define by value: executors do not have the modules."""
     for name in {each.name for function in functions for each in function.sources}:
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -121,6 +122,8 @@ def _import_module(module: str, named: NamedFunction) -> ModuleType:
     if not named.sources:
         return importlib.import_module(module)
     with _LOCK:
+        # A process may run several pipelines, or one after an edit: modules loaded from other sources are imported
+        # again. A module of the same name that came from elsewhere is never replaced.
         for each in named.sources:
             if (loaded := sys.modules.get(each.name)) is None:
                 continue
@@ -138,7 +141,7 @@ def _import_module(module: str, named: NamedFunction) -> ModuleType:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules that came as text. It stays: functions may import when they are called."""
+    """Finds modules that are available as text. It stays installed, as functions may import when they are called."""
 
     def __init__(self, named: NamedFunction) -> None:
         self._sources = {each.name: each for each in named.sources}
@@ -158,7 +161,7 @@ class _Loader(Loader):
         self._digest = digest
 
     def get_source(self, _: str) -> str:
-        """The text, for who looks for it as in other loaders."""
+        """Return the source text, as other loaders do."""
         return self._source.text
 
     def exec_module(self, module: ModuleType) -> None:
@@ -170,7 +173,7 @@ class _Loader(Loader):
 
 
 def _collect_sources(folder: Path, module: str) -> dict[str, ModuleSource]:
-    """A module with all that it imports from the same folder, at once or when it is called."""
+    """Return a module with all that it imports from the same folder, at its top or in functions."""
     sources: dict[str, ModuleSource] = {}
     todo = list(package_levels(module))
     while todo:
@@ -190,7 +193,7 @@ def _find_source(folder: Path, name: str) -> ModuleSource | None:
                 return ModuleSource(name, str(file), file.read_text("utf-8"), is_package)
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidInputError(f"{file} cannot be read: {error}") from error
-    # A folder without __init__.py is a package too, of nothing but what lies in it.
+    # A folder without __init__.py is a namespace package, without code of its own.
     return ModuleSource(name, str(base), "", True) if base.is_dir() and any(base.glob("*.py")) else None
 
 

@@ -1,4 +1,4 @@
-"""A pipeline, from its file to what came of it."""
+"""Load a pipeline from its file, plan it and run it."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ from lancehouse.pipelines.yaml_document import read_document
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A file whose shape is right."""
+    """A pipeline whose file has valid keys and values."""
 
     shape: PipelineSpec
     folder: Path
-    """Where files and functions are looked for."""
+    """Folder of the file, where relative paths and functions are looked up."""
     problems: Problems = field(repr=False)
 
     def plan(self, spark: SparkSession | Callable[[], SparkSession], run: str | None = None) -> PipelinePlan:
-        """See that all of it can be done, and how. Nothing is written.
+        """Check that the pipeline can run, and return how. Nothing is written.
 
         Args:
-            spark: the session, or what starts one: it is asked only if a step needs it, after all other checks.
-            run: the run's id, by default that of the file, or a new one.
+            spark: the session, or a function that starts one: it is called only if a step needs it, after all other
+                checks.
+            run: id of the run, by default that of the file, or a new one.
 
         Raises:
-            PipelineError: it cannot be done; says all that is wrong, with its lines.
+            PipelineError: the pipeline cannot run; the error lists all problems, with their lines.
         """
         start = spark if callable(spark) else lambda: spark
         fresh = Problems(self.problems.file, self.problems.lines)
         return planner.plan_pipeline(self.shape, fresh, self.folder, run, start)
 
     def run(self, spark: SparkSession, run: str | None = None, said: Listener | None = None) -> RunReport:
-        """Check it, then carry it out. `report.failures` tells of expectations that do not hold.
+        """Plan the pipeline, then run it. `report.failures` lists expectations that are not met.
 
         Args:
             spark: the session.
-            run: the run's id; the same one again does nothing twice, and goes on where it was.
-            said: told of each step, and of its tasks.
+            run: id of the run; a run that is repeated does nothing twice, and resumes where it stopped.
+            said: called with each step, and with the progress of its tasks.
 
         Raises:
-            PipelineError: it cannot be done; nothing was.
-            LanceNamespaceError: a step failed. What came before it is done, and stays so.
+            PipelineError: the pipeline cannot run; nothing was done.
+            LanceNamespaceError: a step failed. The steps before it are done, and stay so.
         """
         plan = self.plan(spark, run)
         report = runner.create_report(plan)
@@ -60,14 +61,14 @@ class Pipeline:
 
 
 def load(file: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Pipeline:
-    """Read a pipeline.
+    """Load a pipeline from a file.
 
     Args:
-        file: its path.
-        variables: values that win over those in the file.
+        file: path of the file.
+        variables: values that override those in the file.
 
     Raises:
-        PipelineError: it is none; says all that is wrong, with its lines.
+        PipelineError: the file is no valid pipeline; the error lists all problems, with their lines.
         InvalidInputError: the file cannot be read, or has no such variable.
     """
     path = Path(file)

@@ -1,4 +1,4 @@
-"""A plan in words."""
+"""Describe a plan of a pipeline in words, one line for each step."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class PlanLine:
     where: str
     does: str
     columns: str = ""
-    """Those that there are after it."""
+    """The columns after the step."""
 
 
 def describe_step(part: StepPart, where: str, schema: pa.Schema) -> PlanLine:
-    """What a step does."""
+    """Describe a step that transforms rows."""
     return PlanLine(part.kind, where, _format_step(part), format_columns(schema))
 
 
 def describe_end(shape: PipelineSpec, state: TargetState, where: str) -> Iterator[PlanLine]:
-    """What is done with the rows."""
+    """Describe what is done with the rows: sink, indices, compaction, expectations, publishing."""
     yield PlanLine("sink", where, _format_sink(shape.sink, state))
     for index in shape.indices:
         yield PlanLine("index", ARROW, f"{index.kind.upper()} of {index.column}, called {index.index_name}")
@@ -45,7 +45,7 @@ def describe_end(shape: PipelineSpec, state: TargetState, where: str) -> Iterato
 
 
 def format_columns(schema: pa.Schema) -> str:
-    """Columns with their types."""
+    """Return columns with their types as text."""
     return ", ".join(f"{field.name} {_format_type(field.type)}" for field in schema)
 
 

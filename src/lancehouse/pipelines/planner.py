@@ -1,4 +1,4 @@
-"""A pipeline seen through to its end before anything is done."""
+"""Plan a pipeline: check source, steps, table, indices and expectations before anything is written."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ Start = Callable[[], SparkSession]
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """A pipeline that was checked, as it is about to run."""
+    """A pipeline that was checked and can run."""
 
     shape: PipelineSpec
     run: str
-    """The run's id."""
+    """Id of the run."""
     is_new: bool
-    """Whether nobody gave it, so that no version can be of this run."""
+    """Whether the id was generated, so that no version can be of this run."""
     address: TableAddress
     state: TargetState = field(repr=False)
-    """The table before."""
+    """The table before the run."""
     origin: Origin
     target: pa.Schema = field(repr=False)
-    """The columns of the table afterwards."""
+    """Columns of the table afterwards."""
     transform: ArrowTransform = field(repr=False)
-    """The steps of a pipeline that stays in Arrow."""
+    """The steps of a pipeline that runs in Arrow only."""
     frame: DataFrame | None = field(repr=False)
-    """The rows of one that does not."""
+    """The rows of a pipeline that needs Spark; None if it runs in Arrow only."""
     count: RowCount = field(repr=False)
-    """Of the rows that these are made of."""
+    """Counts the rows that were read for `frame`."""
     lines: tuple[PlanLine, ...]
 
     @property
     def merge_rules(self) -> MergeRules:
-        """Of a merge."""
+        """Rules of a merge."""
         sink = self.shape.sink
         return MergeRules(sink.when_matched, sink.when_not_matched, sink.delete_by_source)
 
@@ -78,17 +78,17 @@ class PipelinePlan:
 
 @dataclass(slots=True)
 class _PlannedRows:
-    """The rows, as far as they are planned."""
+    """The rows after the steps that are planned so far."""
 
     schema: pa.Schema
     steps: list[ArrowStep] = field(default_factory=list)
-    """In Arrow, since the source or the last step of Spark."""
+    """Arrow steps since the source or the last Spark step."""
     frame: DataFrame | None = None
-    """Before these steps; None: they come from the source."""
+    """The rows before these steps; None if they come from the source."""
 
     @property
     def transform(self) -> ArrowTransform:
-        """The steps in Arrow, as one."""
+        """The Arrow steps as one transformation."""
         return ArrowTransform(tuple(self.steps), self.schema)
 
 
@@ -96,7 +96,7 @@ def plan_pipeline(shape: PipelineSpec, problems: Problems, folder: Path, run: st
     """Check all of a pipeline. Spark is started last, and only if a step needs it.
 
     Raises:
-        PipelineError: it cannot run; says all that is wrong, as far as it can be seen.
+        PipelineError: the pipeline cannot run; the error lists all problems that were found.
     """
     return _Planner(shape, problems, folder, run or shape.run, start).plan()
 
@@ -147,7 +147,7 @@ class _Planner:
             tuple(self.lines),
         )
 
-    # What needs no Spark; each is None if something is wrong with it
+    # Checks that need no Spark; each returns None if it found a problem
 
     def _resolve_function(self, place: int, step: StepPart) -> NamedFunction | None:
         name = step.arrow or step.python or (step.embed.function if step.embed else None)
@@ -188,7 +188,10 @@ class _Planner:
     # Steps
 
     def _plan_steps(self, rows: _PlannedRows, first: int, spark: SparkSession | None) -> int | None:
-        """Plan steps, from the first on; how many are planned, which is not all where Spark is needed and not there."""
+        """Plan steps from `first` on; return how many steps are planned, or None if one is wrong.
+
+        Planning stops at a step that needs Spark, if `spark` is None.
+        """
         for place in range(first, len(self.shape.steps)):
             part, function = self.shape.steps[place], self.functions[place]
             if part.kind in ("sql", "python"):
@@ -243,7 +246,7 @@ class _Planner:
 
 
 def _to_arrow_steps(part: StepPart, function: NamedFunction | None) -> Sequence[tuple[str, ArrowStep]]:
-    """The steps that a part is, with their keys: rows are chosen first."""
+    """Return the Arrow steps of a part, with their keys: `where` is applied before `select`."""
     steps: list[tuple[str, ArrowStep]] = []
     if part.where is not None:
         steps.append(("where", FilterStep(part.where)))

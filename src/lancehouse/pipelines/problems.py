@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline, each with its line."""
+"""Problems in a pipeline file, each with its line, and the error that lists them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 Loc = tuple[Any, ...]
-"""Where something is in a file: the keys and the places in lists that lead to it."""
+"""Location in a file: the keys and list indices that lead to a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong."""
+    """One problem, with its file and line."""
 
     file: str
     line: int
@@ -29,7 +29,7 @@ class PipelineError(InvalidInputError):
     """A pipeline cannot run as it is written. Nothing was done.
 
     Args:
-        problems: all that is known to be wrong with it.
+        problems: all problems that were found.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -39,21 +39,21 @@ class PipelineError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """Collects what is wrong with a file."""
+    """Collects the problems of a file."""
 
     file: str
     lines: Mapping[Loc, int]
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, text: str, *loc: Any) -> None:
-        """Note what is wrong with what the file says somewhere; if it says nothing there, the line is that above."""
+        """Add a problem at a location. If the file has nothing there, the line is that of the enclosing key."""
         while loc and loc not in self.lines:
             loc = loc[:-1]
         self.problems.append(Problem(self.file, self.lines.get(loc, 1), text))
 
     @contextmanager
     def collect(self, *loc: Any) -> Iterator[None]:
-        """Note what is raised inside."""
+        """Add the Lance error that is raised inside the block as a problem, and suppress it."""
         try:
             yield
         except PipelineError as error:
@@ -62,10 +62,10 @@ class Problems:
             self.add(str(error), *loc)
 
     def raise_if_any(self) -> None:
-        """Go no further if anything is wrong.
+        """Raise the problems that were collected.
 
         Raises:
-            PipelineError: it is.
+            PipelineError: there are some.
         """
         if self.problems:
             raise PipelineError(self.problems)

@@ -1,4 +1,4 @@
-"""How many rows tasks have read, where Spark does not tell: each notes its own beside the table's jobs."""
+"""Count the rows that Spark tasks read, by records below the table's location."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lancehouse.spark.address import TableAddress
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """A number that tasks add to; it goes to executors. A task that is repeated counts once."""
+    """A count that tasks add to; sent to executors. A task that is repeated counts once."""
 
     address: TableAddress
     job: str = field(default_factory=lambda: f"count-{uuid4().hex}")
 
     def count(self, key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Count the rows that pass, which are known by a key."""
+        """Yield the batches unchanged, and record the number of their rows under a key."""
         rows = 0
         for batch in batches:
             rows += batch.num_rows
@@ -29,10 +29,10 @@ class RowCount:
         try:
             self._progress().record(key, rows)
         except LanceNamespaceError:
-            return  # the table is not there yet: somebody looks at the rows before they are written
+            return  # the table does not exist yet: the rows are evaluated before they are written
 
     def take(self) -> int:
-        """What was counted, which is forgotten then."""
+        """Return the total, and remove the records."""
         progress = self._progress()
         rows = sum(progress.read_records().values())
         progress.clear()

@@ -1,4 +1,4 @@
-"""What a run has done."""
+"""The report of a pipeline run: its steps, rows, versions and failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 DONE, BEFORE, IDLE, FAILED, SKIPPED = "done", "done before", "nothing to do", "failed", "skipped"
 UNFINISHED = "not finished"
-"""What became of a step, or of a run."""
+"""States of a step or of a run."""
 
 
 @dataclass(slots=True)
@@ -16,10 +16,10 @@ class RunStep:
 
     step: str
     where: str
-    """Arrow, Spark, or the driver."""
+    """Where it ran: Arrow, Spark, or the driver."""
     state: str = DONE
     version: int | None = None
-    """Of the table, after it."""
+    """Version of the table after the step."""
     rows: int | None = None
     seconds: float = 0.0
     says: str = ""
@@ -27,42 +27,42 @@ class RunStep:
 
 @dataclass(slots=True)
 class RunReport:
-    """A run, as far as it went."""
+    """What a run has done so far."""
 
     pipeline: str
     run: str
     table: str
     state: str = UNFINISHED
     rows_in: int | None = None
-    """Read from the source; None where nothing tells."""
+    """Number of rows read from the source; None if it is not known."""
     rows_out: int | None = None
-    """Written to the table."""
+    """Number of rows written to the table."""
     rows: int | None = None
-    """In the table, after it."""
+    """Number of rows in the table after the run."""
     version_before: int | None = None
     version_after: int | None = None
     tag: str | None = None
     seconds: float = 0.0
     steps: list[RunStep] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """Expectations that do not hold, a sentence each."""
+    """Expectations that are not met, a sentence each."""
     error: str | None = None
 
     @property
     def has_passed(self) -> bool:
-        """Whether all went well."""
+        """Whether the run succeeded."""
         return self.state in (DONE, BEFORE)
 
     @property
     def has_changed(self) -> bool:
-        """Whether it did anything that others see."""
+        """Whether the run did anything besides checks."""
         return any(step.state == DONE and step.step != "expect" for step in self.steps)
 
     def fail(self, error: BaseException) -> None:
-        """Say what ended it."""
+        """Record the error that ended the run."""
         self.state = FAILED
         self.error = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the report as a dict for JSON."""
         return asdict(self)

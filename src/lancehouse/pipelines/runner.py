@@ -1,4 +1,4 @@
-"""A plan carried out: each step is done once, whichever run of the same id does it."""
+"""Run a plan of a pipeline: write, index, compact, check expectations, publish; finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from lancehouse.spark.session import parallelism
 from lancehouse.spark.task_progress import TaskProgress, watch_tasks
 
 Listener = Callable[[str, TaskProgress | None], None]
-"""Told of each step when it begins, and of its tasks."""
+"""Called with the name of each step when it begins, and then with the progress of its tasks."""
 
 
 def run_plan(plan: PipelinePlan, spark: SparkSession, listener: Listener | None, report: RunReport) -> None:
-    """Carry out a plan; the report tells of it, also if this raises.
+    """Run a plan; the report is filled in also if this raises.
 
     Raises:
-        LanceNamespaceError: a step failed. What came before it is done, and stays so.
+        LanceNamespaceError: a step failed. The steps before it are done, and stay so.
     """
     _PipelineRun(plan, spark, listener, report).run()
 
@@ -44,9 +44,9 @@ class _PipelineRun:
         self.plan, self.spark, self.listener, self.report = plan, spark, listener, report
         self.address, self.table = plan.address, plan.address.to_ref()
         self.version = 0
-        """Of the table, with all that was done so far."""
+        """Version of the table after the last step that was done."""
         self.has_own_rows = True
-        """Whether rows of this run are in it: a merge that changes nothing makes no version."""
+        """Whether the run made a version of its rows: a merge that changes nothing makes none."""
 
     def run(self) -> None:
         started, report = monotonic(), self.report
@@ -90,7 +90,7 @@ class _PipelineRun:
     # Rows
 
     def _write_rows(self) -> int:
-        """Have the rows in the table; the version that the run made of them."""
+        """Write the rows, unless an earlier call of the run did; return the version that has them."""
         plan, report, mode = self.plan, self.report, self.plan.shape.sink.mode
         with self._record_step("write", ARROW if plan.frame is None else SPARK) as step:
             existing = plan.state.run_version
@@ -133,7 +133,7 @@ class _PipelineRun:
                 self.report.rows_in = plan.count.take()
 
     def _merge(self) -> int:
-        """Merge, into a table that is made for it if there is none."""
+        """Merge the rows; a missing table is declared first."""
         plan = self.plan
         declared = table_writer.declare_table(self.table)
         try:
@@ -147,7 +147,7 @@ class _PipelineRun:
                 table_writer.undo_declaration(self.table)
             raise
 
-    # Upkeep
+    # Maintenance
 
     def _build_index(self, index: IndexPart) -> None:
         with self._record_step(f"index {index.index_name}", ARROW) as step:
@@ -182,10 +182,12 @@ class _PipelineRun:
             self.version = done.version
             step.says = f"{done.fragments_removed} fragments became {done.fragments_added}"
 
-    # What readers may see
+    # Expectations and publishing
 
     def _check_expectations(self, version: int) -> bool:
-        """Whether all that is expected holds."""
+        """Return whether all expectations are met; restore the version before the run if they are not and that is
+        wanted.
+        """
         expect = self.plan.shape.expect
         if expect == type(expect)(on_failure=expect.on_failure):
             return True
@@ -201,7 +203,7 @@ class _PipelineRun:
         return False
 
     def _restore(self, version: int) -> None:
-        """Put the version from before the run back, unless others have changed the table since."""
+        """Restore the version before the run, unless others have changed the table since."""
         with self._record_step("restore", DRIVER) as step:
             before, latest = version - 1, commits.find_latest_if_only_maintenance(self.table, version)
             if not self.has_own_rows:
@@ -218,7 +220,9 @@ class _PipelineRun:
                     step.state, step.says = SKIPPED, "others have just changed the table: their changes would be lost"
 
     def _is_published(self, version: int) -> bool:
-        """Whether the run is done and others have gone on from there: then nothing is left to do."""
+        """Return whether an earlier call of the run has published its version, or a later one, so that nothing is
+        left to do.
+        """
         publish, [write] = self.plan.shape.publish, self.report.steps
         return publish is not None and write.state == BEFORE and self._tagged_version(publish.tag) >= version
 
@@ -239,7 +243,7 @@ class _PipelineRun:
             self.report.steps.append(RunStep(name, DRIVER, BEFORE, self.version))
 
     def _publish(self) -> None:
-        """Let the tag name the version that was checked; it never goes back to an older one."""
+        """Set the tag to the version that was checked; it never goes back to an older version."""
         publish = self.plan.shape.publish
         if publish is None:
             return
@@ -262,5 +266,5 @@ class _PipelineRun:
 
 
 def create_report(plan: PipelinePlan) -> RunReport:
-    """The report of a run that has not done anything yet."""
+    """Return the report of a run that has done nothing yet."""
     return RunReport(plan.shape.name, plan.run, format_levels(plan.address.id), version_before=plan.state.version)

@@ -1,4 +1,4 @@
-"""What a pipeline reads: files, an Iceberg table or a Lance table, each in units that tasks read in Arrow."""
+"""The source of a pipeline (files, an Iceberg table or a Lance table), opened in units that tasks read."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Origin:
 
     part: SourcePart
     folder: Path
-    """Where files are, whose paths do not begin at the root."""
+    """Folder that relative paths of files are relative to."""
     address: TableAddress | None
-    """Of a Lance table."""
+    """Address of a Lance table; None for other sources."""
 
     @classmethod
     def from_spec(cls, shape: PipelineSpec, folder: Path) -> Origin:
-        """That of a pipeline.
+        """Return the source of a pipeline.
 
         Raises:
             InvalidInputError: there is no such catalog.
@@ -45,14 +45,14 @@ class Origin:
 
     @property
     def name(self) -> list[str]:
-        """What it is known by when it comes again; the units tell which rows."""
+        """Identifies the source when a run is repeated; which rows are read is left to the keys of its units."""
         if self.address is not None:
             return [f"{self.address.connection} {self.address}", str(self.part.filter), str(self.part.columns)]
         return [*self._paths(), str(self.part.columns)]
 
     @property
     def description(self) -> str:
-        """What it is, for people."""
+        """Description for messages and plans."""
         if self.address is not None:
             at = (
                 f" version {self.part.version}"
@@ -67,10 +67,10 @@ class Origin:
         )
 
     def open(self, parallelism: int = 1) -> IngestSource:
-        """Look at it, without reading its rows.
+        """Open the source, without reading all rows.
 
         Raises:
-            LanceNamespaceError: it is not there, cannot be read, or has no such column; or the filter is none.
+            LanceNamespaceError: the source does not exist, cannot be read or lacks a column, or the filter is invalid.
         """
         if self.address is not None:
             return _open_table(self.address, self.part, parallelism)
@@ -100,7 +100,7 @@ class TableUnit(Unit):
     rows: int | None = field(default=None)
 
     def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """The rows in a schema; Lance decides about threads."""
+        """Yield the rows in a schema; Lance decides about threads."""
         table, dataset = self.pinned.open()
         for batch in self.scan.batches(table, dataset, self.parts):
             yield conform(batch, schema, (), str(table))
@@ -113,7 +113,7 @@ def _open_table(address: TableAddress, part: SourcePart, parallelism: int) -> In
     if any("." in name for name in part.columns or ()):
         raise TableSchemaValidationError(f"{table}: columns are whole ones here; take a field in a step select")
     full_schema = dataset.schema
-    scanned_schema = scan.schema(table, dataset)  # which has blobs as the binaries that they are read as
+    scanned_schema = scan.schema(table, dataset)  # in which blobs are binaries, as a scan reads them
     schema = pa.schema(
         [full_schema.field(each.name) if has_blobs(full_schema.field(each.name)) else each for each in scanned_schema]
     )

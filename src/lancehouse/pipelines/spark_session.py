@@ -1,4 +1,4 @@
-"""The Spark that a pipeline asks for."""
+"""Open the Spark session that a pipeline asks for: local, a cluster or Spark Connect."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOCAL, REMOTE = "local", "sc://"
 
 @contextmanager
 def open_session(settings: SparkPart, *, shows_log: bool = False) -> Iterator[SparkSession]:
-    """The session that is active, else a new one, which is stopped at the end.
+    """Return the active session, or a new one, which is stopped at the end.
 
     Args:
-        settings: of the pipeline; without a master it is on this machine.
-        shows_log: whether what Spark says goes to the terminal.
+        settings: settings of the pipeline; without a master the session is local.
+        shows_log: let Spark's log output go to the terminal.
 
     Raises:
-        InvalidInputError: it does not start; says why.
+        InvalidInputError: Spark does not start; the message says why.
     """
     master, options = settings.master, dict(settings.options)
     if master is None or master.startswith(LOCAL):

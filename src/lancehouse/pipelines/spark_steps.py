@@ -1,4 +1,4 @@
-"""Rows as DataFrames, for steps that Spark does; steps in Arrow between them go through it as one."""
+"""Steps of a pipeline that Spark runs (SQL, Python on DataFrames), with the Arrow steps between them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lancehouse.spark.tasks import Batches, run_in_tasks
 
 _PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
 _NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"
-"""A query that has names of its own with WITH stands inside another, which names the input."""
+"""A query that starts with WITH is nested in another one, which names the input."""
 _WITH = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*with\b", re.IGNORECASE | re.DOTALL)
 _TAIL = re.compile(r"\s*(SQLSTATE: \w+)?\s*[;.]?\s*\(?(line \d+,? ?pos \d+\)?.*)?$", re.DOTALL)
 _CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
 
 
 def from_source(spark: SparkSession, source: IngestSource, transform: ArrowTransform, count: RowCount) -> DataFrame:
-    """The rows of a source, which are counted, after steps in Arrow: all in the same tasks."""
+    """Return the rows of a source after Arrow steps, as a DataFrame; rows are counted in the same tasks."""
     rows, schema, plain = (
         to_spark_rows(to_blob_schema(transform.schema)),
         source.schema,
@@ -44,7 +44,7 @@ def from_source(spark: SparkSession, source: IngestSource, transform: ArrowTrans
 
 
 def apply_steps(frame: DataFrame, transform: ArrowTransform) -> DataFrame:
-    """The rows of a DataFrame, after steps in Arrow."""
+    """Return the rows of a DataFrame after Arrow steps."""
     if not transform.steps:
         return frame
     struct_json = frame.schema.jsonValue()
@@ -61,10 +61,10 @@ def apply_steps(frame: DataFrame, transform: ArrowTransform) -> DataFrame:
 
 
 def step_schema(frame: DataFrame) -> pa.Schema:
-    """The columns, as steps in Arrow see them.
+    """Return the columns of a DataFrame as Arrow steps see them.
 
     Raises:
-        InvalidInputError: Spark cannot make such rows.
+        InvalidInputError: Spark cannot analyze the DataFrame.
         TableSchemaValidationError: Lance has no such type.
     """
     try:
@@ -75,10 +75,10 @@ def step_schema(frame: DataFrame) -> pa.Schema:
 
 
 def run_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
-    """What a query makes of rows, which are its table `input`.
+    """Run a query over rows, which are its table `input`.
 
     Raises:
-        InvalidInputError: it cannot be understood.
+        InvalidInputError: the query is invalid.
     """
     text = query.strip().rstrip(";").replace("{", "{{").replace("}", "}}")
     try:
@@ -88,10 +88,10 @@ def run_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
 
 
 def run_python(function: NamedFunction, frame: DataFrame) -> DataFrame:
-    """What a function makes of rows.
+    """Call a function with a DataFrame, and return the DataFrame that it returns.
 
     Raises:
-        InvalidInputError: it fails, or gives something else.
+        InvalidInputError: the function fails, or returns something else.
     """
     try:
         result = function(frame)
@@ -107,6 +107,6 @@ def run_python(function: NamedFunction, frame: DataFrame) -> DataFrame:
 
 
 def _clean_message(error: PySparkException) -> str:
-    """What Spark says, without what it says for itself."""
+    """Return the first line of Spark's message, without error class, SQLSTATE and position."""
     first = str(error).strip().split("\n\n")[0].splitlines()[0]
     return _CONDITION.sub("", _TAIL.sub("", first))

@@ -1,4 +1,4 @@
-"""What a pipeline may say: its keys, and the kinds of their values."""
+"""The keys of a pipeline file and the types of their values, as pydantic models, with readable errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_table(value: str) -> str:
 
 
 _TAG = re.compile(r"[\w.-]+", re.ASCII)
-"""Lance's own rule, with what follows it."""
+"""Characters that Lance allows in a tag; `_check_tag` has its further rules."""
 
 
 def _check_tag(value: str) -> str:
@@ -83,7 +83,7 @@ Texts = dict[str, str]
 
 
 class SpecPart(BaseModel):
-    """A part of a pipeline. Keys that are not known are errors."""
+    """Base class of the parts of a pipeline. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,14 +103,14 @@ def _refuse_without(part: SpecPart, kind: str, *names: str) -> None:
 
 
 class CatalogPart(SpecPart):
-    """Where tables are."""
+    """The catalog of a table."""
 
     impl: Word
     properties: Texts = Field(default={}, repr=False)
 
 
 class SparkPart(SpecPart):
-    """The session."""
+    """Settings of the Spark session."""
 
     master: Word | None = None
     options: Texts = {}
@@ -148,12 +148,12 @@ class SourcePart(SpecPart):
 
     @property
     def kind(self) -> str:
-        """Files, iceberg or table."""
+        """The kind of source: files, iceberg or table."""
         return "files" if self.files is not None else "iceberg" if self.iceberg is not None else "table"
 
 
 class EmbedPart(SpecPart):
-    """A column that a function makes of others."""
+    """A column that a function computes from others."""
 
     function: Function
     from_: Names = Field(alias="from", min_length=1)
@@ -161,7 +161,7 @@ class EmbedPart(SpecPart):
 
 
 class StepPart(SpecPart):
-    """What becomes of the rows."""
+    """One step that transforms the rows."""
 
     select: dict[str, str] | None = Field(default=None, min_length=1)
     where: Word | None = None
@@ -177,12 +177,12 @@ class StepPart(SpecPart):
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """The kind of step: its first key."""
         return next(name for name in type(self).model_fields if getattr(self, name) is not None)
 
 
 class SinkPart(SpecPart):
-    """Where rows go."""
+    """The table that rows are written to, and how."""
 
     table: Table
     mode: Literal["create", "append", "overwrite", "merge"] = "append"
@@ -209,7 +209,7 @@ class SinkPart(SpecPart):
 
 
 class IndexPart(SpecPart):
-    """An index; what is not here is a parameter of its kind."""
+    """An index to build; other keys are parameters of its kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -219,18 +219,18 @@ class IndexPart(SpecPart):
 
     @property
     def index_name(self) -> str:
-        """Its name."""
+        """Name of the index."""
         return self.name or f"{self.column}_idx"
 
     @property
     def params(self) -> dict[str, Any]:
-        """In pylance's words."""
+        """Parameters of the index, under pylance's names."""
         params: dict[str, Any] = to_plain(self.model_extra or {})
         return params
 
 
 class RowsPart(SpecPart):
-    """How many rows there are to be."""
+    """Bounds of the number of rows that is expected."""
 
     min: int = Field(default=0, ge=0)
     max: int | None = Field(default=None, ge=0)
@@ -243,7 +243,7 @@ class RowsPart(SpecPart):
 
 
 class ExpectPart(SpecPart):
-    """What must hold."""
+    """Expectations that the table must meet after the write."""
 
     rows: Annotated[RowsPart | None, BeforeValidator(_to_range)] = None
     not_null: Names = ()
@@ -253,13 +253,13 @@ class ExpectPart(SpecPart):
 
 
 class PublishPart(SpecPart):
-    """How readers find what passed."""
+    """The tag that is set to a version which meets all expectations."""
 
     tag: Tag
 
 
 class PipelineSpec(SpecPart):
-    """A pipeline as it is written."""
+    """A whole pipeline, as written in its file."""
 
     name: Word
     catalog: CatalogPart
@@ -275,10 +275,10 @@ class PipelineSpec(SpecPart):
 
 
 def parse_spec(document: PipelineDocument) -> PipelineSpec:
-    """What a document says.
+    """Parse a document into a pipeline.
 
     Raises:
-        PipelineError: something that cannot be; all of it is told.
+        PipelineError: some keys or values are invalid; the error lists all of them.
     """
     try:
         shape = PipelineSpec.model_validate(document.values)
@@ -295,7 +295,7 @@ def parse_spec(document: PipelineDocument) -> PipelineSpec:
 
 
 def _intended_key(loc: Loc) -> Loc:
-    """Where the key would be that was meant by one that is not known."""
+    """Return the location of the key that an unknown key was probably meant to be."""
     return (*loc[:-1], *(find_close(str(loc[-1]), _known_keys(loc)) or [""]))
 
 
@@ -317,7 +317,7 @@ _SINGLE: Mapping[str, str] = {"steps": "this step", "indices": "this index"}
 
 
 def _format_error(error: ErrorDetails) -> str:
-    """Pydantic's finding in our words."""
+    """Return the message for an error of pydantic."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     names = [str(step) for step in error["loc"]]
     key = next((name for name in reversed(names) if not name.isdecimal()), "a pipeline")
@@ -353,7 +353,7 @@ def _format_value(value: Any) -> str:
 
 
 def _known_keys(loc: Sequence[Any]) -> list[str]:
-    """The keys that are known where one is not."""
+    """Return the keys that are allowed where an unknown one was found."""
     part: Any = PipelineSpec
     for step in loc[:-1]:
         if isinstance(step, str) and isinstance(part, type) and issubclass(part, SpecPart):
@@ -363,7 +363,7 @@ def _known_keys(loc: Sequence[Any]) -> list[str]:
 
 
 def _find_part(annotation: Any) -> Any:
-    """The part that a field holds, by itself, in a list, or not at all."""
+    """Return the model that a field holds, by itself or in a list, or None."""
     if isinstance(annotation, type) and issubclass(annotation, SpecPart):
         return annotation
     return next((found for each in getattr(annotation, "__args__", ()) if (found := _find_part(each))), None)

@@ -1,4 +1,4 @@
-"""The table that a pipeline writes to: how it is before, and whether what comes fits."""
+"""The table that a pipeline writes to: its state before the run, and checks that the rows fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lancehouse.schema.walk import check_types, relax_nullability
 from lancehouse.spark.address import TableAddress
 
 ADDING = ("append", "merge")
-"""Modes that leave the columns of a table as they are."""
+"""Modes that do not change the columns of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +44,35 @@ class TargetState:
     """The table before a run."""
 
     dataset: Any
-    """Its latest version; None if it has none."""
+    """The latest version, opened; None if there is none."""
     attempt: str
-    """What the run is called in the version that it makes: by another name, if one that it made was put back."""
+    """Id of the run that is stored in the version; numbered, if an earlier version of the run was reverted."""
     run_version: int | None
-    """The version that the run has made already."""
+    """The version that the run has made already; None if it has not."""
 
     @property
     def version(self) -> int | None:
-        """Its latest version."""
+        """Number of the latest version; None if there is none."""
         return None if self.dataset is None else int(self.dataset.version)
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The columns that it has."""
+        """Schema of the latest version; None if there is none."""
         return None if self.dataset is None else self.dataset.schema
 
 
 def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: bool) -> TargetState:
-    """See how a table is.
+    """Read the state of the table before a run.
 
     Args:
-        address: of the table.
-        mode: how it is written to.
-        run: the id of the run.
-        is_new: whether no version can be of this run.
+        address: address of the table.
+        mode: mode of the sink.
+        run: id of the run.
+        is_new: whether the id is new, so that no version can be of this run.
 
     Raises:
-        TableAlreadyExistsError: it is to be created, and somebody else did.
-        NamespaceNotFoundError: there is no place for it.
+        TableAlreadyExistsError: the mode is `create`, and the table exists without a version of this run.
+        NamespaceNotFoundError: the namespace of the table does not exist.
     """
     table = address.to_ref()
     dataset = table.open() if table.exists() else None
@@ -81,6 +81,8 @@ def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: boo
         return TargetState(None, run, None)
     attempt, number = run, 1
     version = None if is_new else find_version_of_run(table, attempt)
+    # A run whose expectations failed may have restored the version before it. To repeat it, it needs another id: under
+    # the old one, its reverted version would count as done.
     while version is not None and is_reverted(table, version):
         number += 1
         attempt = f"{run}#{number}"
@@ -93,10 +95,10 @@ def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: boo
 
 
 def _require_namespace(address: TableAddress) -> None:
-    """See that a table can be made.
+    """Check that a table can be created.
 
     Raises:
-        NamespaceNotFoundError: there is no place for it.
+        NamespaceNotFoundError: its namespace does not exist.
     """
     assert address.connection is not None
     client, levels = address.connection.namespace(), list(address.id)
@@ -122,15 +124,15 @@ def plan_target_schema(
     schema: pa.Schema,
     struct: Mapping[str, Any] | None,
 ) -> pa.Schema | None:
-    """The columns that the table has afterwards; None if the rows do not fit, which is noted.
+    """Return the columns that the table has afterwards; None if the rows do not fit, which is added to `problems`.
 
     Args:
-        problems: where to note it.
-        address: of the table.
+        problems: collects what is wrong.
+        address: address of the table.
         sink: how rows are written.
-        state: the table before.
-        schema: of the rows.
-        struct: the same, if they are a DataFrame's, as JSON.
+        state: the table before the run.
+        schema: schema of the rows.
+        struct: the JSON of their StructType, if they are a DataFrame.
     """
     new: pa.Schema | None = None
     is_known = sink.data_storage_version is None
@@ -167,7 +169,7 @@ def _check_keys(address: TableAddress, sink: SinkPart, schema: pa.Schema, target
 
 
 def _new_schema(schema: pa.Schema, sink: SinkPart, before: pa.Schema | None) -> pa.Schema:
-    """The columns of a new table, or of one that is written over: what was a vector stays one."""
+    """Return the columns of a new table, or of one that is overwritten: columns that were vectors stay vectors."""
     vector_sizes = {
         field.name: field.type.list_size
         for field in before or ()
@@ -202,7 +204,7 @@ def _require_all_columns(address: TableAddress, schema: pa.Schema, target: pa.Sc
 def check_maintenance(
     problems: Problems, address: TableAddress, shape: PipelineSpec, state: TargetState, target: pa.Schema
 ) -> None:
-    """See that indices can be built of a table with these columns, and that expectations can be asked of it."""
+    """Check that indices can be built on a table with these columns, and that expectations can be evaluated."""
     names = set[str]()
     for place, index in enumerate(shape.indices):
         with problems.collect("indices", place):

@@ -1,4 +1,4 @@
-"""A YAML file as values whose lines are known, with its variables filled in."""
+"""Read a YAML file with the line numbers of its values, and substitute its variables."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from lancehouse.suggestions import suggest
 
 VARIABLES = "variables"
 HERE = "here"
-"""The variable that is the folder of the file."""
+"""Name of the variable that is the folder of the file."""
 
 ENVIRONMENT = "env."
+"""Prefix of variables that come from the environment."""
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{\s*([^}]*?)\s*\}")
 _BARE = re.compile(r"[{\[,:]\s*\$\{")
 _NAME = re.compile(r"(env\.)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
@@ -28,7 +29,7 @@ _NULL = "tag:yaml.org,2002:null"
 
 
 class ScalarText(str):
-    """A scalar as it is written: a number too, so that `007` stays what it is where text is wanted."""
+    """A scalar as it is written, numbers too, so that `007` stays unchanged where text is expected."""
 
     __slots__ = ("is_quoted",)
     is_quoted: bool
@@ -42,7 +43,7 @@ class ScalarText(str):
 
 @dataclass(frozen=True, slots=True)
 class PipelineDocument:
-    """What a file says."""
+    """The values of a file after substitution, and the problems found so far."""
 
     problems: Problems
     values: dict[str, Any]
@@ -50,16 +51,16 @@ class PipelineDocument:
 
 
 def read_document(path: Path, display_name: str, overrides: Mapping[str, str]) -> PipelineDocument:
-    """Read a file and fill in its variables.
+    """Read a file and substitute its variables.
 
     Args:
-        path: of the file.
-        display_name: how it is called in errors.
-        overrides: variables that win over those of the file.
+        path: path of the file.
+        display_name: name of the file in errors.
+        overrides: variables that override those of the file.
 
     Raises:
-        PipelineError: it is no YAML, or has variables that nothing is known of.
-        InvalidInputError: it cannot be read at all.
+        PipelineError: the file is not valid YAML, or uses undefined variables.
+        InvalidInputError: the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -70,7 +71,7 @@ def read_document(path: Path, display_name: str, overrides: Mapping[str, str]) -
         raise InvalidInputError(f"{display_name} is no YAML: it is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
         mark, source_lines = error.problem_mark or error.context_mark, text.splitlines() or [""]
-        line = min(mark.line if mark else 0, len(source_lines) - 1)  # what never ends is found out after the last line
+        line = min(mark.line if mark else 0, len(source_lines) - 1)  # unclosed parts are reported after the last line
         reason = ", ".join(filter(None, (error.context, error.problem)))
         if _BARE.search(source_lines[line]):
             reason = 'inside {…} and […], what holds ${…} stands in quotes: "${name}"'
@@ -88,7 +89,7 @@ def read_document(path: Path, display_name: str, overrides: Mapping[str, str]) -
 
 @dataclass(frozen=True, slots=True)
 class _NodeReader:
-    """Turns nodes into values, and remembers their lines."""
+    """Converts YAML nodes to values, and records their lines."""
 
     problems: Problems
     lines: dict[Loc, int]
@@ -169,7 +170,7 @@ def _fill_variables(problems: Problems, value: Any, loc: Loc, variables: Mapping
             return found[1]
         return _look_up(problems, found[2], loc, variables)
 
-    is_one = _REFERENCE.fullmatch(value) is not None  # in {…} and […] YAML wants it in quotes, whatever it is
+    is_one = _REFERENCE.fullmatch(value) is not None  # quoted only because YAML requires it in {…} and […]
     return ScalarText.from_scalar(_REFERENCE.sub(fill, value), is_quoted=value.is_quoted and not is_one)
 
 
@@ -196,7 +197,7 @@ def _look_up(problems: Problems, reference: str, loc: Loc, variables: Mapping[st
 
 
 def to_plain(value: Any) -> Any:
-    """A value as YAML has it: numbers as numbers, `true` as true."""
+    """Convert scalars to the types that YAML gives them: numbers, booleans or text; quoted ones stay text."""
     if isinstance(value, dict):
         return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""Schemas of other systems to Arrow and back: one module for each system, both directions in it."""
+"""Convert schemas and values between Arrow and Iceberg, Unity Catalog, Spark and Lance's JSON."""

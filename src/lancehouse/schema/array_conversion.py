@@ -1,7 +1,7 @@
-"""Arrow arrays turned into arrays of other types, nested ones part by part: what the converters of all formats share.
+"""Convert Arrow arrays to other types, nested ones included: what the converters of all formats share.
 
-A converter folds a schema (`schema/walk.py`) to types and ways to get there. What a null hides, be it a list's values
-or a struct's fields, is masked or left out on the way, so that it never counts as a value that does not fit.
+A converter folds a schema (`schema/walk.py`) to target types and functions that convert arrays. Values hidden by a null
+(of a list or a struct) are masked or left out, so that they never count as values that do not fit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lancehouse.schema.walk import FoldedField, Node, map_type, narrow_decimal
 DAY_MS = 86_400_000
 
 MAX_OFFSET = 2**31 - 1
-"""What the offsets of strings, binaries, lists and maps reach that are not large."""
+"""Largest offset of strings, binaries, lists and maps that are not large."""
 
 Convert = Callable[..., Any]
-"""Arrays in, arrays out; pyarrow's stubs know too little of nested ones to say more."""
+"""Takes an array and returns an array; pyarrow's type stubs do not cover nested ones."""
 
 
 class ArrayTooLargeError(pa.ArrowInvalid):
@@ -32,47 +32,47 @@ class ArrayTooLargeError(pa.ArrowInvalid):
 
 @dataclass(frozen=True, slots=True)
 class TargetType:
-    """A type, and how arrays become it."""
+    """A type, and the function that converts arrays to it."""
 
     type: pa.DataType
     convert: Convert
 
 
 class ConversionVisitor(ABC):
-    """Folds to a type and a way to convert arrays to it; a format says what its fields, leaves and extensions are."""
+    """Folds types to a target type and a conversion; a format defines its fields, leaves and extensions."""
 
     list_of: ClassVar[Callable[..., pa.DataType]] = staticmethod(pa.list_)
 
     @abstractmethod
     def field(self, folded: FoldedField[TargetType], name: str | None = None) -> pa.Field[Any]:
-        """The field of what was folded, under its own name unless another is given."""
+        """Return the Arrow field of a converted field, under its own name unless another is given."""
 
     @abstractmethod
     def enter(self, node: Node) -> TargetType | None:
-        """An extension that means something else than its storage type."""
+        """Convert an extension whose values differ from those of its storage type; None for all others."""
 
     @abstractmethod
     def leaf(self, node: Node) -> TargetType:
-        """A type without children."""
+        """Convert a type without children."""
 
     def dictionary(self, _: Node, values: TargetType) -> TargetType:
-        """The values themselves."""
+        """Convert a dictionary to its values."""
         return TargetType(values.type, lambda array: values.convert(decode_dictionary(to_storage(array))))
 
     def list(self, _: Node, element: FoldedField[TargetType]) -> TargetType:
-        """A list of one kind, whatever it was."""
+        """Convert any list to the format's kind of list."""
         dtype = self.list_of(self.field(element, "element"))
         return TargetType(dtype, lambda array: convert_list(to_storage(array), dtype, element.type.convert))
 
     def map(self, _: Node, key: FoldedField[TargetType], value: FoldedField[TargetType]) -> TargetType:
-        """A map."""
+        """Convert a map."""
         dtype = map_type(self.field(key, "key"), self.field(value, "value"))
         return TargetType(
             dtype, lambda array: convert_map(to_storage(array), dtype, key.type.convert, value.type.convert)
         )
 
     def struct(self, _: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
-        """A struct."""
+        """Convert a struct."""
         arrow = [self.field(field) for field in fields]
         converts = [field.type.convert for field in fields]
 
@@ -85,19 +85,22 @@ class ConversionVisitor(ABC):
 
 
 def to_storage(array: Any) -> Any:
-    """The array without its extension type: what converts to itself."""
+    """Return the storage of an extension array, or the array itself."""
     while isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array
 
 
 def cast_to(to: pa.DataType) -> Convert:
-    """Arrow's own cast, which fails where a value does not fit."""
+    """Return Arrow's own cast, which fails where a value does not fit."""
     return lambda array: to_storage(array).cast(to)
 
 
 def narrow_type(dtype: pa.DataType) -> TargetType | None:
-    """Timestamps in microseconds, dates in days, decimals of 38 digits or text; None for every other type."""
+    """Return the target of types that Iceberg and Spark hold in fewer variants; None for every other type.
+
+    Timestamps are in microseconds, dates in days, and decimals have 38 digits or become text.
+    """
     match dtype:
         case pa.TimestampType():
             to: pa.DataType = pa.timestamp("us", None if dtype.tz is None else "UTC")
@@ -110,7 +113,7 @@ def narrow_type(dtype: pa.DataType) -> TargetType | None:
 
 
 def floor_to(by: int, to: pa.DataType) -> Convert:
-    """Coarser units, rounded down; pyarrow rounds towards zero."""
+    """Return a conversion to a coarser unit that rounds down; pyarrow's cast rounds towards zero."""
 
     def convert(array: Any) -> Any:
         plain = to_storage(array)
@@ -122,10 +125,10 @@ def floor_to(by: int, to: pa.DataType) -> Convert:
 
 
 def to_small_offsets(to: pa.DataType) -> Convert:
-    """Strings and binaries that are not large.
+    """Return a conversion to strings or binaries that are not large.
 
     Raises:
-        ArrayTooLargeError: they hold too much for that.
+        ArrayTooLargeError: when called, if the array holds too much for that.
     """
 
     def convert(array: Any) -> Any:
@@ -137,17 +140,17 @@ def to_small_offsets(to: pa.DataType) -> Convert:
         try:
             return plain.cast(to)
         except pa.ArrowInvalid:
-            # Its offsets count from the start of the array that this is a slice of.
+            # The offsets of a slice count from the start of the whole array, which may exceed the limit: copy it.
             return pa.concat_arrays([plain]).cast(to)
 
     return convert
 
 
 def decode_dictionary(array: Any) -> Any:
-    """A dictionary array as its values.
+    """Return the values of a dictionary array.
 
     Raises:
-        ArrayTooLargeError: values that are not large come to too much.
+        ArrayTooLargeError: the values need large offsets.
     """
     words = array.dictionary
     if words.type in (pa.string(), pa.binary()) and len(array) * words.nbytes > MAX_OFFSET:
@@ -158,14 +161,14 @@ def decode_dictionary(array: Any) -> Any:
 
 
 def decimal_to_text(array: Any) -> Any:
-    """Decimals as text, without exponents."""
+    """Convert decimals to text, without exponents."""
     return pa.array(
         [None if value is None else format(value, "f") for value in to_storage(array).to_pylist()], pa.string()
     )
 
 
 def from_bfloat16(array: Any) -> Any:
-    """The float whose upper half each two bytes are."""
+    """Convert bfloat16 to float32, of which each pair of bytes is the upper half."""
     plain = to_storage(array)
     bits = plain.view(pa.binary(2)) if plain.type != pa.binary(2) else plain
     raw = np.frombuffer(bits.buffers()[1] or b"", dtype="<u2")[bits.offset : bits.offset + len(bits)]
@@ -173,16 +176,18 @@ def from_bfloat16(array: Any) -> Any:
 
 
 def to_bfloat16(array: Any) -> Any:
-    """Two bytes for each float, rounded to the nearest and to even between two; `from_bfloat16` undoes it."""
+    """Convert floats to bfloat16, rounded to nearest, ties to even; the inverse of `from_bfloat16`."""
     floats = _round_floats(array, np.float32)
     bits = floats.view(np.uint32)
+    # Adding 0x7FFF and the lowest bit that is kept rounds to nearest, ties to even. A NaN must not be rounded, as the
+    # carry could make another value of it; its quiet bit is set, or one with bits only in the lower half would be lost.
     upper = np.where(np.isnan(floats), bits >> 16 | 0x40, bits + 0x7FFF + (bits >> 16 & 1) >> 16)
     _check_finite(floats, (upper.astype(np.uint32) << 16).view(np.float32))
     return mask_like(upper.astype(np.uint16), array).view(pa.binary(2))
 
 
 def narrow_floats(to: pa.DataType) -> Convert:
-    """Shorter floats; Arrow's own cast makes large numbers infinite."""
+    """Return a conversion to shorter floats that refuses overflow; Arrow's own cast makes large numbers infinite."""
     return lambda array: mask_like(_round_floats(array, to.to_pandas_dtype()), array)
 
 
@@ -201,7 +206,7 @@ def _check_finite(before: Any, after: Any) -> None:
 
 
 def convert_list(array: Any, dtype: Any, convert: Convert) -> Any:
-    """Any kind of list as a list or large list of type `dtype`."""
+    """Convert any kind of list to a list or large list of type `dtype`."""
     # pyarrow does not flatten lists that are all null if their values are of an extension type.
     values = convert(array.values[:0] if array.null_count == len(array) else array.flatten())
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
@@ -210,8 +215,8 @@ def convert_list(array: Any, dtype: Any, convert: Convert) -> Any:
 
 
 def convert_map(array: Any, dtype: Any, convert_key: Convert, convert_value: Convert) -> Any:
-    """A map as a map of type `dtype`."""
-    # `keys` and `items` are those of the whole array, of which this may be a slice; so are the offsets.
+    """Convert a map to a map of type `dtype`."""
+    # `keys`, `items` and offsets are those of the whole array, of which this may be a slice.
     keys, values, offsets = array.keys, array.items, array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     lengths = np.where(numpy_null_mask(array), 0, np.diff(offsets))
     first, last = offsets[0], offsets[-1]
@@ -227,24 +232,24 @@ def convert_map(array: Any, dtype: Any, convert_key: Convert, convert_value: Con
 
 
 def build_struct(array: Any, fields: Sequence[pa.Field[Any]], children: Sequence[Any]) -> Any:
-    """A struct of these fields, null where `array` is."""
+    """Return a struct of these fields, null where `array` is."""
     if not fields:
         return pa.array([{}] * len(array), pa.struct([]), mask=numpy_null_mask(array))
     return pa.StructArray.from_arrays(list(children), fields=list(fields), mask=arrow_null_mask(array))
 
 
 def mask_like(numbers: Any, like: Any) -> Any:
-    """Numbers of numpy as an array that is null where `like` is."""
+    """Return NumPy numbers as an Arrow array that is null where `like` is."""
     return pa.array(numbers, mask=numpy_null_mask(like) if like.null_count else None)
 
 
 def numpy_null_mask(array: Any) -> Any:
-    """Which values are null, for numpy."""
+    """Return which values are null, as a NumPy array."""
     return array.is_null().to_numpy(zero_copy_only=False)
 
 
 def arrow_null_mask(array: Any) -> Any:
-    """Which values are null, for Arrow; None where none is."""
+    """Return which values are null, as an Arrow array; None if none is."""
     return array.is_null() if array.null_count else None
 
 

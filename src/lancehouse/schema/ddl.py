@@ -1,4 +1,4 @@
-"""Spark types as text, the way DDL has them (`struct<id:bigint,tags:array<string>>`), to their JSON and back."""
+"""Parse and format Spark types as DDL text, such as `struct<id:bigint,tags:array<string>>`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SparkType = str | dict[str, Any]
 """A type inside the JSON of a Spark StructType."""
 
 _TEXTS = MappingProxyType({"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"})
-"""Names that differ between the JSON and the text."""
+"""Names that differ between JSON and DDL."""
 
 _ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -32,7 +32,7 @@ _DEFAULT_PARAMETERS = MappingProxyType({"decimal": "(10,0)", "time": "(6)"})
 
 
 def to_ddl(type_: SparkType) -> str:
-    """The text of a type; names that are not plain words stand in backquotes. It says nothing of nullability."""
+    """Return the DDL text of a type; names that are not plain words are quoted. Nullability is left out."""
     if isinstance(type_, str):
         return _TEXTS.get(type_, type_)
     match type_["type"]:
@@ -47,10 +47,10 @@ def to_ddl(type_: SparkType) -> str:
 
 
 def from_ddl(text: str) -> SparkType:
-    """The JSON of a type written as text, in any case and with any of Spark's own synonyms.
+    """Parse DDL text to the JSON of a type; case does not matter, and Spark's synonyms are accepted.
 
     Raises:
-        TableSchemaValidationError: not the text of one type. Whether Arrow knows its name is for `from_spark` to say.
+        TableSchemaValidationError: the text is not one type. Unknown names of types are left to `from_spark`.
     """
     parser = _DdlParser(text)
     type_ = parser.parse_type()

@@ -1,4 +1,4 @@
-"""Arrow types and values as people read them: short, whatever they hold, and as JSON can say it."""
+"""Format Arrow types and values for display: shortened, and in types that JSON supports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pyarrow as pa
 from lancehouse.schema.walk import BLOB, EXTENSION, JSON
 
 Cell = None | bool | int | float | str | dict[str, Any]
-"""A value: as it is where that is short, else an object whose `kind` says what its other keys are."""
+"""A value: unchanged where it is short, otherwise an object whose `kind` defines its other keys."""
 
 SAFE = 2**53 - 1
-"""Whole numbers up to here are the same in every program that reads JSON."""
+"""Largest integer that every JSON parser reads exactly."""
 HEAD = 16
-"""The bytes of a file that tell which kind of image it is."""
+"""Number of bytes at the start of a file that show which kind of image it is."""
 BLOB_KEY = b"lance-encoding:blob"
+"""Key of field metadata that marks a blob column."""
 ELLIPSIS = "…"
 
 _SHORT = {
@@ -35,17 +36,17 @@ _SHORT = {
 }
 
 _ZEROS = re.compile(r"\.0+(?=$|Z|[+-])")
-"""Of a second, which say nothing."""
+"""Fractions of a second that are zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class DisplayLimits:
-    """How much is shown of one value."""
+    """Limits of how much of one value is shown."""
 
     text: int = 240
-    """Characters of a text, or of the whole of what is nested."""
+    """Number of characters of a text, or of a whole nested value."""
     items: int = 8
-    """Of a list, and fields of a struct."""
+    """Number of items of a list, or fields of a struct."""
     depth: int = 4
 
 
@@ -54,7 +55,7 @@ WHOLE = DisplayLimits(text=200_000, items=20_000, depth=16)
 
 
 def field_to_json(field: pa.Field[Any]) -> dict[str, Any]:
-    """A column, or a field in one: its name, its type in words, what kind of thing it holds, and its parts."""
+    """Describe a column or a nested field: name, type, kind of values, nullability, metadata and child fields."""
     dtype = _storage_type(field.type)
     children = [dtype.field(place) for place in range(dtype.num_fields)] if isinstance(dtype, pa.StructType) else []
     if isinstance(dtype, (pa.ListType, pa.LargeListType)) and isinstance(
@@ -76,7 +77,7 @@ def field_to_json(field: pa.Field[Any]) -> dict[str, Any]:
 
 
 def value_kind(field: pa.Field[Any]) -> str:
-    """What a column holds, in a word that decides how it is shown."""
+    """Return the kind of values of a column, which decides how they are shown."""
     name = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(EXTENSION.encode(), b"").decode()
     if name == BLOB or (field.metadata or {}).get(BLOB_KEY) == b"true":
         return "blob"
@@ -100,14 +101,14 @@ def value_kind(field: pa.Field[Any]) -> str:
 
 
 def is_vector(dtype: pa.DataType) -> bool:
-    """Whether values are vectors, all as long: of floating numbers, or of bytes. Lance takes no others for vectors."""
+    """Return whether a type is a vector: a fixed-size list of floats or 8-bit integers. Lance accepts no others."""
     if not isinstance(dtype, pa.FixedSizeListType):
         return False
     return pa.types.is_floating(dtype.value_type) or dtype.value_type in (pa.int8(), pa.uint8())
 
 
 def format_type(dtype: pa.DataType) -> str:
-    """A type in few words."""
+    """Return a short name for a type."""
     if isinstance(dtype, pa.BaseExtensionType):
         return str(dtype.extension_name).rpartition(".")[2]
     match dtype:
@@ -125,12 +126,12 @@ def format_type(dtype: pa.DataType) -> str:
 
 
 def format_cells(array: Any, kind: str, limits: DisplayLimits = BRIEF) -> list[Cell]:
-    """The values of a column of a kind; of blobs, as Lance describes them."""
+    """Return the values of a column of a kind for display; blobs come as Lance's descriptions."""
     return [_format_blob(scalar) if kind == "blob" else format_cell(scalar, limits) for scalar in array]
 
 
 def format_cell(scalar: Any, limits: DisplayLimits = BRIEF) -> Cell:
-    """One value."""
+    """Return one value for display."""
     if isinstance(scalar.type, pa.UuidType):
         return None if scalar.as_py() is None else str(scalar.as_py())
     while isinstance(scalar, (pa.ExtensionScalar, pa.DictionaryScalar)) and scalar.is_valid:
@@ -155,7 +156,7 @@ def format_cell(scalar: Any, limits: DisplayLimits = BRIEF) -> Cell:
 
 
 def image_type(head: bytes) -> str | None:
-    """The media type of an image, told by its first bytes; None if it is none of those that are shown."""
+    """Return the media type of an image by its first bytes; None if it is no image that can be shown."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -166,7 +167,7 @@ def image_type(head: bytes) -> str | None:
 
 
 def _format_blob(scalar: Any) -> Cell:
-    """What Lance tells of a blob without reading it."""
+    """Return the size of a blob from Lance's description, without reading it."""
     description = scalar.as_py()
     return None if description is None else {"kind": "blob", "size": description.get("size")}
 
@@ -195,7 +196,7 @@ def _format_scalar(scalar: Any) -> Cell:
 
 
 def _format_number(scalar: Any) -> str:
-    """The shortest text that is read as the same number."""
+    """Return the shortest text that parses to the same number."""
     value = scalar.as_py()
     if pa.types.is_float64(scalar.type) or not pa.types.is_floating(scalar.type):
         return str(value)
@@ -203,7 +204,7 @@ def _format_number(scalar: Any) -> str:
 
 
 def _format_temporal(scalar: Any) -> str:
-    """A date, a time, a duration; as Arrow writes it, for Python has no nanoseconds."""
+    """Return a date, time or duration as Arrow formats it, since Python has no nanoseconds."""
     try:
         text = scalar.cast(pa.string()).as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -212,7 +213,7 @@ def _format_temporal(scalar: Any) -> str:
 
 
 def _join_limited(pieces: Iterator[str], limits: DisplayLimits) -> str:
-    """As much of a text as is shown; the rest of it is never made."""
+    """Join pieces up to the limit; the remaining pieces are never generated."""
     shown_pieces, size = [], 0
     for piece in pieces:
         shown_pieces.append(piece)
@@ -223,7 +224,7 @@ def _join_limited(pieces: Iterator[str], limits: DisplayLimits) -> str:
 
 
 def _format_nested(scalar: Any, limits: DisplayLimits, depth: int) -> Iterator[str]:
-    """A nested value as text, from left to right."""
+    """Yield a nested value as pieces of text, from left to right."""
     while isinstance(scalar, (pa.ExtensionScalar, pa.DictionaryScalar)) and scalar.is_valid:
         scalar = scalar.value
     dtype = scalar.type

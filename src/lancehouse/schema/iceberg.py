@@ -1,7 +1,7 @@
-"""Arrow schemas as Iceberg's, in the JSON of table metadata.
+"""Convert Arrow schemas to Iceberg schemas and back, in the JSON of table metadata.
 
-Iceberg knows fewer types, so the way back gives the type in which Iceberg's readers see the column. Only a vector stays
-one: the doc of the field keeps its dimension.
+Iceberg has fewer types, so the conversion back gives the type in which Iceberg's readers see a column. Only vectors are
+restored: the doc of the field stores their dimension.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from lancehouse.schema.walk import (
 Json = dict[str, Any]
 
 DOC = "doc"
-"""Key of Arrow field metadata for the doc of an Iceberg field, as pyiceberg has it."""
+"""Key of Arrow field metadata for the doc of an Iceberg field, as in pyiceberg."""
 
 ELEMENT_IDS = 1_000_000
-"""Elements of fixed-size lists have no id in Lance: theirs is the parent's and this."""
+"""Added to the parent's id for elements of fixed-size lists, which have no id in Lance."""
 
 _NAMES: Mapping[str, pa.DataType] = MappingProxyType(
     {
@@ -78,7 +78,7 @@ _TYPES: Mapping[pa.DataType, str] = MappingProxyType(
 _EXTENSIONS: Mapping[str, str] = MappingProxyType(
     {BLOB: "binary", BFLOAT16: "float", UUID: "uuid", **dict.fromkeys(JSON, "string")}
 )
-"""Extensions that mean something else than their storage type."""
+"""Iceberg types of extensions whose values differ from those of their storage type."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
@@ -88,32 +88,32 @@ _DIMENSIONS = re.compile(rf"(?P<doc>.*?) ?\[(?P<dimensions>{_ONE_DIMENSION}(?:, 
 
 
 def to_iceberg(schema: pa.Schema, ids: Mapping[Path, int] | None = None, *, schema_id: int = 0) -> Json:
-    """The JSON of an Iceberg schema.
+    """Return the JSON of an Iceberg schema.
 
     Args:
-        schema: of the table.
-        ids: Lance's own field ids, from `walk.field_ids`; they stay when columns come and go. Without them fields are
-            numbered from 1, parents before their children.
-        schema_id: of the schema in the table's metadata.
+        schema: Arrow schema of the table.
+        ids: Lance's own field ids, from `walk.field_ids`; they are stable when columns are added or dropped. Without
+            them fields are numbered from 1, parents before their children.
+        schema_id: id of the schema in the table's metadata.
 
     Raises:
-        TableSchemaValidationError: a type that Lance cannot store, two fields of one name, or a field without id.
+        TableSchemaValidationError: Lance cannot store a type, two fields have one name, or a field has no id.
     """
     fields = fold(schema, _IcebergVisitor(ids))
     return {"type": "struct", "schema-id": schema_id, "fields": [_to_nested_field(column) for column in fields]}
 
 
 def from_iceberg(struct: Mapping[str, Any]) -> pa.Schema:
-    """The Arrow schema of an Iceberg schema, or of any of its structs.
+    """Return the Arrow schema of an Iceberg schema, or of any of its structs.
 
     Raises:
-        TableSchemaValidationError: a type that Arrow, or Lance, has not.
+        TableSchemaValidationError: Arrow or Lance has no such type.
     """
     return pa.schema([_arrow_field((), column) for column in struct["fields"]])
 
 
 def last_column_id(struct: Mapping[str, Any]) -> int:
-    """The highest field id of an Iceberg schema, which table metadata must know; 0 for no columns."""
+    """Return the highest field id of an Iceberg schema, which table metadata must contain; 0 without columns."""
     return max(_walk_ids(struct), default=0)
 
 
@@ -127,7 +127,7 @@ class _IcebergType:
 
 
 class _IcebergVisitor:
-    """Folds to Iceberg types. Ids are given on the way down, parents first."""
+    """Converts to Iceberg types. Ids are assigned on the way down, parents first."""
 
     def __init__(self, lance_ids: Mapping[Path, int] | None) -> None:
         self._lance_ids = lance_ids
@@ -180,6 +180,7 @@ class _IcebergVisitor:
         if self._lance_ids is None:
             return next(self._fresh)
         if (lance_id := self._lance_ids.get(path)) is not None:
+            # Lance numbers fields from 0, Iceberg from 1.
             return lance_id + 1
         if path[:-1] in self._vectors:
             return ELEMENT_IDS + self._ids[path[:-1]]

@@ -1,7 +1,7 @@
-"""Arrow schemas in the JSON of the Lance interface, with the words that Lance's own native code uses.
+"""Convert Arrow schemas to the JSON of the Lance interface and back, with the type names of Lance's native code.
 
-Native code says `timestamp` for all of them and nothing of dictionaries. What it leaves out we add where it does not
-look: next to the name of a lone type (`{"type": "timestamp", "unit": "ns"}`), and, as the interface's models drop
+Native code has one name `timestamp` for all units, and none for dictionaries. What it leaves out is added where it does
+not look: beside the name of a single type (`{"type": "timestamp", "unit": "ns"}`) and, as the interface's models drop
 unknown keys, in the metadata of a field.
 """
 
@@ -31,7 +31,7 @@ from lancehouse.schema.walk import (
 Json = dict[str, Any]
 
 DETAILS = "lancehouse.arrow"
-"""Key of field metadata: JSON of what the native name of the field's type leaves out."""
+"""Key of field metadata: JSON with the details that the native name of the field's type leaves out."""
 
 _NAMES: Mapping[str, pa.DataType] = MappingProxyType(
     {
@@ -54,14 +54,14 @@ _TYPES = MappingProxyType({dtype: name for name, dtype in _NAMES.items()})
 _ALIASES = MappingProxyType({"boolean": "bool", "string": "utf8", "large_string": "large_utf8"})
 
 _DEFAULT_UNITS = MappingProxyType({"timestamp": "us", "duration": "us", "time64": "us", "time32": "ms"})
-"""What a bare name means; for the first two native code says so."""
+"""Units of names without one; for timestamp and duration native code defines them."""
 
 _SCALES = 1000
-"""Native code keeps precision and scale of a decimal in one number: precision * 1000 + scale."""
+"""Native code stores precision and scale of a decimal in one number: precision * 1000 + scale."""
 
 
 def to_jsonarrow(schema: pa.Schema) -> JsonArrowSchema:
-    """The schema as the Lance interface has it.
+    """Return the schema as a model of the Lance interface.
 
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
@@ -72,30 +72,30 @@ def to_jsonarrow(schema: pa.Schema) -> JsonArrowSchema:
 
 
 def from_jsonarrow(model: JsonArrowSchema) -> pa.Schema:
-    """The Arrow schema. Names of types are taken in any case, as native code does.
+    """Return the Arrow schema. Names of types are case-insensitive, as in native code.
 
     Raises:
-        TableSchemaValidationError: an unknown type.
+        TableSchemaValidationError: a type is unknown.
     """
     fields = [_arrow_field((), column) for column in model.to_dict()["fields"]]
     return pa.schema(fields, metadata=dict(model.metadata.items()) if model.metadata else None)
 
 
 def type_to_jsonarrow(dtype: pa.DataType) -> Json:
-    """A type alone, as `AlterColumnsEntry.data_type` has it; an extension type as its storage, for fields name it."""
+    """Return a single type as in `AlterColumnsEntry.data_type`; an extension type becomes its storage type."""
     (column,) = fold([pa.field("type", dtype)], _JsonArrowVisitor())
     return column.type
 
 
 def type_from_jsonarrow(json_type: Mapping[str, Any], path: Path = ("type",)) -> pa.DataType:
-    """The inverse of `type_to_jsonarrow`.
+    """Parse what `type_to_jsonarrow` returned.
 
     Args:
-        json_type: of a type, or of a whole `JsonArrowDataType`.
-        path: of the field, for the error.
+        json_type: JSON of a type, or of a whole `JsonArrowDataType`.
+        path: path of the field, for errors.
 
     Raises:
-        TableSchemaValidationError: an unknown type, or one that lacks its length or fields.
+        TableSchemaValidationError: the type is unknown, or lacks its length or fields.
     """
     type_name = str(json_type.get("type")).lower()
     name = _ALIASES.get(type_name, type_name)
@@ -109,7 +109,7 @@ def type_from_jsonarrow(json_type: Mapping[str, Any], path: Path = ("type",)) ->
 
 
 class _JsonArrowVisitor:
-    """Folds to the JSON of types; what native code leaves out stands beside the name."""
+    """Converts to the JSON of types; details that native code leaves out are beside the name."""
 
     def enter(self, node: Node) -> Json | None:
         return {"type": "large_binary"} if _is_json(node) else None

@@ -1,7 +1,7 @@
-"""Arrow values as Iceberg's readers see them, with the field ids of the table: what a Parquet file of Iceberg holds.
+"""Convert Arrow values to Iceberg's types, with the table's field ids, for Parquet files of Iceberg readers.
 
-The types are those of `schema/iceberg.py`, except that strings and binaries stay large where they are large: Parquet
-knows no difference.
+The types are those of `schema/iceberg.py`, except that large strings and binaries stay large: Parquet does not
+distinguish them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ FIELD_ID = "PARQUET:field_id"
 """Key of Arrow field metadata that pyarrow writes as a Parquet field id."""
 
 PLACEHOLDER_ID = 2_147_000_000
-"""The id of a field that stands in a struct without fields, which Parquet does not have; no reader asks for it."""
+"""Id of the field that is added to structs without fields, which Parquet does not support; no reader asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergConverter:
-    """Turns batches of some columns into what a Parquet file of Iceberg holds."""
+    """Converts batches of some columns to the schema of an Iceberg Parquet file."""
 
     schema: pa.Schema
     _columns: Sequence[Convert]
 
     def convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows; columns by position.
+        """Convert a batch; columns are matched by position.
 
         Raises:
-            InvalidInputError: a value that Iceberg's type cannot hold.
+            InvalidInputError: Iceberg's type cannot hold a value.
         """
         arrays = []
         for field, convert, array in zip(self.schema, self._columns, batch.columns, strict=True):
@@ -59,14 +59,14 @@ class IcebergConverter:
 
 
 def iceberg_converter(fields: Iterable[pa.Field[Any]], iceberg: Mapping[str, Any]) -> IcebergConverter:
-    """A converter for columns of a table.
+    """Return a converter for columns of a table.
 
     Args:
-        fields: of the columns, as Lance has them.
-        iceberg: the table's schema, as `schema.iceberg.to_iceberg` gives it, which has the ids.
+        fields: Arrow fields of the columns, as in Lance.
+        iceberg: the table's schema, as `schema.iceberg.to_iceberg` returns it, which has the ids.
 
     Raises:
-        TableSchemaValidationError: a type that Iceberg has no word for.
+        TableSchemaValidationError: Iceberg has no such type.
     """
     ids = dict(_ids_by_path((), iceberg))
     values = _IcebergVisitor(ids)
@@ -93,7 +93,7 @@ def _ids_by_path(path: Path, json: Any) -> Iterator[tuple[Path, int]]:
 
 
 class _IcebergVisitor(ConversionVisitor):
-    """Folds to Iceberg's types."""
+    """Converts to the Arrow types of Iceberg's types."""
 
     list_of = staticmethod(pa.large_list)
 
@@ -102,7 +102,7 @@ class _IcebergVisitor(ConversionVisitor):
 
     def field(self, folded: FoldedField[TargetType], name: str | None = None) -> pa.Field[Any]:
         node = folded.node
-        # A column of nulls is a column of strings to Iceberg, and those may be null.
+        # A column of type null becomes a column of strings that are all null.
         nullable = node.nullable or node.type == pa.null()
         metadata = {FIELD_ID: str(self._ids[node.path])}
         return pa.field(name or node.name, folded.type.type, nullable=nullable, metadata=metadata)
@@ -125,7 +125,8 @@ class _IcebergVisitor(ConversionVisitor):
     def struct(self, node: Node, fields: Sequence[FoldedField[TargetType]]) -> TargetType:
         if not fields:
             return _empty_struct()
-        # Where the struct is null, so are fields that are required in it: Parquet's writer must not mind.
+        # Where a struct is null, its required fields are null too. They are declared nullable here, or Parquet's
+        # writer would refuse them.
         return super().struct(node, [replace(field, node=replace(field.node, nullable=True)) for field in fields])
 
 
@@ -156,4 +157,4 @@ _EXTENSIONS: Mapping[str, TargetType] = {
     BFLOAT16: TargetType(pa.float32(), from_bfloat16),
     UUID: TargetType(pa.uuid(), lambda array: pa.ExtensionArray.from_storage(pa.uuid(), to_storage(array))),
 }
-"""Extensions that mean something else than their storage type; Lance hands out blobs as binaries if asked to."""
+"""Extensions whose values differ from those of their storage type; the caller reads blobs as binaries."""

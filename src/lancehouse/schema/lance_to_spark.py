@@ -1,7 +1,7 @@
-"""Values of a Lance table as Spark takes them in Arrow, for `mapInArrow` and for Python data sources.
+"""Convert record batches of Lance tables to what PySpark accepts from `mapInArrow` and Python data sources.
 
-The types are those of `schema/spark.py`. Times are numbers in the unit of their column; what is finer than a
-microsecond is rounded down.
+The types are those of `schema/spark.py`. Times of day are integers in the unit of their column; timestamps and
+durations finer than a microsecond are rounded down.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, FoldedField, Node, fold
 
 @dataclass(frozen=True, slots=True)
 class LanceToSpark:
-    """Turns batches of a Lance table into those that PySpark takes for the table's StructType."""
+    """Converts batches of a Lance table to batches that PySpark accepts for the table's StructType; can be pickled."""
 
     source: pa.Schema
     struct: dict[str, Any]
     """The JSON of the StructType."""
     schema: pa.Schema
-    """What PySpark demands of batches."""
+    """The Arrow schema that PySpark requires of batches."""
     _columns: Sequence[Convert]
 
     def __reduce__(self) -> tuple[Callable[[pa.Schema], LanceToSpark], tuple[pa.Schema]]:
         return to_spark_rows, (self.source,)
 
     def convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows; columns by position, blobs as binaries. A column that Spark takes as it is, is not copied.
+        """Convert a batch; columns are matched by position, blobs are binaries. Unchanged columns are not copied.
 
         Raises:
-            InvalidInputError: a value that Spark's type cannot hold, or more than 2 GiB in a column.
+            InvalidInputError: Spark's type cannot hold a value, or a column has more than 2 GiB.
         """
         try:
             return self._convert_columns(batch)
@@ -54,10 +54,10 @@ class LanceToSpark:
             raise InvalidInputError(f"{error}: read fewer rows at once, or select other columns") from error
 
     def convert_batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The same rows, in several batches where one would hold more than 2 GiB in a column.
+        """Convert a batch, and split it into several where a column would have more than 2 GiB.
 
         Raises:
-            InvalidInputError: a value that Spark's type cannot hold, or a row of more than 2 GiB.
+            InvalidInputError: Spark's type cannot hold a value, or a single row has more than 2 GiB.
         """
         half = batch.num_rows // 2
         try:
@@ -68,7 +68,7 @@ class LanceToSpark:
 
     def _convert_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._columns:
-            return batch  # There is nothing in it but the number of rows, which a new one would not have.
+            return batch  # A new batch without columns would lose the number of rows.
         converted = [
             _convert_column(field.name, convert, array)
             for field, convert, array in zip(self.schema, self._columns, batch.columns, strict=True)
@@ -77,7 +77,7 @@ class LanceToSpark:
 
 
 def to_spark_rows(schema: pa.Schema) -> LanceToSpark:
-    """A converter for batches of these columns of a table.
+    """Return a converter for batches of these columns of a table.
 
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
@@ -100,7 +100,7 @@ def _convert_column(name: str, convert: Convert, array: Any) -> Any:
 
 
 class _SparkVisitor(ConversionVisitor):
-    """Folds to the Arrow types in which Spark takes values."""
+    """Converts to the Arrow types in which Spark accepts values."""
 
     def field(self, folded: FoldedField[TargetType], name: str | None = None) -> pa.Field[Any]:
         return pa.field(name or folded.node.name, folded.type.type, nullable=folded.node.nullable)
@@ -126,7 +126,7 @@ class _SparkVisitor(ConversionVisitor):
 
 
 _LEAVES = JSON | {BLOB, BFLOAT16}
-"""Extensions that mean something else than their storage type."""
+"""Extensions whose values differ from those of their storage type."""
 
 
 def _skip_if_unchanged(node: Node, typed: TargetType) -> TargetType:
@@ -149,7 +149,7 @@ def _leaf_conversion(node: Node, to: pa.DataType) -> Convert:
 
 
 def _vector_conversion(to: pa.DataType) -> Convert:
-    """Lists over the same values, without a copy of them."""
+    """Return a conversion of vectors to lists that share their values, without a copy."""
 
     def convert(array: Any) -> Any:
         plain = to_storage(array)

@@ -1,7 +1,7 @@
-"""Arrow schemas as Spark's StructType, in the JSON that `StructType.json()` writes.
+"""Convert Arrow schemas to Spark's StructType and back, in the JSON that `StructType.json()` writes.
 
-Where Spark has no such type, the nearest that holds all values stands in, and the field's metadata keep the Arrow type,
-so that the way back is exact. That is how a vector stays one: to Spark it is `array<float>`.
+Where Spark lacks a type, the nearest one that holds all values is used, and the field's metadata store the Arrow type,
+so that the conversion back is exact. That is how a vector stays one: for Spark it is `array<float>`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lancehouse.schema.walk import (
 )
 
 ARROW = "lancehouse.arrow"
-"""Key of a StructField's metadata: the Arrow type, as JSON text, where the Spark type alone would not give it back."""
+"""Key of a StructField's metadata: the Arrow type, as JSON text, where it cannot be derived from the Spark type."""
 
 _NAMES: Mapping[str, pa.DataType] = MappingProxyType(
     {
@@ -72,7 +72,7 @@ _TYPES: Mapping[pa.DataType, str] = MappingProxyType(
 _EXTENSIONS: Mapping[str, str] = MappingProxyType(
     {BLOB: "binary", BFLOAT16: "float", **dict.fromkeys(JSON, "string")},
 )
-"""Extensions that mean something else than their storage type."""
+"""Spark types of extensions whose values differ from those of their storage type."""
 
 _PARAMETRIC: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], pa.DataType]], ...] = (
     (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), int(found[2]))),
@@ -84,7 +84,7 @@ _PARAMETRIC: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], pa.DataType]
 
 
 def to_spark(schema: pa.Schema) -> dict[str, Any]:
-    """The JSON of the StructType.
+    """Return the JSON of the StructType.
 
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
@@ -93,18 +93,18 @@ def to_spark(schema: pa.Schema) -> dict[str, Any]:
 
 
 def from_spark(struct: Mapping[str, Any]) -> pa.Schema:
-    """The Arrow schema of a StructType, in Spark's own Arrow types where nothing better was kept.
+    """Return the Arrow schema of a StructType, in Spark's own Arrow types where the metadata store no other.
 
-    A kept Arrow type counts only while it fits the Spark type: after a change of type in Spark it is stale.
+    A stored Arrow type counts only while it fits the Spark type: after a change of type in Spark it is stale.
 
     Raises:
-        TableSchemaValidationError: Arrow, or Lance, has no such type.
+        TableSchemaValidationError: Arrow or Lance has no such type.
     """
     return pa.schema([from_struct_field(field) for field in struct["fields"]])
 
 
 def table_schema(struct: Mapping[str, Any], vector_columns: Mapping[str, int] | None = None) -> pa.Schema:
-    """The Arrow schema of a new Lance table for rows of a StructType.
+    """Return the Arrow schema of a new Lance table for rows of a StructType.
 
     Args:
         struct: the JSON of the StructType.
@@ -118,7 +118,7 @@ def table_schema(struct: Mapping[str, Any], vector_columns: Mapping[str, int] | 
 
 
 def with_vectors(schema: pa.Schema, vector_columns: Mapping[str, int]) -> pa.Schema:
-    """The columns of a new table, some of which are vectors; see `table_schema`."""
+    """Return the columns of a new table with some lists turned into vectors; see `table_schema`."""
     if len(set(schema.names)) < len(schema):
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         raise TableSchemaValidationError(f"more than one column is called {', '.join(twice)}")
@@ -151,7 +151,7 @@ def _to_vector(field: pa.Field[Any], steps: list[str], name: str, dimension: int
 
 
 def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[Any]:
-    """The Arrow field of one StructField; `above` is the path of its parent, for errors."""
+    """Return the Arrow field of one StructField; `above` is the path of its parent, for errors."""
     path = (*above, field["name"])
     nullable = field.get("nullable", True)
     metadata = {key: _to_text(value) for key, value in (field.get("metadata") or {}).items()}
@@ -166,7 +166,7 @@ def from_struct_field(field: Mapping[str, Any], above: Path = ()) -> pa.Field[An
 
 
 def exchange_type(node: Node) -> pa.DataType:
-    """The Arrow type in which Spark gives and takes what has no children to it.
+    """Return the Arrow type in which Spark passes the values of a type that has no children in Spark.
 
     Raises:
         TableSchemaValidationError: Spark has no such type.
@@ -175,7 +175,7 @@ def exchange_type(node: Node) -> pa.DataType:
 
 
 def from_spark_name(name: str, path: Path) -> pa.DataType:
-    """The Arrow type of a Spark type without children; `path` is that of the field, for errors.
+    """Return the Arrow type of a Spark type without children; `path` is that of the field, for errors.
 
     Raises:
         TableSchemaValidationError: Arrow has no such type.
@@ -193,14 +193,14 @@ def from_spark_name(name: str, path: Path) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class _MappedType:
-    """A Spark type, and whether it alone gives the Arrow type back."""
+    """A Spark type, and whether the Arrow type can be derived from it alone."""
 
     spark: SparkType
     is_exact: bool
 
 
 class _SparkVisitor:
-    """Folds to Spark types."""
+    """Converts to Spark types."""
 
     def enter(self, node: Node) -> _MappedType | None:
         name = _EXTENSIONS.get(node.extension or "")
@@ -222,7 +222,7 @@ class _SparkVisitor:
         return _MappedType({"type": "map", **types}, _is_bare(key, "key") and _is_bare(value, "value"))
 
     def struct(self, _: Node, fields: Sequence[FoldedField[_MappedType]]) -> _MappedType:
-        # Each field keeps its own Arrow type.
+        # Each field stores its own Arrow type where that is needed.
         return _MappedType({"type": "struct", "fields": [_to_struct_field(field) for field in fields]}, is_exact=True)
 
 
@@ -233,7 +233,7 @@ def _spark_name(node: Node) -> str:
         case pa.DurationType():
             return "interval day to second"
         case pa.Time32Type() | pa.Time64Type():
-            # Spark's own TIME is off unless it is asked for, and Unity Catalog has none.
+            # Spark's own TIME type is disabled by default, and Unity Catalog has none.
             return "long"
         case pa.Decimal128Type() | pa.Decimal256Type():
             digits = narrow_decimal(dtype)
@@ -261,7 +261,7 @@ def _to_struct_field(folded: FoldedField[_MappedType]) -> dict[str, Any]:
 
 
 def _field_ddl(field: pa.Field[Any]) -> str:
-    # The text, as it leaves out nullability: Spark widens that on many ways, which makes no other type.
+    # Compared as DDL, which leaves out nullability: Spark often relaxes it, and the stored type still fits then.
     (folded,) = fold([field], _SparkVisitor())
     return to_ddl(folded.type.spark)
 

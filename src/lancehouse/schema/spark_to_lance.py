@@ -1,7 +1,8 @@
-"""Rows of Spark as values of a Lance table: what `mapInArrow` and the writers of Python data sources are handed.
+"""Convert rows that Spark passes to Python to record batches of a Lance table.
 
-Whether the columns fit is decided by the schemas, before any row. A number that its column cannot hold, a vector of
-another length and a null where none may be are errors; what a timestamp has beyond the unit of its column is cut off.
+They come from `mapInArrow` and from the writers of Python data sources. Whether the columns fit is decided by the
+schemas, before any row. A number that its column cannot hold, a vector of another dimension and a null in a column that
+is not nullable are errors; timestamps are truncated to the unit of their column.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SparkToLance:
-    """Turns batches that Spark hands to Python into batches of a Lance table."""
+    """Converts batches that Spark passes to Python to batches of a Lance table; can be pickled."""
 
     struct: Mapping[str, Any]
     schema: pa.Schema
-    """Of the table."""
+    """Schema of the table."""
     _columns: Sequence[_FieldConverter]
 
     def __reduce__(self) -> tuple[Callable[..., SparkToLance], tuple[Mapping[str, Any], pa.Schema]]:
         return from_spark_rows, (self.struct, self.schema)
 
     def convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows with the columns of the table; those that Spark does not have are null.
+        """Convert a batch to the columns of the table; those that Spark lacks are null.
 
-        They come in the order of the StructType, whatever the batch calls them.
+        The batch has the columns in the order of the StructType, whatever it calls them.
 
         Raises:
-            InvalidInputError: a value that its column cannot hold.
+            InvalidInputError: a column cannot hold a value.
         """
         columns = dict(zip((field["name"] for field in self.struct["fields"]), batch.columns, strict=True))
         absent = pa.nulls(batch.num_rows)
@@ -64,11 +65,11 @@ class SparkToLance:
 
 
 def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLance:
-    """A converter for rows of a StructType, given as JSON, that go into a table; columns are matched by name.
+    """Return a converter for rows of a StructType, given as JSON, into a table; columns are matched by name.
 
     Raises:
-        TableSchemaValidationError: columns that the table does not have or that do not convert, or columns missing that
-            may not be null; the message names all of them.
+        TableSchemaValidationError: columns are not in the table, cannot be converted, or are missing and not nullable;
+            the message names all of them.
     """
     fitting = _FitVisitor(struct)
     fitting.match_fields((), struct["fields"], target)
@@ -82,14 +83,19 @@ def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLanc
 
 @dataclass(frozen=True, slots=True)
 class _FieldConverter:
-    """A field of the table, and how arrays of Spark become its values."""
+    """A field of the table, and how arrays of Spark are converted to it."""
 
     path: Path
     field: pa.Field[Any]
     convert: Convert
 
     def convert_array(self, array: Any, hidden: int = 0) -> Any:
-        """Values for the field; `hidden` nulls are those of what the field stands in."""
+        """Convert an array to the field.
+
+        Args:
+            array: values of Spark.
+            hidden: number of nulls that come from the enclosing struct, which are allowed in any field.
+        """
         dtype = self.field.type
         if not self.field.nullable and array.null_count > hidden:
             path = ".".join(self.path)
@@ -112,7 +118,7 @@ def _field_converter(folded: FoldedField[TargetType], field: pa.Field[Any]) -> _
 
 
 def _types_by_path(path: Path, spark: Any) -> Iterator[tuple[Path, SparkType]]:
-    """What Spark has at each path, as the walk over the table's types reaches it."""
+    """Yield the Spark types of all fields by path, in the form that the walk over the table's types uses."""
     match spark:
         case {"type": "struct", "fields": fields}:
             children = [(field["name"], field["type"]) for field in fields]
@@ -128,14 +134,14 @@ def _types_by_path(path: Path, spark: Any) -> Iterator[tuple[Path, SparkType]]:
 
 
 class _FitVisitor:
-    """Folds to conversions from Spark's values, and collects what has none."""
+    """Builds conversions from Spark's values, and collects the fields that do not fit."""
 
     def __init__(self, struct: Mapping[str, Any]) -> None:
         self._types = dict(_types_by_path((), {"type": "struct", "fields": struct["fields"]}))
         self.problems: list[str] = []
 
     def match_fields(self, path: Path, fields: Iterable[Mapping[str, Any]], target: Iterable[pa.Field[Any]]) -> None:
-        """Note the fields that Spark has twice, or the table not at all."""
+        """Record fields that Spark has twice, or that the table lacks."""
         seen: set[str] = set()
         names = {field.name for field in target}
         for name in (field["name"] for field in fields):
@@ -236,11 +242,11 @@ def _format_type(spark: SparkType) -> str:
 
 
 def _leaf_conversion(source: Any, to: Any) -> Convert | None:
-    """How values of Spark become those of another type; None where only the caller can know how."""
+    """Return the conversion from a Spark type to another type; None where the user has to cast explicitly."""
     kinds = pa.types
     match source, to:
         case _ if source == to:
-            # What a session sends in large types is cast too.
+            # Cast even so: depending on its settings, a session passes strings and binaries in large types.
             return cast_to(to)
         case pa.TimestampType(), pa.TimestampType():
             return _unit_conversion(source.unit, to) if (source.tz is None) == (to.tz is None) else None
@@ -276,7 +282,7 @@ def _unit_conversion(unit: str, to: Any) -> Convert:
 
 
 def _time_conversion(to: Any) -> Convert:
-    """Times of day from numbers in the unit of the column."""
+    """Return a conversion of integers, in the unit of the column, to times of day."""
     end = _DAY_SECONDS * _PER_SECOND[to.unit]
 
     def convert(array: Any) -> Any:
@@ -289,7 +295,7 @@ def _time_conversion(to: Any) -> Convert:
 
 
 def _blob_conversion(dtype: Any) -> Convert:
-    """Blobs whose bytes are at hand: Lance takes them with the places where they might be otherwise."""
+    """Return a conversion of binaries to blobs, with nulls for the fields that would point to an external blob."""
     elsewhere = [field.type for field in dtype][1:]
 
     def convert(array: Any) -> Any:
@@ -326,7 +332,7 @@ def _vector_conversion(node: Node, element: _FieldConverter) -> Convert:
 
 
 def _spread_vectors(values: Any, valid: Any, size: int) -> Any:
-    """The values of the vectors that are not null, with something that is valid in the places of the others."""
+    """Return the values of vectors with filler in place of null vectors, as fixed-size lists need values there too."""
     if not values.null_count and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         numbers = values.to_numpy(zero_copy_only=False)
         room = np.zeros((len(valid), size), numbers.dtype)

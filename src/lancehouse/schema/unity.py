@@ -1,4 +1,4 @@
-"""Arrow schemas as columns of Unity Catalog. Its types are Spark's: this module only lays them out."""
+"""Convert Arrow schemas to columns of Unity Catalog, whose types are Spark's, and back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def to_unity(schema: pa.Schema) -> list[dict[str, Any]]:
-    """The columns of a CreateTable request.
+    """Return the columns of a CreateTable request.
 
     Raises:
         TableSchemaValidationError: Lance cannot store a type.
@@ -50,12 +50,13 @@ def to_unity(schema: pa.Schema) -> list[dict[str, Any]]:
 
 
 def from_unity(columns: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """The Arrow schema of a table's columns, in the order of their positions.
+    """Return the Arrow schema of a table's columns, ordered by position.
 
-    `type_json` tells all. Where it is missing or no StructField, for others write it otherwise, `type_text` must do.
+    `type_json` has all details. Where it is missing or no StructField, as other clients write it differently,
+    `type_text` is used.
 
     Raises:
-        TableSchemaValidationError: a column has neither, or a type that Arrow or Lance has not.
+        TableSchemaValidationError: a column has neither, or Arrow or Lance has no such type.
     """
     ordered = sorted(columns, key=lambda column: column.get("position") or 0)
     return from_spark({"fields": [_to_struct_field(column) for column in ordered]})
@@ -81,7 +82,7 @@ def _type_name(spark: SparkType) -> dict[str, Any]:
 
 
 def _to_struct_field(column: Mapping[str, Any]) -> dict[str, Any]:
-    # Name and nullability are the catalog's own; type_json only repeats them, as they once were.
+    # The catalog's own name and nullability count; type_json repeats those of the time when it was written.
     struct_field = _parse_struct_field(column.get("type_json"))
     if struct_field is None:
         if not (text := column.get("type_text")):

@@ -1,7 +1,7 @@
-"""The one walk over Arrow types: what Lance stores, seen the same way by every converter.
+"""Walk over Arrow types with a visitor: the base of all schema conversions.
 
-On the way a field loses what is only Arrow's way of saying it: an extension type becomes its storage type with the
-extension named in the metadata (as Arrow itself does for those who do not know the extension), and a string view a
+The walk removes differences that only matter to Arrow: an extension type becomes its storage type with the extension
+named in the metadata (as Arrow itself does for readers that do not know the extension), and a string view becomes a
 string (as Lance does).
 """
 
@@ -18,7 +18,7 @@ from lance_namespace.errors import TableSchemaValidationError
 T = TypeVar("T")
 
 Path = tuple[str, ...]
-"""How a field is reached: by name in a struct, as `element`, `key` or `value` in a list or map."""
+"""Path of a field: names in structs, and `element`, `key` or `value` in lists and maps."""
 
 EXTENSION = "ARROW:extension:name"
 EXTENSION_METADATA = "ARROW:extension:metadata"
@@ -27,10 +27,10 @@ BLOB = "lance.blob.v2"
 BFLOAT16 = "lance.bfloat16"
 UUID = "arrow.uuid"
 JSON = frozenset({"arrow.json", "lance.json"})
-"""The same to a reader: Lance shows `arrow.json`, which is text, and keeps it as `lance.json`, which is binary."""
+"""Extension types of JSON. Lance shows `arrow.json`, which is text, and stores it as `lance.json`, which is binary."""
 
 MAX_DECIMAL_DIGITS = 38
-"""What Iceberg and Spark can hold."""
+"""Largest precision of decimals in Iceberg and Spark."""
 
 _VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
@@ -41,7 +41,7 @@ _PLAIN_LEAVES = frozenset(
         *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
     }
 )
-# By exact class: narrow decimals, which Lance refuses, derive from fixed-size binaries.
+# Compared by exact class: Decimal32 and Decimal64, which Lance refuses, derive from fixed-size binaries.
 _LEAF_CLASSES = frozenset(
     {
         *(pa.FixedSizeBinaryType, pa.Decimal128Type, pa.Decimal256Type),
@@ -49,7 +49,7 @@ _LEAF_CLASSES = frozenset(
     }
 )
 
-# pyarrow's own extension types do not tell how they are serialized.
+# pyarrow's own extension types offer no way to serialize their parameters.
 _PARAMETERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "arrow.json": lambda _: {},
     "arrow.uuid": lambda _: {},
@@ -65,7 +65,7 @@ _PARAMETERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A field on the walk. `type` is never an extension type; `extension` names the one it stands for."""
+    """A field on the walk. `type` is never an extension type; `extension` names the one that it replaces."""
 
     path: Path
     name: str
@@ -75,49 +75,49 @@ class Node:
 
     @property
     def extension(self) -> str | None:
-        """The extension type that this field's values mean."""
+        """Name of the extension type of this field; None if it has none."""
         return self.metadata.get(EXTENSION)
 
     def unsupported_type_error(self, by: str) -> TableSchemaValidationError:
-        """The error for a type that a format cannot hold."""
+        """Return the error for a type that a format cannot hold."""
         return schema_error(self.path, f"{by} has no type for Arrow {self.type}")
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedField(Generic[T]):
-    """A field, and what its type became."""
+    """A field, and what a visitor made of its type."""
 
     node: Node
     type: T
 
 
 class Visitor(Protocol[T]):
-    """What a format makes of the types, from the leaves up."""
+    """Converts types from the leaves up; each method returns the converted type."""
 
     def enter(self, node: Node, /) -> T | None:
-        """Called on the way down. An answer stands for all that is below; None lets the walk go on."""
+        """Visit a node before its children. A result replaces the whole subtree; None continues the walk."""
 
     def leaf(self, node: Node, /) -> T:
-        """A type without children."""
+        """Convert a type without children."""
 
     def dictionary(self, node: Node, values: T, /) -> T:
-        """A dictionary of `values`."""
+        """Convert a dictionary type, given its converted value type."""
 
     def list(self, node: Node, element: FoldedField[T], /) -> T:
-        """A list, large list or fixed-size list."""
+        """Convert a list, large list or fixed-size list."""
 
     def map(self, node: Node, key: FoldedField[T], value: FoldedField[T], /) -> T:
-        """A map."""
+        """Convert a map."""
 
     def struct(self, node: Node, fields: Sequence[FoldedField[T]], /) -> T:
-        """A struct."""
+        """Convert a struct."""
 
 
 def fold(fields: Iterable[pa.Field[Any]], visitor: Visitor[T]) -> list[FoldedField[T]]:
-    """Walk over the columns of a schema, one answer for each.
+    """Convert the columns of a schema with a visitor.
 
     Raises:
-        TableSchemaValidationError: a type that Lance cannot store, or the visitor has no word for.
+        TableSchemaValidationError: Lance cannot store a type, or the visitor cannot convert it.
     """
     return [_fold(_to_node((column.name,), column), visitor) for column in fields]
 
@@ -167,12 +167,12 @@ def _serialize_extension(path: Path, dtype: pa.BaseExtensionType) -> bytes:
 
 
 def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Mapping[str, str]) -> pa.Field[Any]:
-    """An Arrow field, the inverse of what the walk does: an extension that this process knows becomes its type again.
+    """Return an Arrow field, the inverse of the walk: an extension that this process knows becomes its type again.
 
     Raises:
         TableSchemaValidationError: the extension cannot be stored in `dtype`.
     """
-    # Arrow has no field of nulls that may not be null.
+    # Arrow does not allow a field of type null that is not nullable.
     unresolved: pa.Field[Any] = pa.field(
         path[-1], dtype, nullable=nullable or dtype == pa.null(), metadata={**metadata}
     )
@@ -186,12 +186,12 @@ def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Map
 
 
 def map_type(key: pa.Field[Any], value: pa.Field[Any]) -> pa.DataType:
-    """A map of two fields. pyarrow takes fields, its stubs know types only."""
+    """Return a map type of two fields. pyarrow accepts fields, its type stubs only types."""
     return pa.map_(key, value)  # type: ignore[call-overload, no-any-return]
 
 
 def map_children(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -> Any:
-    """A type with its children changed; elements of lists are called as Arrow calls them."""
+    """Return a type with its children changed; elements of lists are called `item`, Arrow's default."""
 
     def item(field: pa.Field[Any]) -> pa.Field[Any]:
         return change(field).with_name("item")
@@ -211,7 +211,7 @@ def map_children(dtype: Any, change: Callable[[pa.Field[Any]], pa.Field[Any]]) -
 
 
 def relax_nullability(schema: pa.Schema) -> pa.Schema:
-    """The same columns, all of which may be null, with all that they hold; keys of maps never may."""
+    """Return the same columns as nullable, including all nested fields except keys of maps."""
     fields = pa.schema([_relax_field(column) for column in schema])
     return fields.with_metadata(dict(schema.metadata)) if schema.metadata else fields
 
@@ -226,10 +226,10 @@ def _relax_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Check that each new column has a type: one of nothing but nulls could never hold a value.
+    """Check that each new column has a type: a column of type null could never hold a value.
 
     Raises:
-        TableSchemaValidationError: one has none; says how to give it.
+        TableSchemaValidationError: a column has none; the message says how to give it one.
     """
     for column in schema:
         if _is_void(column.type):
@@ -250,15 +250,15 @@ def _is_void(dtype: Any) -> bool:
 
 
 def nullable_hint(path: str) -> str:
-    """What to do about a null in a column that takes none."""
+    """Return advice, for an error message, about a null in a column that is not nullable."""
     return f"to allow it: dataset.alter_columns({{'path': '{path}', 'nullable': True}}) of pylance"
 
 
 def decode_metadata(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    """Arrow's metadata of the field at `path`, or of the schema at the empty path, as text.
+    """Return Arrow's metadata of the field at `path`, or of the schema for the empty path, as text.
 
     Raises:
-        TableSchemaValidationError: they are none, and Lance would not take them either.
+        TableSchemaValidationError: they are not UTF-8, which Lance would not accept either.
     """
     try:
         return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
@@ -267,18 +267,18 @@ def decode_metadata(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[
 
 
 def schema_error(path: Path, why: str) -> TableSchemaValidationError:
-    """The error about a field, by its path, or about the schema, by the empty path."""
+    """Return an error about the field at `path`, or about the schema for the empty path."""
     return TableSchemaValidationError(f"{'column ' + '.'.join(path) if path else 'schema'}: {why}")
 
 
 def narrow_decimal(dtype: pa.Decimal128Type[Any, Any] | pa.Decimal256Type[Any, Any]) -> tuple[int, int] | None:
-    """Precision and scale that hold every value of `dtype` in Iceberg, Parquet and Spark; None where nothing does."""
+    """Return a precision and scale that hold all values of `dtype` in Iceberg, Parquet and Spark, or None."""
     precision = max(dtype.precision, dtype.scale)
     return (precision, dtype.scale) if dtype.scale >= 0 and precision <= MAX_DECIMAL_DIGITS else None
 
 
 class LanceField(Protocol):
-    """What `lance_schema.fields()` of a dataset holds."""
+    """The interface of a field in `dataset.lance_schema.fields()`."""
 
     def name(self) -> str: ...
 
@@ -290,9 +290,9 @@ class LanceField(Protocol):
 
 
 def field_ids(fields: Iterable[LanceField]) -> dict[Path, int]:
-    """Lance's own ids by path, from `dataset.lance_schema.fields()`.
+    """Return Lance's own field ids by path, from `dataset.lance_schema.fields()`.
 
-    Elements of fixed-size lists have no id unless they are structs. The entries of a map have one, and no path.
+    Elements of fixed-size lists have no id unless they are structs. The entries of a map have an id, but no path.
     """
     ids: dict[Path, int] = {}
 

@@ -1,4 +1,4 @@
-"""Lance tables in PySpark."""
+"""Read, write and maintain Lance tables with PySpark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load PySpark when it is first needed: `lancehouse.spark.java` does without."""
+    """Import PySpark only when it is first needed: `lancehouse.spark.java` works without it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

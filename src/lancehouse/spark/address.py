@@ -1,4 +1,4 @@
-"""The address of a table as Spark's tasks know it: text only, so that it can be sent to any executor."""
+"""Addresses of tables and catalogs in plain text, so that Spark can send them to executors."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from lancehouse.lake.fragments import TableLocation, locate_table
 from lancehouse.lake.object_stores import with_storage_options
 
 TableName = str | Sequence[str]
-"""The id of a table: its levels, or text in which dots join them and a level with a dot stands in backquotes."""
+"""Id of a table: its levels, or text joined by dots in which a level that contains a dot is quoted with backquotes."""
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A namespace as `lance_namespace.connect` takes it."""
+    """The implementation and properties of a namespace, as `lance_namespace.connect` takes them."""
 
     impl: str
     properties: Pairs = field(default=(), repr=False)
 
     @classmethod
     def from_properties(cls, impl: str, properties: Mapping[str, str] | None = None) -> Self:
-        """Take properties as a mapping.
+        """Create a connection from a mapping of properties, and check that it can be opened.
 
         Raises:
-            InvalidInputError: there is no such namespace, or it does not take these properties.
+            InvalidInputError: there is no such implementation, or it does not accept these properties.
         """
         connection = cls(impl, tuple(sorted((properties or {}).items())))
         connection.namespace()
         return connection
 
     def namespace(self) -> LanceNamespace:
-        """The client: one for each process, so that what it learns and its credentials serve all tasks there."""
+        """Return the client, cached for each process, so that all tasks there share its caches and credentials."""
         return _connect(self)
 
     def table_address(self, table: TableName) -> TableAddress:
-        """The address of a table here.
+        """Return the address of a table of this catalog.
 
         Raises:
-            InvalidInputError: the id has no level, or is none.
+            InvalidInputError: the id is empty, or is neither text nor a list of texts.
         """
         if not isinstance(table, str | Sequence) or not all(isinstance(level, str) for level in table):
             raise InvalidInputError(f"a table is named by text such as 'wh.db.docs', or by a list, not {table!r}")
@@ -69,16 +69,19 @@ class TableAddress:
     storage_options: Pairs = field(default=(), repr=False)
 
     def to_ref(self, **at: Any) -> TableRef:
-        """The table for code that runs in this process; `at` names its version, branch or tag."""
+        """Return a reference to the table for code in this process; `at` gives its version, branch or tag."""
         if self.connection is None:
             return TableRef(self.path, dict(self.storage_options), **at)
         return TableRef(namespace=self.connection.namespace(), id=self.id, **at)
 
     def write_location(self, job: str) -> TableLocation:
-        """Where a job writes. The catalog is asked once by each process, and again before its credentials end.
+        """Return the location that a job writes to.
+
+        Each process asks the catalog once, and again before credentials expire.
 
         Args:
-            job: tells jobs apart: a table may be dropped and made again, elsewhere, under the same name.
+            job: id of the job, part of the cache key: a table may be dropped and created again, elsewhere, under the
+                same name.
         """
         cached = _cached_location(self, job)
         if not cached or expires_soon(cached[0].storage_options):
@@ -89,8 +92,9 @@ class TableAddress:
         return self.path if self.path is not None else f"table {format_levels(self.id)}"
 
 
+# The list is a slot for one location, which can be replaced before its credentials expire.
 @lru_cache(64)
-def _cached_location(address: TableAddress, job: str) -> list[TableLocation]:  # noqa: ARG001 - they are what is remembered by
+def _cached_location(address: TableAddress, job: str) -> list[TableLocation]:  # noqa: ARG001 - they are the key of the cache
     return []
 
 
@@ -98,5 +102,5 @@ def _cached_location(address: TableAddress, job: str) -> list[TableLocation]:  #
 def _connect(connection: Connection) -> LanceNamespace:
     try:
         return with_storage_options(connect(connection.impl, dict(connection.properties)), dict(connection.properties))
-    except ValueError as error:  # `connect` makes one of whatever a constructor raises
+    except ValueError as error:  # `connect` raises it for whatever a constructor raises
         raise InvalidInputError(f"cannot connect to {connection.impl!r}: {error}") from error

@@ -1,4 +1,4 @@
-"""Sums, counts, least and greatest values: each task adds up its own rows in Arrow, Spark adds up the tasks."""
+"""Aggregate Lance tables (sum, min, max, mean, count): tasks aggregate in Arrow, Spark combines their results."""
 
 from __future__ import annotations
 
@@ -25,33 +25,40 @@ from lancehouse.spark.tasks import Batches, run_in_tasks
 
 FUNCTIONS = ("sum", "min", "max", "mean", "count")
 ALL_COLUMNS = "*"
+"""Stands for rows rather than a column, as in `count(*)`."""
 LOW = "low half"
+"""Label of the lower half of an integer sum; see `_split_halves`."""
 HALF = 32
-"""Bits of it."""
+"""Number of bits of the lower half."""
 LOWER = (1 << HALF) - 1
+"""Mask of the lower half."""
 CHUNK = 1 << 17
-"""Rows that are summed up at once: a few megabytes, which the processor's cache still holds."""
+"""Number of rows that are aggregated at once: a few megabytes, which fit into the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A function over a column."""
+    """An aggregate function over a column."""
 
     function: str
     column: str
 
     @property
     def name(self) -> str:
-        """Of the column of the answer."""
+        """Name of the column of the result."""
         return self.function if self.column == ALL_COLUMNS else f"{self.column}_{self.function}"
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What each task has to find out for it."""
+        """The partial aggregates that each task has to compute for it."""
         return ("sum", "count") if self.function == "mean" else (self.function,)
 
     def combine(self, schema: pa.Schema) -> Column:
-        """The answer, of what the tasks have found out about columns with that schema."""
+        """Return the Spark expression that combines the partial aggregates of the tasks.
+
+        Args:
+            schema: schema of the columns that were aggregated.
+        """
         return self._combine(pa.null() if self.column == ALL_COLUMNS else schema.field(self.column).type).alias(
             self.name
         )
@@ -75,14 +82,14 @@ class Measure:
         high = functions.try_sum(partial)
         total = high.try_cast(to) if pa.types.is_decimal(dtype) else self._join_halves(high, to)
         lost = total.isNull() & (functions.count(partial) > 0)
-        # In a line of its own, as Spark passes on what a task in Python raises.
+        # On a line of its own, like an exception of a Python task, so that `translate_task_errors` recognizes it.
         error = (
             f"\n{InvalidInputError.__module__}.{InvalidInputError.__name__}: {_too_large_message(self.column, to)}\n\n"
         )
         return functions.when(lost, functions.raise_error(functions.lit(error))).otherwise(total)
 
     def _join_halves(self, high: Column, to: str) -> Column:
-        """A whole number of its halves, which are added up apart: Spark is far slower with decimals."""
+        """Return an integer sum from the sums of its halves, which avoids Spark's decimals: they are far slower."""
         low = functions.sum(_partial_column(self.column, LOW))
         if to != "bigint":
             return (high.cast(f"decimal({MAX_DECIMAL_DIGITS},0)") * (1 << HALF) + low).try_cast(to)
@@ -92,14 +99,14 @@ class Measure:
 
 
 def _spark_sum(dtype: pa.DataType) -> str:
-    """The type that sums have for Spark."""
+    """Return the Spark type of a sum."""
     if pa.types.is_unsigned_integer(dtype) or pa.types.is_boolean(dtype):
         return "decimal(30,0)"
     return _spark_decimal(dtype) if pa.types.is_decimal(dtype) else "bigint"
 
 
 def _spark_decimal(dtype: pa.DataType) -> str:
-    """The widest type of Spark for sums that are exact."""
+    """Return the widest Spark decimal, for exact sums."""
     return f"decimal({MAX_DECIMAL_DIGITS},{_scale(dtype)})"
 
 
@@ -121,7 +128,7 @@ def _label(column: str, function: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What is asked of a table."""
+    """The aggregates that are requested of a table."""
 
     keys: tuple[str, ...]
     measures: tuple[Measure, ...]
@@ -129,12 +136,17 @@ class Aggregation:
 
     @property
     def scan(self) -> Scan:
-        """What has to be read for it."""
+        """The scan that reads the columns they need."""
         columns = dict.fromkeys((*self.keys, *(each.column for each in self.measures if each.column != ALL_COLUMNS)))
         return Scan(tuple(columns), self.filter, with_row_id=not columns)
 
     def compute(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """What one task finds out, of batches with that schema; memory is bounded by the number of groups."""
+        """Aggregate the batches of one task; memory is bounded by the number of groups.
+
+        Args:
+            schema: schema of the batches.
+            batches: the rows of the task.
+        """
         needed = dict.fromkeys((each.column, part) for each in self.measures for part in each.parts)
         firsts = [
             _PartialAggregate(column, part, schema.names[0] if column == ALL_COLUMNS else column, part)
@@ -144,7 +156,7 @@ class Aggregation:
         partials: list[pa.Table] = []
         for chunk in _chunks(schema, batches):
             partials.append(self._aggregate(chunk, firsts))
-            if sum(map(len, partials)) > 2 * len(partials[0]) + CHUNK:  # so that many groups are not put together often
+            if sum(map(len, partials)) > 2 * len(partials[0]) + CHUNK:  # merging many groups often would be slow
                 partials = [self._merge_partials(partials, nexts)]
         combined = self._merge_partials(partials, nexts) if partials else self._aggregate(schema.empty_table(), firsts)
         for each in firsts:
@@ -159,7 +171,7 @@ class Aggregation:
     def _merge_partials(self, partials: Sequence[pa.Table], sums: Sequence[_PartialAggregate]) -> pa.Table:
         if len(partials) == 1:
             return partials[0]
-        # Permissive, as some sums may have needed a wider type.
+        # Permissive, as the sums of some chunks may have needed a wider type.
         return self._aggregate(pa.concat_tables(partials, promote_options="permissive"), sums)
 
     def _aggregate(self, rows: pa.Table, sums: Sequence[_PartialAggregate]) -> pa.Table:
@@ -181,32 +193,32 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class _PartialAggregate:
-    """One thing that a task finds out."""
+    """One aggregate that a task computes."""
 
     column: str
     part: str
     source: str
-    """The column that it is found out of."""
+    """The column that is aggregated."""
     function: str
 
     @property
     def label(self) -> str:
-        """Of the column with what was found out."""
+        """Name of the column with the partial result."""
         return _label(self.column, self.part)
 
     def to_merge_step(self) -> _PartialAggregate:
-        """The same of what was found out in several steps."""
+        """Return the aggregate that merges several partial results of this one."""
         return replace(self, source=self.label, function="sum" if self.part == "count" else self.part)
 
     def spec(self, prefix: str) -> tuple[Any, str, Any, str]:
-        """As Arrow takes it."""
+        """Return the aggregate as Arrow's `AggregateNodeOptions` takes it."""
         options = (
             pc.CountOptions("all" if self.column == ALL_COLUMNS else "only_valid") if self.function == "count" else None
         )
         return self.label, f"{prefix}{self.function}", options, self.label
 
     def prepare(self, values: Any) -> Any:
-        """Values of a type for which Arrow finds out what Spark would."""
+        """Convert values to a type for which Arrow's aggregate has the result that Spark's would have."""
         if self.part == "sum" and not _has_exact_sum(values):
             if values.type.bit_width == 256:
                 raise InvalidInputError(_too_large_message(self.column, _spark_decimal(values.type)))
@@ -216,7 +228,12 @@ class _PartialAggregate:
         return values
 
     def to_spark(self, values: Any, dtype: pa.DataType) -> dict[str, Any]:
-        """What was found out, for Spark to put together; of a column of type `dtype`."""
+        """Convert a partial result to columns that Spark can combine.
+
+        Args:
+            values: the partial result.
+            dtype: type of the column that was aggregated.
+        """
         if self.part == "sum" and pa.types.is_decimal(dtype):
             try:
                 return {self.label: values.cast(pa.decimal128(MAX_DECIMAL_DIGITS, _scale(dtype)))}
@@ -229,7 +246,7 @@ class _PartialAggregate:
 
 
 def _has_exact_sum(values: Any) -> bool:
-    """Whether no sum of some of the values can be too large for Arrow, which would not tell."""
+    """Return whether no sum of the values can overflow in Arrow, which would not report it."""
     dtype = values.type
     if pa.types.is_decimal(dtype):
         most: int = 10 ** (MAX_DECIMAL_DIGITS * dtype.bit_width // 128)
@@ -248,7 +265,7 @@ def _has_exact_sum(values: Any) -> bool:
 
 
 def _split_halves(numbers: Any) -> tuple[Any, Any]:
-    """Whole numbers as what is above their lower bits, and these."""
+    """Split integers into their bits above the lower half, and the lower half."""
     if pa.types.is_integer(numbers.type):
         high = pc.shift_right(numbers, pa.scalar(HALF, numbers.type))
         return high.cast(pa.int64()), pc.bit_wise_and(numbers, pa.scalar(LOWER, numbers.type)).cast(pa.int64())
@@ -262,29 +279,30 @@ def _wider_type(dtype: Any) -> pa.DataType:
 
 
 def _to_ordered_integers(floats: Any) -> Any:
-    """Whole numbers in the order that floats have for Spark: NaN is the greatest, which Arrow leaves out."""
+    """Convert floats to integers in Spark's order of floats: NaN is the greatest, while Arrow ignores it."""
     same = pc.if_else(pc.is_nan(floats), pa.scalar(float("nan"), floats.type), floats)
     return _flip_negatives(same.combine_chunks().view(pa.int64() if floats.type.bit_width == 64 else pa.int32()))
 
 
 def _from_ordered_integers(ordered: Any, dtype: pa.DataType) -> Any:
-    """The floats that `_to_ordered_integers` has put in order."""
+    """Convert what `_to_ordered_integers` returned back to floats."""
     return _flip_negatives(ordered.combine_chunks()).view(dtype)
 
 
 def _flip_negatives(bits: Any) -> Any:
-    """Those of negative numbers the other way round, all but the sign."""
+    """Flip all bits but the sign in negative integers; applied twice, it changes nothing."""
+    # The bits of positive floats sort like integers, those of negative floats the other way round.
     rest = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
     return pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, rest), bits)
 
 
 def _is_text(dtype: pa.DataType) -> bool:
-    """Whether it is a decimal that Spark has no type for."""
+    """Return whether a type is a decimal that Spark has no type for, so that it is text there."""
     return isinstance(dtype, (pa.Decimal128Type, pa.Decimal256Type)) and narrow_decimal(dtype) is None
 
 
 def _to_sortable_text(decimals: Any, dtype: pa.DataType) -> Any:
-    """Texts in the order of the numbers: each its place, which is always as long, and then the number."""
+    """Convert decimals to texts that sort like the numbers: a key of fixed length, followed by the number."""
     places = _order_digits(dtype)
     texts = decimal_to_text(decimals).to_pylist()
     return pa.array(
@@ -294,17 +312,17 @@ def _to_sortable_text(decimals: Any, dtype: pa.DataType) -> Any:
 
 
 def _order_digits(dtype: Any) -> int:
-    """How long a place in the order is: positive for all numbers, so that it needs no sign."""
+    """Return the length of the sort key; it has one digit more than the numbers, so that it is never negative."""
     return int(dtype.precision) + max(-int(dtype.scale), 0) + 1
 
 
 def _digits(text: str) -> int:
-    """A decimal without its point."""
+    """Return the digits of a decimal as an integer, without the point."""
     return int(text.replace(".", ""))
 
 
 def _chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together: for a few rows, summing up costs more than it sums up."""
+    """Combine batches into tables of about `CHUNK` rows, as each aggregation has a fixed cost."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -320,10 +338,11 @@ def _chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 def parse_aggregation(
     group_by: str | Sequence[str], measures: Mapping[str, str | Sequence[str] | None], filter: str | None
 ) -> Aggregation:
-    """What a caller asks.
+    """Parse the arguments of `LanceCatalog.aggregate`.
 
     Raises:
-        InvalidInputError: nothing, a function of all columns that has no meaning for them, or a column twice.
+        InvalidInputError: nothing is requested, a function other than count is applied to `*`, or a column is grouped
+            by twice.
     """
     keys = _to_names(group_by)
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
@@ -345,10 +364,10 @@ def _to_names(columns: str | Iterable[str]) -> tuple[str, ...]:
 def aggregate(
     spark: SparkSession, address: TableAddress, aggregation: Aggregation, selector: VersionSelector
 ) -> DataFrame:
-    """One row for each group, or one for all, with a column `{column}_{function}` for each measure.
+    """Return one row for each group, or one for all, with a column `{column}_{function}` for each measure.
 
     Raises:
-        InvalidInputError: a type has no such function; in a task, a sum that does not fit its type.
+        InvalidInputError: a function does not support a type; in a task, a sum does not fit its type.
     """
     pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()
@@ -385,7 +404,7 @@ def _check_scales(table: TableRef, schema: pa.Schema, measures: Iterable[Measure
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Arrow cannot group by dictionaries that differ from batch to batch, and has no sums of half floats."""
+    """Return a schema that Arrow can aggregate: without dictionaries, which may differ by batch, and half floats."""
     return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
 
 

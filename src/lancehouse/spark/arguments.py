@@ -1,4 +1,7 @@
-"""Arguments of `LanceCatalog` that cannot be: said by name, before any work starts."""
+"""Validate the arguments of `LanceCatalog` before any work starts.
+
+Each function returns the value if it is valid, and raises an InvalidInputError that names the argument if not.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ _WRITES = ("vector_columns", "nullable", "run", "max_rows_per_file", "max_bytes_
 
 
 def check_text(name: str, value: Any) -> str:
-    """A text.
+    """Return a text.
 
     Raises:
-        InvalidInputError: it is none, as for all below.
+        InvalidInputError: it is none; likewise for all functions below.
     """
     if not isinstance(value, str):
         raise _wrong_type(name, "a text", value)
@@ -29,19 +32,19 @@ def check_text(name: str, value: Any) -> str:
 
 
 def some_text(name: str, value: Any) -> str | None:
-    """A text, or None."""
+    """Return a text, or None."""
     return None if value is None else check_text(name, value)
 
 
 def flag(name: str, value: Any) -> bool:
-    """Yes or no."""
+    """Return a boolean."""
     if not isinstance(value, bool):
         raise _wrong_type(name, "True or False", value)
     return value
 
 
 def levels(name: str, value: Any) -> tuple[str, ...]:
-    """A namespace, by its levels or as text; the empty one is the whole catalog."""
+    """Return the levels of a namespace that is given as a list or as text; no levels mean the whole catalog."""
     found = parse_levels(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
     if found is None or not all(isinstance(level, str) for level in found):
         raise _wrong_type(name, "text such as 'wh.db', or a list of levels", value)
@@ -49,14 +52,14 @@ def levels(name: str, value: Any) -> tuple[str, ...]:
 
 
 def check_condition(name: str, value: Any) -> str | None:
-    """A condition in SQL, or None."""
+    """Return a condition in SQL, or None."""
     if value is not None and not isinstance(value, str):
         raise _wrong_type(name, "a condition in SQL, as a text", value)
     return value
 
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
-    """One name, or several."""
+    """Return one name or several as a tuple."""
     checked = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
     if checked is None or not all(isinstance(each, str) for each in checked):
         raise _wrong_type(name, "the name of a column, or a list of names", value)
@@ -64,26 +67,26 @@ def check_names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def some_names(name: str, value: Any) -> tuple[str, ...] | None:
-    """One name, several, or None."""
+    """Return one name or several as a tuple, or None."""
     return None if value is None else check_names(name, value)
 
 
 def check_number(name: str, value: Any) -> int | None:
-    """A whole number of 64 bits, or None."""
+    """Return a 64-bit integer, or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
         raise _wrong_type(name, "a whole number", value)
     return value
 
 
 def check_mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:
-    """Names and what they are."""
+    """Return a mapping whose keys are texts."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _wrong_type(name, expected, value)
     return value
 
 
 def check_expressions(value: Any) -> Mapping[str, str]:
-    """What `update` sets columns to."""
+    """Return the SQL expressions that `update` sets columns to."""
     for column, expression in check_mapping("set", value, "columns and SQL, such as {'price': 'price * 2'}").items():
         if callable(expression):
             raise InvalidInputError(
@@ -97,18 +100,18 @@ def check_expressions(value: Any) -> Mapping[str, str]:
 
 
 def check_frame(value: Any) -> Any:
-    """A DataFrame of Spark."""
+    """Return a DataFrame of Spark."""
     if not callable(getattr(value, "mapInArrow", None)):
         raise _wrong_type("df", "a DataFrame of Spark (spark.createDataFrame makes one)", type(value))
     return value
 
 
 def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions:
-    """How rows are written, from the arguments that all writes share.
+    """Return write options from the keyword arguments that all writes share.
 
     Args:
-        call: the method, for errors.
-        arguments: them.
+        call: name of the method, for errors.
+        arguments: the keyword arguments.
     """
     for name in arguments:
         if name in _WRITES:

@@ -1,4 +1,4 @@
-"""Lance tables by their catalog name, in Spark."""
+"""`LanceCatalog`: the tables of a catalog for a Spark session, to read, write and maintain."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from lancehouse.spark.row_changes import ChangeResult
 
 Names = str | Sequence[str]
 Time = datetime | date | str
-"""A time, or text that is one by ISO 8601; one without a zone is of this machine."""
+"""A time, or ISO 8601 text; without a time zone it is in the local time of this machine."""
 T = TypeVar("T")
 
 
 class LanceCatalog:
     """The tables of a catalog, for a Spark session.
 
-    A table is named by its levels, as a list or as text in which dots join them and a level with a dot stands in
-    backquotes. A change is one commit, through the catalog where it manages versions, and leaves the table as it was if
-    it fails.
+    A table is named by its levels, as a list, or as text joined by dots in which a level that contains a dot is quoted
+    with backquotes. A change is one commit, through the catalog where it manages versions, and leaves the table
+    unchanged if it fails.
 
     Args:
         spark: the session.
-        impl: `iceberg`, `polaris`, `unity`, `dir`, `rest`, or the path of a class, as `lance_namespace.connect` has it.
-        properties: of that client.
+        impl: `iceberg`, `polaris`, `unity`, `dir`, `rest`, or the path of a class, as `lance_namespace.connect` takes
+            it.
+        properties: properties of that client.
 
     Raises:
-        InvalidInputError: the session is too old, there is no such client, or it does not take these properties.
+        InvalidInputError: the session is too old, there is no such client, or it does not accept these properties.
     """
 
     def __init__(self, spark: SparkSession, impl: str, properties: Mapping[str, str] | None = None) -> None:
@@ -75,18 +76,18 @@ class LanceCatalog:
         with_row_id: bool = False,
         limit: int | None = None,
     ) -> DataFrame:
-        """The rows of one version, which is chosen now: what is committed later does not show.
+        """Return the rows of one version, which is chosen now: later commits are not visible.
 
         Args:
-            table: its id.
-            columns: which to read, by default all. Spark does not tell which ones a query needs.
-            filter: which rows, in Lance's SQL; indices are used.
-            version: which one, by default the latest.
-            tag: which version, by its tag.
-            as_of: which version, by the time, in milliseconds as `history` has them: a datetime, or text such as
-                `2026-01-31T12:00:00+00:00`; without a zone it is of this machine.
-            with_row_id: whether to add the column `_rowid`.
-            limit: how many rows at most.
+            table: id of the table.
+            columns: columns to read, all by default. Spark does not tell a Python source which ones a query needs.
+            filter: condition on the rows, in Lance's SQL; indices are used.
+            version: version to read, the latest by default.
+            tag: tag of the version to read.
+            as_of: read the version that was the latest at this time, compared in milliseconds with those of `history`:
+                a datetime, or text such as `2026-01-31T12:00:00+00:00`; without a time zone it is local time.
+            with_row_id: add the column `_rowid`.
+            limit: largest number of rows.
         """
         scan = Scan(
             arguments.some_names("columns", columns),
@@ -106,7 +107,7 @@ class LanceCatalog:
         tag: str | None = None,
         as_of: Time | None = None,
     ) -> int:
-        """How many rows there are, or match."""
+        """Return the number of rows, or of those that match a filter. See `read` for the arguments."""
         rows = arguments.check_condition("filter", filter)
         return table_reader.count_rows(
             self.spark, self._connection.table_address(table), rows, VersionSelector(version, tag, as_of)
@@ -127,10 +128,10 @@ class LanceCatalog:
         mean: Names | None = None,
         count: Names | None = None,
     ) -> DataFrame:
-        """Sums and the like over columns, added up inside the tasks: no row goes to the JVM.
+        """Aggregate columns, optionally by group. Tasks aggregate in Arrow: no row goes to the JVM.
 
-        The answer has the columns of `group_by`, and `{column}_{function}` for each other; `count="*"` counts rows, in
-        the column `count`.
+        The result has the columns of `group_by`, and `{column}_{function}` for each aggregate; `count="*"` counts rows,
+        in the column `count`.
         """
         given = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
         measures = {name: arguments.some_names(name, columns) for name, columns in given.items()}
@@ -156,28 +157,28 @@ class LanceCatalog:
         refine_factor: int | None = None,
         ef: int | None = None,
     ) -> DataFrame:
-        """The `k` rows nearest to a vector, the nearest first, with their `_distance`.
+        """Return the `k` rows nearest to a vector, the nearest first, with their `_distance`.
 
         Args:
-            table: its id.
-            vector: what to look for.
-            k: how many rows.
-            column: which vectors, where the table has several.
-            filter: among which rows, in Lance's SQL.
-            columns: which to read, by default all.
-            metric: l2, cosine or dot; by default the index's, and l2 without one.
-            version: see `read`, as for the others.
+            table: id of the table.
+            vector: the query vector.
+            k: number of rows to return.
+            column: the vector column; needed if the table has several.
+            filter: condition on the rows that are searched, in Lance's SQL.
+            columns: columns to return, all by default.
+            metric: l2, cosine or dot; by default that of the index, and l2 without one.
+            version: see `read`.
             tag: see `read`.
             as_of: see `read`.
-            nprobes: how many partitions of the index are searched, by default at least 20.
-            refine_factor: how many times `k` candidates are compared by their vectors, not by the codes of the index;
-                by default 10, and at least 200 candidates.
-            ef: how many candidates an HNSW index keeps; at least `k` times `refine_factor`.
+            nprobes: number of partitions of the index that are searched, at least 20 by default.
+            refine_factor: `k` times this number of candidates are compared by their vectors, not by the codes of the
+                index; by default 10, and at least 200 candidates.
+            ef: number of candidates that an HNSW index keeps; at least `k` times `refine_factor`.
 
-        Without an index all vectors are compared, so that the last three have no meaning.
+        Without an index all vectors are compared, and the last three arguments have no effect.
 
         Raises:
-            InvalidInputError: the vector does not fit, or a number is none above 0.
+            InvalidInputError: the vector does not fit the column, or a number is not positive.
         """
         return vector_search.search(
             self.spark,
@@ -193,22 +194,22 @@ class LanceCatalog:
         )
 
     def history(self, table: TableName) -> DataFrame:
-        """The versions, the latest first: time, operation, rows, files, bytes and tags."""
+        """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""
         return listing.history(self.spark, self._connection.table_address(table))
 
     def register_views(self, namespace: TableName, prefix: str = "", *, replace: bool = False) -> list[str]:
-        """Make a temporary view of each table in a namespace; the names.
+        """Create a temporary view of each table in a namespace; return the names of the views.
 
-        Each query of a view reads the version that is the latest then. Call this again to see new tables and columns.
+        Each query of a view reads the latest version at that time. Call this again to see new tables and columns.
 
         Args:
-            namespace: its levels.
-            prefix: what the names begin with; the rest is the table's name.
-            replace: whether to take names that something else in the session has.
+            namespace: levels of the namespace.
+            prefix: prefix of the views' names; the rest is the table's name.
+            replace: also replace views that this did not create, and hide tables of the session of the same name.
 
         Raises:
-            InvalidInputError: a view that this did not make of the same table, or a table of the session, has one of
-                the names; no view was made.
+            InvalidInputError: another view or a table of the session has one of the names, and `replace` is False; no
+                view was created.
         """
         levels, begin = arguments.levels("namespace", namespace), arguments.check_text("prefix", prefix)
         replaces = arguments.flag("replace", replace)
@@ -217,24 +218,24 @@ class LanceCatalog:
     # Writing
 
     def create(self, df: DataFrame, table: TableName, **how: Any) -> int:
-        """Make a table of a DataFrame; the version. `how`: see `append`.
+        """Create a table from a DataFrame; return the version. See `append` for `how`.
 
         Raises:
-            TableAlreadyExistsError: there is one.
+            TableAlreadyExistsError: the table exists.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("create", how)
         return table_writer.create(df, self._connection.table_address(table), write_options)
 
     def append(self, df: DataFrame, table: TableName, **how: Any) -> int:
-        """Add the rows of a DataFrame; the version that this made.
+        """Append the rows of a DataFrame; return the version that this made.
 
         Args:
-            df: the rows; columns are matched by name, and one that the table has and `df` has not becomes null.
-            table: its id.
+            df: the rows; columns are matched by name, and a column of the table that `df` lacks becomes null.
+            table: id of the table.
             how: `vector_columns={"emb": 128}` says which arrays become vectors, where the table does not say it;
-                `nullable=False` has columns of a new table that may not be null where those of `df` may not, by default
-                all may; `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names
-                the run: the same one again adds nothing.
+                `nullable=False` gives a new table the nullability of `df`'s columns, by default all are nullable;
+                `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names the run:
+                repeating a run adds nothing.
 
         Raises:
             TableNotFoundError: there is no such table.
@@ -244,30 +245,30 @@ class LanceCatalog:
         return table_writer.append(df, self._connection.table_address(table), write_options)
 
     def overwrite(self, df: DataFrame, table: TableName, **how: Any) -> int:
-        """Put the rows of a DataFrame in the place of all others, and its columns too; a missing table is created.
+        """Replace all rows and the columns of a table by those of a DataFrame; a missing table is created.
 
-        Older versions stay. `how`: see `append`.
+        Older versions stay. See `append` for `how`. Returns the version that this made.
 
         Raises:
-            ConcurrentModificationError: somebody changed the table meanwhile, which this would undo.
+            ConcurrentModificationError: another writer changed the table meanwhile, which this would undo.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("overwrite", how)
         return table_writer.overwrite(df, self._connection.table_address(table), write_options)
 
     def delete(self, table: TableName, where: str, **how: Any) -> ChangeResult:
-        """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how`: `run`, see `append`.
+        """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how` takes `run`, see `append`.
 
         Raises:
-            ConcurrentModificationError: somebody changes the same rows again and again.
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
         where, write_options = arguments.check_text("where", where), arguments.parse_write_options("delete", how)
         return row_changes.delete(self.spark, self._connection.table_address(table), where, write_options)
 
     def update(self, table: TableName, set: Mapping[str, str], where: str | None = None, **how: Any) -> ChangeResult:
-        """Set columns to SQL expressions over the row, in the rows that match or in all. `how`: see `append`.
+        """Set columns to SQL expressions over the row, in the rows that match or in all. See `append` for `how`.
 
         Raises:
-            ConcurrentModificationError: somebody changes the same rows again and again.
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
         values, rows = arguments.check_expressions(set), arguments.check_condition("where", where)
         write_options = arguments.parse_write_options("update", how)
@@ -284,24 +285,24 @@ class LanceCatalog:
         latest_by: Names | None = None,
         **how: Any,
     ) -> ChangeResult:
-        """Merge the rows of a DataFrame into a table by their keys, by default an upsert. `df` is evaluated once.
+        """Merge the rows of a DataFrame into a table by key; an upsert by default. `df` is evaluated once.
 
         Args:
-            df: the rows, with no key twice unless there is `latest_by`; a key that is null matches nothing.
-            table: its id.
+            df: the rows, without duplicate keys unless `latest_by` is given; a key that is null matches nothing.
+            table: id of the table.
             on: the columns that are the key.
-            when_matched: what happens to rows of the table that `df` has too: `update`, `delete` or `ignore`.
-            when_not_matched: what happens to rows of `df` that the table has not: `insert` or `ignore`.
-            delete_by_source: whether rows of the table that `df` has not are deleted.
-            latest_by: of rows of `df` with the same key, the one with the greatest value of this column is merged; of
-                several columns, the first that differs decides, and null is the least. A column that the table has not
-                is used for this alone.
+            when_matched: what to do with rows of the table whose key is in `df`: `update`, `delete` or `ignore`.
+            when_not_matched: what to do with rows of `df` whose key is not in the table: `insert` or `ignore`.
+            delete_by_source: delete rows of the table whose key is not in `df`.
+            latest_by: of rows of `df` with the same key, merge the one with the greatest value of this column; with
+                several columns, the first that differs decides, and null is the least. A column that the table lacks is
+                used for this alone.
             how: see `append`.
 
         Raises:
-            InvalidInputError: a key comes twice in `df`, or twice with the same values of `latest_by`; the text shows
+            InvalidInputError: `df` has a key twice, or twice with the same values of `latest_by`; the message shows
                 one.
-            ConcurrentModificationError: somebody changes the same rows again and again.
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
         when_matched, when_not_matched = (
             arguments.check_text("when_matched", when_matched),
@@ -319,17 +320,18 @@ class LanceCatalog:
     def add_columns(
         self, table: TableName, columns: Mapping[str, str | Function], read_columns: Names | None = None
     ) -> int:
-        """Add columns that are computed from others, in place: nothing else is written again. The version it made.
+        """Add columns that are computed from others, without rewriting existing data; return the version that this
+        made.
 
-        After a failure the same call goes on where it was, if the functions are the same, with all modules of your own
-        that they import, the installed packages, and the files and environment variables that the code names. Else it
-        starts over, and a warning says why.
+        After a failure the same call resumes the work if the functions are the same, including all modules of your own
+        that they import, the installed packages, and the files and environment variables that the code names. Otherwise
+        it starts over, and a warning says why.
 
         Args:
-            table: its id.
-            columns: what each is: SQL over the row, or a function that takes an Arrow batch and gives an array; all are
-                SQL, or all are functions.
-            read_columns: which columns functions get, by default all.
+            table: id of the table.
+            columns: for each new column SQL over the row, or a function that takes an Arrow batch and returns an array;
+                either all are SQL, or all are functions.
+            read_columns: columns that are passed to functions, all by default.
         """
         columns = arguments.check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
         reads = arguments.some_names("read_columns", read_columns)
@@ -345,19 +347,19 @@ class LanceCatalog:
         options: Mapping[str, Any] | None = None,
         **how: Any,
     ) -> int:
-        """Bring files or an Iceberg table into a Lance table, in Arrow alone; the version that this made.
+        """Load files or an Iceberg table into a Lance table, in Arrow only; return the version that this made.
 
-        A missing table is created. After a failure the same call goes on where it was.
+        A missing table is created. After a failure the same call resumes the work.
 
         Args:
             source: a path, folder, glob or a list of those; for Iceberg a table or scan of pyiceberg, or its name.
-            table: its id.
-            format: parquet, csv, json, arrow, images or iceberg; by default what the extensions say.
+            table: id of the table.
+            format: parquet, csv, json, arrow, images or iceberg; by default inferred from the extensions.
             mode: `append`, `overwrite` or `create`.
-            columns: which to read, by default all.
-            options: those of the format, such as `{"delimiter": ";", "types": {"zip": "string"}}`, and storage options
-                for the source; for Iceberg the properties of its catalog. CSV has delimiter, quote, escape, header,
-                skip_rows, null_values, encoding, types and schema; JSON has encoding, types and schema.
+            columns: columns to read, all by default.
+            options: options of the format, such as `{"delimiter": ";", "types": {"zip": "string"}}`, and storage
+                options for the source; for Iceberg the properties of its catalog. CSV has delimiter, quote, escape,
+                header, skip_rows, null_values, encoding, types and schema; JSON has encoding, types and schema.
             how: see `append`.
 
         Raises:
@@ -376,13 +378,18 @@ class LanceCatalog:
             how=write_options,
         )
 
-    # Upkeep: of a table, or of all in a namespace and below it; `namespace=""` is the whole catalog
+    # Maintenance of a table, or of all tables in a namespace and below it; `namespace=""` is the whole catalog
 
     def compact(self, table: TableName | None = None, *, namespace: TableName | None = None, **options: Any) -> Any:
-        """Make fewer, larger fragments without deleted rows. `options`: those of `lance.optimize.CompactionOptions`.
+        """Rewrite small fragments into larger ones, without deleted rows.
+
+        Args:
+            table: id of the table.
+            namespace: levels of a namespace, instead of a table; "" is the whole catalog.
+            options: options of `lance.optimize.CompactionOptions`.
 
         Returns:
-            What was done; for a namespace, what was done to each table, or the error that it met, by the table's id.
+            What was done; for a namespace, what was done to each table, or the error that occurred, by the table's id.
         """
         return self._run_on(table, namespace, lambda address: maintenance.compact(self.spark, address, options))
 
@@ -392,12 +399,12 @@ class LanceCatalog:
         """Build an index.
 
         Args:
-            table: its id.
-            column: what to index.
+            table: id of the table.
+            column: the column to index.
             kind: IVF_PQ, IVF_HNSW_SQ, IVF_FLAT …, BTREE, BITMAP, LABEL_LIST, INVERTED, NGRAM, ZONEMAP …
-            name: by default that of the column with `_idx`.
-            replace: whether an index of that name is built anew.
-            params: of the kind, in pylance's words, such as `num_partitions` and `metric`.
+            name: name of the index, by default that of the column followed by `_idx`.
+            replace: rebuild an index of that name if there is one.
+            params: parameters of the kind, under pylance's names, such as `num_partitions` and `metric`.
         """
         return maintenance.create_index(
             self.spark,
@@ -417,7 +424,10 @@ class LanceCatalog:
         names: Names | None = None,
         retrain: bool = False,
     ) -> Any:
-        """Take rows into indices that came after them; the version that has them. See `compact` for namespaces."""
+        """Add rows that came after the indices were built to them; return the new version.
+
+        See `compact` for namespaces.
+        """
         chosen, anew = arguments.some_names("names", names), arguments.flag("retrain", retrain)
         return self._run_on(
             table, namespace, lambda address: maintenance.optimize_indices(self.spark, address, chosen, anew)
@@ -431,7 +441,7 @@ class LanceCatalog:
         older_than: timedelta = timedelta(days=14),
         dry_run: bool = False,
     ) -> Any:
-        """Remove old versions, and the data that no other version needs; the current and tagged ones stay.
+        """Remove old versions, and the data that no other version needs; the current and tagged versions stay.
 
         See `compact` for namespaces.
         """
@@ -449,16 +459,19 @@ class LanceCatalog:
         dry_run: bool = False,
         no_writers: bool = False,
     ) -> Any:
-        """Remove files that no version names: what killed jobs have left. See `compact` for namespaces.
+        """Remove files that no version references, such as those that killed jobs have left.
+
+        See `compact` for namespaces.
 
         Args:
-            table: its id.
-            namespace: instead of a table.
-            older_than: younger files may belong to a job that is about to commit them; by default 7 days. What a job
-                has noted, and its files, go when its last note is as old: until then it can go on.
-            dry_run: whether to remove nothing and only tell.
-            no_writers: the caller knows that nobody writes to the table, so that any age will do; jobs that can go on
-                are kept for 7 days all the same, unless `older_than` is given.
+            table: id of the table.
+            namespace: levels of a namespace, instead of a table.
+            older_than: minimum age of the files, 7 days by default; younger files may belong to a job that is about to
+                commit them. The records and files of a job stay until its last record has this age: until then it can
+                be resumed.
+            dry_run: remove nothing, and return what would be removed.
+            no_writers: the caller guarantees that nobody writes to the table, so that any age is allowed; jobs that can
+                be resumed are still kept for 7 days, unless `older_than` is given.
         """
         tells, alone = arguments.flag("dry_run", dry_run), arguments.flag("no_writers", no_writers)
         return self._run_on(

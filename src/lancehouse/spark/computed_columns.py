@@ -1,4 +1,4 @@
-"""New columns, computed in tasks and committed once; after a failure it goes on where it was."""
+"""Add computed columns in Spark tasks with one commit; an interrupted call can be resumed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from lancehouse.spark.tasks import collect_results
 logger = logging.getLogger(__name__)
 
 CODE = "code"
-"""The record that says what the values depend on."""
+"""Key of a job's record with the fingerprint of the code."""
 
 ATTEMPTS = 10
-"""How often what was added meanwhile is caught up with."""
+"""How often the commit is tried; before each, columns of fragments that were added meanwhile are computed."""
 
 TASKS_EACH = 4
-"""Tasks for each that runs at once: some fragments take longer than others."""
+"""Number of tasks for each that runs at once: some fragments take longer than others."""
 
 
 def add_columns(
@@ -44,14 +44,14 @@ def add_columns(
     columns: Mapping[str, str | Function],
     read_columns: Sequence[str] | None,
 ) -> int:
-    """Add columns that are computed from others; the version that this made.
+    """Add columns that are computed from others; return the version that this made.
 
-    What a task has computed is noted in the table's own storage. After a failure the same call computes only the rest,
-    if the code is the same, with all modules of the user's own that it imports; else it starts over.
+    What a task has computed is recorded below the table's location. After a failure the same call computes only the
+    rest, if the code is the same, including all modules of the user's own that it imports; otherwise it starts over.
 
     Raises:
-        InvalidInputError: a column that is there already, or no such SQL.
-        ConcurrentModificationError: others change the table faster than it can be caught up with.
+        InvalidInputError: a column exists already, or an expression is invalid.
+        ConcurrentModificationError: others kept changing the table, so that all attempts failed.
     """
     table = address.to_ref()
     derivation = ComputedColumns.for_table(table, table.open(), columns, read_columns)
@@ -76,14 +76,14 @@ def add_columns(
             if attempt == ATTEMPTS - 1:
                 raise
             continue
-        for job in (progress, *progress.list_other_jobs(family)):  # the columns are there now: nobody goes on with them
+        for job in (progress, *progress.list_other_jobs(family)):  # the columns exist now: nobody can resume them
             job.clear()
         return version
     raise AssertionError("each attempt ends above")
 
 
 def _warn_restart(address: TableAddress, others: Sequence[JobProgress], code: Fingerprint) -> None:
-    """Say why work on the same columns, which was interrupted, is not taken over."""
+    """Log why an interrupted job on the same columns is not resumed."""
     if others:
         before: dict[str, str] = next((found for job in others if (found := job.read_records().get(CODE))), {})
         logger.warning(

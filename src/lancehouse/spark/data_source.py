@@ -1,4 +1,7 @@
-"""Lance tables for `spark.read.format("lance")` and its kin; Spark finds them by the module `pyspark_lance`."""
+"""The Spark data source `format("lance")`: batch and streaming, read and write.
+
+Spark finds it by the module `pyspark_lance`.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ from lancehouse.spark.tasks import Batches
 class LanceSource(DataSource):  # type: ignore[misc]
     """A Lance table, by its name in a catalog (`impl`, `table` and the client's properties) or by its `path`.
 
-    Each query of a DataFrame or view reads one version: the one that is named, else the latest as of the query's start.
-    The columns are those of the time when the DataFrame or view was made. Spark does not tell which columns and rows a
-    query needs, so say it by `columns` and `filter`. Filters are never taken from Spark itself: it would apply those of
-    one use of a DataFrame to all.
+    Each query of a DataFrame or view reads one version: the one that is named, or the latest when the query starts. The
+    columns are fixed when the DataFrame or view is created. Spark does not tell a Python source which columns and rows
+    a query needs, so the user gives them with the options `columns` and `filter`. Filter pushdown is not implemented on
+    purpose: Spark would apply the filters of one use of a DataFrame to all its uses.
     """
 
     _pinned: PinnedVersion | None = None
@@ -43,11 +46,11 @@ class LanceSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """Return the name for `format`."""
         return "lance"
 
     def schema(self) -> StructType:
-        """Choose the columns, and the version if one is named; this object goes to all that follow."""
+        """Return the columns, and pin the version if one is named; Spark passes this object on to readers."""
         options = SourceOptions(self.options, TableUse.READ, TableUse.READ_STREAM)
         self._pinned = PinnedVersion.resolve(options.address(), options.version_selector())
         self._schema = options.scan().schema(*self._pinned.open())
@@ -56,24 +59,24 @@ class LanceSource(DataSource):  # type: ignore[misc]
         return to_struct(to_spark_rows(self._schema).struct)
 
     def reader(self, schema: StructType) -> LanceReader:  # noqa: ARG002
-        """Reads the version that was named, or follows the table. Spark keeps this for all queries of a view."""
+        """Return a reader of the version that was named, or of the latest. Spark keeps it for all queries of a view."""
         options = SourceOptions(self.options, TableUse.READ)
         follows = options.version_selector() == VersionSelector()
         return LanceReader(*self._require_schema(), options.scan(), options.tasks(), follows)
 
     def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: ARG002, N802
-        """Reads what the table holds, then what comes to it."""
+        """Return a reader of what the table holds, and then of what is added to it."""
         return LanceStreamReader(*self._require_schema(), SourceOptions(self.options, TableUse.READ_STREAM))
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
-        """Writes to the table as it is now."""
+        """Return a writer to the table as it is now."""
         options = SourceOptions(self.options, TableUse.WRITE)
         address, how = options.address(), options.write_options()
         is_done = find_version_of_same_run(address.to_ref(), how) is not None
         return LanceWriter(None if is_done else Sink.begin(address, schema.jsonValue(), how, replaces=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanceStreamWriter:  # noqa: N802
-        """Writes each batch once."""
+        """Return a writer that writes each batch once."""
         return LanceStreamWriter(
             SourceOptions(self.options, TableUse.WRITE_STREAM), schema.jsonValue(), replaces=overwrite
         )
@@ -82,7 +85,7 @@ class LanceSource(DataSource):  # type: ignore[misc]
         if self._pinned is None or self._schema is None:
             SourceOptions(
                 self.options, *TableUse
-            ).address()  # raises where there is none: in a table of Spark's own catalog
+            ).address()  # raises if there is none, as for a table of Spark's own catalog
             raise UnsupportedOperationError(
                 "a Lance table has a schema of its own: choose columns by the option columns, not by schema()"
             )
@@ -91,7 +94,7 @@ class LanceSource(DataSource):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class LanceReader(DataSourceReader):  # type: ignore[misc]
-    """Reads one version of a table, or in each query the latest."""
+    """Reads one version of a table, or the latest version at each query."""
 
     pinned: PinnedVersion
     schema: pa.Schema
@@ -100,8 +103,10 @@ class LanceReader(DataSourceReader):  # type: ignore[misc]
     follows: bool
 
     def partitions(self) -> list[InputPartition]:
-        """The parts of the table, for as many tasks; one task where a limit counts the rows of all."""
-        # The version that was the latest when a view was made may be cleaned up before its first query.
+        """Split the table into partitions, one for each task; a single one if there is a limit, which counts all
+        rows.
+        """
+        # The version that was the latest when a view was created may be cleaned up before its first query.
         _, dataset = (
             PinnedVersion.resolve(self.pinned.address, VersionSelector()) if self.follows else self.pinned
         ).open()
@@ -110,7 +115,7 @@ class LanceReader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(part) for part in (to_shares(parts) if self.follows else parts)]
 
     def read(self, partition: InputPartition) -> Batches:
-        """The rows of a part; Spark asks for a part that is None where there are none."""
+        """Yield the rows of a partition; where there is none, Spark passes one whose value is None."""
         rows = to_spark_rows(self.schema)
         for batch in self._batches(partition.value):
             yield from rows.convert_batches(batch)
@@ -130,7 +135,7 @@ class WrittenPieces(WriterCommitMessage):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class LanceWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes rows and makes one version of them; nothing, if the run was there before."""
+    """Writes rows and commits them as one version; writes nothing if the run was committed before."""
 
     sink: Sink | None
 
@@ -139,12 +144,12 @@ class LanceWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return WrittenPieces(self.sink.write(iterator) if self.sink is not None else ())
 
     def commit(self, messages: list[Any]) -> None:
-        """Make the version."""
+        """Commit what the tasks wrote."""
         if self.sink is not None:
             pieces = [piece for message in messages if message is not None for piece in message.pieces]
             self.sink.commit(pieces, self.sink.how.properties)
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
-        """Remove what was written, also by tasks of which Spark has no message."""
+        """Remove what was written, including files of tasks that did not report to Spark."""
         if self.sink is not None:
             self.sink.abort()

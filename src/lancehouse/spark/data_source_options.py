@@ -1,4 +1,4 @@
-"""The options of `format("lance")`: what they are called, and what they mean."""
+"""Options of the Spark data source `format("lance")`: names, parsing and validation."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from lancehouse.spark.address import Connection, TableAddress
 from lancehouse.spark.table_writer import WriteOptions
 
 TASKS = 32
-"""Into how many tasks a table is divided at most: a data source is not told how many run at once."""
+"""Default for the largest number of tasks that read a table; a data source cannot know how many run at once."""
 PROPERTY_PREFIX = "property."
-"""Of a property that has the name of an option."""
+"""Prefix for a property of the client that has the name of an option."""
 SECRET_PREFIX = "secret."  # noqa: S105
-"""Of anything that Spark is not to show: by its own rules it shows no option with such a name."""
+"""Prefix for anything that Spark must not show: by default it redacts options with such a name."""
 SPARK_CATALOG_OPTIONS = frozenset({"provider", "owner"})
-"""What Spark adds to the options of a table of its own catalog, which is being created."""
+"""Options that Spark adds when a table of its own catalog is created."""
 NO_TABLE = (
     "Spark's CREATE TABLE … USING lance passes no options on to those who read and write the table, so it cannot be a "
     "Lance table; CREATE TEMPORARY VIEW … USING lance OPTIONS (…) works for queries and INSERT INTO, and "
     "LanceCatalog.create makes a table"
 )
 MIN_SIMILARITY = 0.8
-"""A property whose name is so much like that of an option is a slip of the pen."""
+"""A property whose name is at least this similar to that of an option is refused as a typing error."""
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
 class TableUse(Enum):
-    """What a table is wanted for."""
+    """What a table is opened for."""
 
     READ = "spark.read"
     READ_STREAM = "readStream"
@@ -49,7 +49,7 @@ class TableUse(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOption:
-    """What an option is for, and how its text is understood."""
+    """The uses that an option is allowed for, and how its text is parsed."""
 
     uses: frozenset[TableUse]
     parse: Callable[[str], Any] = str
@@ -126,43 +126,43 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "checkpointLocation": SourceOption(_SINK),
     }
 )
-"""All there are. Whatever else is given is a property of the client, or `storage.<key>` beside a path."""
+"""All options. Any other name is a property of the client, or `storage.<key>` beside a path."""
 
 _NAMES_BY_LOWERCASE = {name.lower(): name for name in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """From where a stream reads a table, and how much at once."""
+    """Where a stream starts to read a table, and how much a batch reads."""
 
     start: int | str | None = None
-    """A version, `earliest` or `latest`; None: first all that is there."""
+    """A version, `earliest` or `latest`; None reads all rows of the current version first."""
     max_versions: int | None = None
     max_rows: int | None = None
     is_lossless: bool = True
-    """Whether it stops at rows of which it cannot tell."""
+    """Whether the stream fails when rows were lost because versions were cleaned up (`failOnDataLoss`)."""
     with_version: bool = False
-    """Whether each row says which version added it."""
+    """Whether each row has a column with the version that added it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamQuery:
-    """How a streaming query is known: by its id, or by the place of its checkpoint."""
+    """Identifies a streaming query, by its id or by the location of its checkpoint."""
 
     id: str | None = None
     checkpoint: str | None = None
 
 
 class SourceOptions:
-    """The options that somebody gave. Upper and lower case are one: Spark does not keep them apart.
+    """The options that the user gave. Names are case-insensitive, because Spark does not keep their case.
 
     Args:
-        given: them.
-        uses: what for. Nobody knows at first whether a table will be read at once or as a stream.
+        given: the options.
+        uses: what the table is opened for. At first it is not known whether it will be read in a batch or as a stream.
 
     Raises:
-        InvalidInputError: an option that is none, or is for something else.
-        UnsupportedOperationError: they are those of a table of Spark's own catalog.
+        InvalidInputError: an option is unknown, or is for another use.
+        UnsupportedOperationError: the options are those of a table of Spark's own catalog.
     """
 
     def __init__(self, given: Mapping[str, str], *uses: TableUse) -> None:
@@ -183,10 +183,10 @@ class SourceOptions:
                 raise InvalidInputError(f"{name!r} is no option; {hint}")
 
     def address(self) -> TableAddress:
-        """Where the table is.
+        """Return the address of the table.
 
         Raises:
-            InvalidInputError: that is not said, or said twice, or there is no such client.
+            InvalidInputError: the table is not named, or named twice, or there is no such client.
         """
         path, impl, table = self._get("path"), self._get("impl"), self._get("table")
         if path and not impl and not table:
@@ -211,24 +211,24 @@ class SourceOptions:
         return TableAddress(path=path, storage_options=tuple(sorted(storage_options(self._other_options).items())))
 
     def scan(self) -> Scan:
-        """What to read."""
+        """Return what to read: columns, filter, limit."""
         return Scan(self._get("columns"), self._get("filter"), self._get("limit"), self._get("withRowId") or False)
 
     def version_selector(self) -> VersionSelector:
-        """Which version to read."""
+        """Return which version to read."""
         return VersionSelector(self._get("version"), self._get("tag"), self._get("asOf"))
 
     def tasks(self) -> int:
-        """How many tasks are to read, if there are rows enough for them."""
+        """Return the largest number of tasks that read."""
         return self._get("tasks") or TASKS
 
     def write_options(self) -> WriteOptions:
-        """How to write."""
+        """Return how to write."""
         layout = FileLayout(self._get("maxRowsPerFile"), self._get("maxBytesPerFile"), self._get("dataStorageVersion"))
         return WriteOptions(self._get("vectorColumns") or {}, layout, self._get("run"))
 
     def follow_options(self) -> FollowOptions:
-        """How a table is followed."""
+        """Return how a stream follows the table."""
         return FollowOptions(
             self._get("startingVersion"),
             self._get("maxVersionsPerTrigger"),
@@ -238,7 +238,7 @@ class SourceOptions:
         )
 
     def stream_query(self) -> StreamQuery:
-        """Whose batches are written."""
+        """Return which streaming query writes."""
         return StreamQuery(self._get("queryId"), self._get("checkpointLocation"))
 
     def _get(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a task raised, on the driver: Spark passes on its text alone."""
+"""Restore on the driver the Lance errors that tasks raised, of which Spark passes on only the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTA
 
 @contextmanager
 def translate_task_errors() -> Iterator[None]:
-    """Raise what a task raised if that was a Lance error; else say what Spark says, without the stack traces."""
+    """Raise the Lance error that a task raised; for other errors, raise Spark's message without the stack traces."""
     try:
         yield
     except PySparkException as error:
@@ -41,5 +41,5 @@ def _to_lance_error(text: str) -> LanceNamespaceError:
 
 
 def _strip_traces(text: str) -> str:
-    """A message, up to where the traces begin."""
+    """Return a message up to where the stack traces begin."""
     return _END.split(text, maxsplit=1)[0].split("\n\n", 1)[0].strip()

@@ -1,4 +1,4 @@
-"""Files, images and Iceberg tables on their way into Lance, in Arrow alone: no row goes to the JVM."""
+"""Load files, images and Iceberg tables into Lance tables with Arrow in Spark tasks: no row goes to the JVM."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ MODES = ("create", "append", "overwrite")
 
 
 class BatchTransform(Protocol):
-    """What becomes of rows between the source and the table; it goes to executors."""
+    """Transforms rows between the source and the table; sent to executors."""
 
     @property
     def key(self) -> str:
-        """The same for what makes the same of the same rows."""
+        """Text that is equal for transformations with the same result."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what comes out."""
+        """Schema of the transformed rows."""
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What becomes of batches."""
+        """Yield the transformed batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did."""
+    """Version and number of rows of an ingest."""
 
     version: int
     rows: int | None
-    """That were read; None if all was done before."""
+    """Number of rows that were read; None if the version was made by an earlier call."""
 
 
 def ingest(
@@ -86,12 +86,12 @@ def ingest(
     options: Mapping[str, Any],
     how: WriteOptions,
 ) -> int:
-    """Bring rows into a table; the version that this made. A missing table is created.
+    """Load rows of a source into a table; return the version that this made. A missing table is created.
 
     Raises:
         InvalidInputError: a file cannot be read.
-        TableSchemaValidationError: its columns do not fit the table.
-        ConcurrentModificationError: in mode `overwrite`, somebody changed the table meanwhile.
+        TableSchemaValidationError: the columns do not fit the table.
+        ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
     """
     mode = parse_choice("mode", mode, *MODES)
     if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
@@ -111,24 +111,24 @@ def run_ingest(
     transform: BatchTransform | None = None,
     target: pa.Schema | None = None,
 ) -> IngestResult:
-    """Bring rows of a source that is open into a table, through a transformation if there is one.
+    """Load rows of an opened source into a table, through a transformation if there is one.
 
-    What tasks have written is noted in the table's own storage: the same call after a failure goes on from there. Until
-    it succeeds, a table that was missing stays declared, without data.
+    What tasks have written is recorded below the table's location: the same call after a failure resumes from there.
+    Until it succeeds, a table that was missing stays declared, without data.
 
     Args:
         spark: the session.
-        address: of the table.
+        address: address of the table.
         source: the source.
-        name: what it is known by when it comes again.
+        name: identifies the source when the call is repeated.
         mode: one of `MODES`.
         how: how rows are written.
-        transform: what becomes of the rows.
-        target: columns of a new table, or of one that is written over; by default those of the rows.
+        transform: transformation of the rows.
+        target: columns of a new table, or of one that is overwritten; by default those of the rows.
 
     Raises:
         TableSchemaValidationError: the columns do not fit the table.
-        ConcurrentModificationError: in mode `overwrite`, somebody changed the table meanwhile.
+        ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
     """
     table = address.to_ref()
     if (existing_version := find_version_of_same_run(table, how)) is not None:
@@ -168,12 +168,14 @@ def run_ingest(
     started = recorded.pop(RUN, {})
     if (
         started and (existing_version := find_version_of_run(table, started["run"])) is not None
-    ):  # it died after its commit
+    ):  # the earlier call died after its commit, before it could remove its records
         progress.clear()
         if started["units"] == units and how.run in (None, started["run"]):
             return IngestResult(existing_version, None)
         started, recorded = {}, {}
     run = how.run or started.get("run") or uuid4().hex
+    # Recorded before any task writes, and stored in the version too: a later call of the same ingest can tell by this
+    # id whether this one has committed before it died.
     progress.record(RUN, {"run": run, "units": units})
     done = _drop_lost({key: _UnitResult(**each) for key, each in recorded.items()}, at)
     work = _IngestTask(address, source.schema, transform, schema, progress.job, "append" if adds else "overwrite", how)
@@ -182,6 +184,8 @@ def run_ingest(
     at, properties = locate_table(table), {RUN: run}
     if dataset is not None:
         commits.require_same_table(table, dataset.version, read_transaction_uuid(dataset))
+    # `remove_orphans` may have removed files that an earlier call had recorded, while this one was at work. A version
+    # that references them must not be committed.
     if _drop_lost(done, at) != done:
         raise ConcurrentModificationError(f"{address}: somebody removed files of this ingest meanwhile; run it again")
     try:
@@ -195,6 +199,7 @@ def run_ingest(
         _remove_written(table, at, progress, pieces)
         return IngestResult(error.version, None)
     except LanceNamespaceError as error:
+        # After any other error the commit may have been made: its files and records must stay.
         if commits.is_refusal(error):
             _remove_written(table, at, progress, pieces)
         raise
@@ -205,7 +210,7 @@ def run_ingest(
 
 
 def _remove_written(table: TableRef, at: TableLocation, progress: JobProgress, pieces: Sequence[Piece]) -> None:
-    """Remove what was written for nothing, but for what the same ingest has committed elsewhere at the same time."""
+    """Remove files that were not committed, except those that the same ingest has committed in a concurrent call."""
     progress.clear()
     if table.exists():
         owners = {orphans.owner(f"data/{file.path}") for each in parse_pieces(pieces) for file in each.files}
@@ -220,15 +225,15 @@ def _digest(*texts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _UnitResult:
-    """What became of a unit; it goes through JSON."""
+    """The result of a unit; converted to JSON."""
 
     rows: int
-    """That were read."""
+    """Number of rows that were read."""
     pieces: list[Piece]
 
 
 def _drop_lost(done: Mapping[str, _UnitResult], at: TableLocation) -> dict[str, _UnitResult]:
-    """What was done before, without what was cleaned away since."""
+    """Return the recorded results whose files still exist."""
     lost_pieces = find_lost_pieces([piece for each in done.values() for piece in each.pieces], at)
     return {key: each for key, each in done.items() if lost_pieces.isdisjoint(each.pieces)}
 
@@ -245,10 +250,10 @@ class _IngestTask:
     mode: str
     how: WriteOptions
     call: str = field(default_factory=lambda: uuid4().hex)
-    """Tells calls of the same job apart."""
+    """Distinguishes calls of the same job in the cache of locations."""
 
     def __call__(self, unit: Unit) -> list[str]:
-        """Write the rows of a unit, and note what was written."""
+        """Write the rows of a unit, and record what was written."""
         table, at = self.address.to_ref(), self.address.write_location(self.call)
         counter = _RowCounter()
         if self.transform is None:
@@ -266,7 +271,7 @@ class _IngestTask:
 
 
 class _RowCounter:
-    """Counts the rows that pass."""
+    """Counts the rows that pass through."""
 
     rows = 0
 
@@ -279,7 +284,7 @@ class _RowCounter:
 def _write_units(
     spark: SparkSession, units: Sequence[Unit], work: _IngestTask, done: Mapping[str, _UnitResult]
 ) -> list[_UnitResult]:
-    """Write what is not written yet; all that is."""
+    """Write the units that are not written yet; return the results of all units."""
     finished = [done[unit.key] for unit in units if unit.key in done]
     with translate_task_errors():
         new = collect_results(spark, [unit for unit in units if unit.key not in done], work)

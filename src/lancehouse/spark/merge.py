@@ -1,4 +1,4 @@
-"""DataFrames merged into Lance tables by key: tasks write all rows and match the keys, the driver makes one commit."""
+"""Merge DataFrames into Lance tables by key: tasks write the rows and match keys, the driver makes one commit."""
 
 from __future__ import annotations
 
@@ -70,23 +70,23 @@ def merge(
     *,
     latest_by: Sequence[str] = (),
 ) -> ChangeResult:
-    """Merge rows into a table by their keys. The frame is evaluated once.
+    """Merge rows into a table by key. The frame is evaluated once.
 
     Args:
         frame: the rows, with all columns of the table if rows are updated; only the keys if rows are only deleted.
-        address: of the table.
-        on: the columns that are the key. One that is null matches nothing.
-        rules: what to do.
+        address: address of the table.
+        on: the columns that are the key. A key that is null matches nothing.
+        rules: what to do with matched and unmatched rows.
         how: how rows are written.
-        latest_by: columns of the frame by which, of rows with the same key, the last one is known.
+        latest_by: columns of the frame that decide which of several rows with the same key is the latest.
 
     Raises:
         TableNotFoundError: there is no such table.
-        TableColumnNotFoundError: the table or the frame has no such key.
-        InvalidInputError: values of the key are not compared, or two rows of the frame have the same and nothing tells
-            which is the last.
+        TableColumnNotFoundError: the table or the frame has no such key column.
+        InvalidInputError: values of the key cannot be compared, or two rows of the frame have the same key and it is
+            not clear which one is the latest.
         TableSchemaValidationError: the columns do not fit those of the table.
-        ConcurrentModificationError: somebody changes the same rows again and again, or the columns.
+        ConcurrentModificationError: other writers kept changing the same rows, or changed the columns.
     """
     table, keys = address.to_ref(), (on,) if isinstance(on, str) else tuple(on)
     if (existing_version := find_version_of_same_run(table, how)) is not None:
@@ -115,9 +115,9 @@ def merge(
 def _keep_latest_rows(
     frame: DataFrame, on: Sequence[str], latest_by: Sequence[str], schema: pa.Schema | None
 ) -> DataFrame:
-    """Of the rows with the same key, the last one; all of those that nothing tells apart, which are refused later.
+    """Keep, of the rows with the same key, the latest one. Ties are all kept, and refused later.
 
-    Rows whose key is null are no rows of the same key. Columns that only tell which row is the last are left out.
+    Rows whose key is null are all kept. Columns that only serve to find the latest row are dropped.
     """
     _require_key_columns(frame, on)
     if not latest_by:
@@ -151,7 +151,7 @@ def _quote(name: str) -> str:
 def _select_needed(
     frame: DataFrame, schema: pa.Schema, on: Sequence[str], rules: MergeRules
 ) -> tuple[DataFrame, pa.Schema]:
-    """What of the frame is written, and as what."""
+    """Return the columns of the frame that are written, and the schema to write them in."""
     if not rules.writes:
         frame = frame.select(*map(_quote, on))
         schema = pa.schema([schema.field(name) for name in on])
@@ -177,10 +177,10 @@ def _create_first_version(
     how: WriteOptions,
     latest_by: Sequence[str],
 ) -> ChangeResult:
-    """Make the first version of a table that is only declared: no row can match."""
+    """Create the first version of a table that is only declared: no row can match."""
     table = address.to_ref()
     if not rules.inserts:
-        table.open()  # raises that there is nothing yet
+        table.open()  # raises, because there is no version yet
     schema = new_table_schema(frame.schema.jsonValue(), how)
     check_keys(address, schema, on)
     job, used = Job(address), list[Piece]()
@@ -197,7 +197,7 @@ def _create_first_version(
 
 @dataclass(frozen=True, slots=True)
 class _MergeRun:
-    """Merges rows that are written already, into the version of a table that is the latest."""
+    """Merges rows that are written already into the latest version of a table."""
 
     spark: SparkSession
     address: TableAddress
@@ -205,10 +205,10 @@ class _MergeRun:
     rules: MergeRules
     how: WriteOptions
     columns: str
-    """Those of the table that the rows were written for."""
+    """The table's schema for which the rows were written, as text."""
 
     def attempt(self, used: list[Piece]) -> ChangeResult:
-        """Try it, once; `used` becomes the pieces of the source that go into the table as they are."""
+        """Try to merge once; set `used` to the pieces of the source that go into the table unchanged."""
         used.clear()
         pinned = PinnedVersion.resolve(self.address, VersionSelector())
         table, dataset = pinned.open()
@@ -234,7 +234,7 @@ class _MergeRun:
         return ChangeResult(version, sum(each.inserted for each in selections), updated, deleted.rows - updated)
 
     def _merge_in_tasks(self, work: _MergeTasks) -> tuple[RowChange, list[SelectedRows]] | None:
-        """Match the keys and delete rows in the same tasks; None if that is too much to hold."""
+        """Match keys and delete rows in the same tasks; return None if there are too many keys or matches for that."""
         if work.keys.read_if_few() is None:
             return None
         dataset = work.keys.open().dataset
@@ -247,19 +247,21 @@ class _MergeRun:
             return None
         matches = pa.concat_tables([match_schema().empty_table(), *tables])
         deleted = merge_changes(each.change for each in parts)
+        # Every row of the source goes into the table, and if it matches at most one row also exactly once: then its
+        # files are used unchanged.
         is_plain = self.rules.updates and self.rules.inserts and not dataset.has_stable_row_ids
         if is_plain and len(matches.column(SOURCE).unique()) == len(matches):
             return deleted, [*self._select_all(matches.column(SOURCE).to_numpy())]
         return deleted, self._select_rows(self.spark.createDataFrame(matches), work)
 
     def _select_all(self, matches: Any) -> Iterator[SelectedRows]:
-        """All rows of the source as they are, of which some match one row of the table."""
+        """Yield all pieces of the source unchanged; each match counts as one updated row."""
         updated = np.bincount(matches >> 32, minlength=len(self.source.pieces))
         for number, (piece, rows) in enumerate(zip(self.source.pieces, self.source.rows, strict=True)):
             yield SelectedRows(number, piece, (), rows - int(updated[number]), int(updated[number]))
 
     def _merge_by_join(self, work: _MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
-        """Match the keys first, and then delete rows of the table and choose those of the source."""
+        """Match keys with a join of Spark, then delete rows of the table and choose those of the source."""
         matches = join_keys(self.spark, work.keys, every=self.rules.delete_by_source).persist()
         try:
             return self._delete_matched(matches, work), self._select_rows(matches.where(f"{SOURCE} is not null"), work)
@@ -267,7 +269,7 @@ class _MergeRun:
             matches.unpersist()
 
     def _delete_matched(self, matches: DataFrame, work: _MergeTasks) -> RowChange:
-        """Delete the rows of the table that go."""
+        """Delete the rows of the table that are replaced or removed."""
         if not self.rules.deletes:
             return RowChange()
         doomed = matches if self.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
@@ -293,20 +295,20 @@ class _MergeRun:
         ]
 
     def _sort_by(self, rows: DataFrame, column: str) -> DataFrame:
-        """Rows with the same number together, in one task."""
+        """Bring rows with the same number together, in one task."""
         return rows.repartition(parallelism(self.spark), column).sortWithinPartitions(column)
 
 
 @dataclass(frozen=True, slots=True)
 class _MergeTasks:
-    """What tasks do; it goes to executors."""
+    """The work that runs in tasks; sent to executors."""
 
     keys: MergeKeys
     rules: MergeRules
     layout: FileLayout
 
     def match_fragments(self, parts: list[FragmentRange]) -> list[str]:
-        """Match fragments with few rows, and delete those that go."""
+        """Match fragments with a small source, and delete the rows that are replaced or removed."""
         opened, few = self.keys.open(), self.keys.read_if_few()
         assert few is not None
         result = merge_small_source(opened.table, opened.dataset, parts, few, self.keys.source.on, self.rules)
@@ -333,6 +335,7 @@ class _MergeTasks:
 
         def write_and_record(rows: pa.RecordBatchReader) -> list[Piece]:
             made = write_pieces(opened.table, self.keys.job.write_location(), rows, mode="append", layout=self.layout)
+            # A record of the same task replaces the one before, so each names all pieces so far.
             self.keys.job.record_pieces([*noted, *made])
             return made
 
@@ -346,7 +349,7 @@ class _MergeTasks:
 
 
 def _group_runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
-    """Rows that follow each other and have the same number in the first column."""
+    """Yield runs of consecutive rows that have the same number in the first column."""
 
     def split() -> Iterator[tuple[int, pa.RecordBatch]]:
         for batch in filter(len, batches):

@@ -1,4 +1,4 @@
-"""Keys of a table and of rows to merge into it, read in tasks and matched."""
+"""Read and match the keys of a table and of the rows to merge into it, in Spark tasks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from lancehouse.spark.tasks import Batches, run_in_tasks
 
 FEW_ROWS = 1 << 20
 FEW_BYTES = 64 << 20
-"""Keys that the driver and each task may hold; more are matched by a join of Spark's."""
+"""Limits of the keys that the driver and each task may hold in memory; more are matched by a join of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeInputs:
-    """The table and the rows to merge, in one process."""
+    """The table and the rows to merge, opened in one process."""
 
     table: TableRef
     dataset: Any
@@ -46,30 +46,30 @@ class MergeInputs:
 
 @dataclass(frozen=True, slots=True)
 class MergeKeys:
-    """The keys of a version of a table, and those of the rows to merge; it goes to executors."""
+    """The keys of a version of a table, and of the rows to merge; sent to executors."""
 
     job: Job
     source: MergeSource
     pinned: PinnedVersion | None
-    """None: the table has no version yet."""
+    """None if the table has no version yet."""
 
     def open(self) -> MergeInputs:
-        """Open both."""
+        """Open the table and the rows to merge in this process."""
         table, dataset = (self.job.address.to_ref(), None) if self.pinned is None else self.pinned.open()
         return MergeInputs(table, dataset, self.source.open(table, self.job.write_location(), dataset))
 
     def read_table_keys(self, parts: Sequence[FragmentRange]) -> Batches:
-        """Keys of the table."""
+        """Yield the keys of some fragments of the table."""
         opened = self.open()
         return read_keys(opened.table, opened.dataset, parts, self.source.on)
 
     def read_source_keys(self, parts: Sequence[FragmentRange]) -> Batches:
-        """Keys of rows to merge."""
+        """Yield the keys of some pieces of the rows to merge."""
         opened = self.open()
         return read_keys(opened.table, opened.rows, parts, self.source.on)
 
     def read_if_few(self) -> pa.Table | None:
-        """All keys of the rows to merge; None if they are too many to hold."""
+        """Return all keys of the rows to merge; None if they are too many to hold in memory."""
         if sum(self.source.rows) > FEW_ROWS:
             return None
         batches, size = list[pa.RecordBatch](), 0
@@ -81,20 +81,20 @@ class MergeKeys:
         return pa.Table.from_batches(batches, self.schema())
 
     def schema(self) -> pa.Schema:
-        """Of the keys."""
+        """Return the schema of the keys."""
         return key_schema(self.open().rows.schema, self.source.on)
 
 
 def require_distinct_keys(spark: SparkSession, keys: MergeKeys, latest_by: Sequence[str] = ()) -> None:
-    """See that no two rows to merge have the same key.
+    """Check that no two rows to merge have the same key.
 
     Args:
         spark: the session.
-        keys: of the rows.
-        latest_by: the columns by which the last row of each key was chosen before.
+        keys: keys of the rows.
+        latest_by: the columns by which the latest row of each key was chosen before, for the message.
 
     Raises:
-        InvalidInputError: two have; names it.
+        InvalidInputError: two rows have the same key; the message shows it.
     """
     small = keys.read_if_few()
     duplicate_address = _find_duplicate(spark, keys) if small is None else find_duplicate(small)
@@ -123,12 +123,12 @@ def _find_duplicate(spark: SparkSession, keys: MergeKeys) -> int | None:
 
 
 def join_keys(spark: SparkSession, keys: MergeKeys, *, every: bool) -> DataFrame:
-    """Rows of the table with the rows to merge that match, by a join of Spark's.
+    """Join rows of the table with the rows to merge that have the same key, with Spark.
 
     Args:
         spark: the session.
-        keys: of both.
-        every: whether to give rows of the table that none matches too.
+        keys: keys of both.
+        every: also return rows of the table that match nothing.
     """
     parts = split_fragments(keys.open().dataset, parallelism(spark), split=True)
     target = run_in_tasks(spark, parts, keys.read_table_keys, _to_struct(keys.schema())).withColumnRenamed(

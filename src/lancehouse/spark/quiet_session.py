@@ -1,4 +1,4 @@
-"""A Spark on this machine that keeps its chatter to itself."""
+"""Start a local Spark session without its log output, for the command line."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from lancehouse.spark.session import local
 
 STDERR = 2
 LINES = 3
-"""Of what Java says when it does not start."""
+"""Number of lines of Java's output that an error message quotes."""
 
 
 @contextmanager
 def quiet_session(
     cores: int | None = None, options: Mapping[str, str] | None = None, *, shows_log: bool = False
 ) -> Iterator[SparkSession]:
-    """The session that is active, else a new one as `local` makes it, which is stopped at the end.
+    """Return the active session, or a new one as `local` makes it, which is stopped at the end.
 
-    What Java and Spark's workers say on stderr goes nowhere, as long as they live.
+    What Java and Spark's workers write to stderr is discarded, as long as they live.
 
     Args:
-        cores: how many to use, by default all.
+        cores: number of cores to use, all by default.
         options: settings of Spark.
-        shows_log: whether it goes to the terminal after all.
+        shows_log: let the output go to the terminal.
 
     Raises:
-        InvalidInputError: there is no Java for it, or it does not start; says why.
+        InvalidInputError: there is no suitable Java, or Spark does not start; the message says why.
     """
     before = SparkSession.getActiveSession()
     with TemporaryFile() as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
@@ -63,9 +63,9 @@ def quiet_session(
 
 @contextmanager
 def _defer_interrupts() -> Iterator[list[int]]:
-    """Have Ctrl-C wait until the block has ended; the block's list tells whether it came.
+    """Delay Ctrl-C until the block has ended; the list that it yields shows whether one came.
 
-    PySpark, interrupted while Java starts, takes away the folder in which Java wants to say where it listens. Java then
+    If PySpark is interrupted while Java starts, it removes the folder in which Java is to report its port. Java then
     neither works nor ends.
     """
     signals: list[int] = []
@@ -80,17 +80,17 @@ def _defer_interrupts() -> Iterator[list[int]]:
     try:
         yield signals
     finally:
-        if signal.getsignal(signal.SIGINT) is hold:  # else Spark is up, and has a way of its own
+        if signal.getsignal(signal.SIGINT) is hold:  # else Spark is up, and has installed its own handler
             signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def _redirect_to(log: IO[bytes], terminal: TextIO) -> Iterator[None]:
-    """Have processes that are started inside write to a file what they would write to stderr; this one goes on there.
+    """Redirect the stderr of processes that are started inside to a file; that of this process stays on the terminal.
 
     Args:
         log: the file.
-        terminal: another way to stderr as it is.
+        terminal: a duplicate of the current stderr.
     """
     sys.stderr.flush()
     os.dup2(log.fileno(), STDERR)

@@ -1,4 +1,4 @@
-"""Rows of Lance tables deleted and updated: tasks look through fragments, the driver makes one commit."""
+"""Delete and update rows of Lance tables: tasks scan fragments, the driver makes one commit."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from lancehouse.spark.tasks import collect_results
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """What a change did."""
+    """Version and numbers of rows of a change."""
 
     version: int
-    """The version that it made, or the latest if it found nothing to do."""
+    """The version that the change made, or the latest one if there was nothing to do."""
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
 
 
 def delete(spark: SparkSession, address: TableAddress, where: str, how: WriteOptions) -> ChangeResult:
-    """Delete the rows that match.
+    """Delete the rows that match a condition.
 
     Raises:
         TableNotFoundError: there is no such table.
-        InvalidInputError: the condition is missing or cannot be understood.
-        ConcurrentModificationError: somebody changes the same rows again and again.
+        InvalidInputError: the condition is missing or invalid.
+        ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
     """
     if not where.strip():
         raise InvalidInputError("delete needs a condition; `true` deletes all rows")
@@ -81,10 +81,10 @@ def update(
 
     Raises:
         TableNotFoundError: there is no such table.
-        TableColumnNotFoundError: it has no such column.
-        TableSchemaValidationError: an expression has a type that the column cannot have.
-        InvalidInputError: an expression or the condition cannot be understood, or a value does not fit its column.
-        ConcurrentModificationError: somebody changes the same rows again and again.
+        TableColumnNotFoundError: there is no such column.
+        TableSchemaValidationError: the type of an expression does not fit its column.
+        InvalidInputError: an expression or the condition is invalid, or a value does not fit its column.
+        ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
     """
     if (done := find_version_of_same_run(address.to_ref(), how)) is not None:
         return ChangeResult(done)
@@ -117,7 +117,7 @@ def update(
 def _run_change(
     spark: SparkSession, pinned: PinnedVersion, work: Callable[[list[FragmentRange]], list[str]]
 ) -> RowChange:
-    """What tasks have changed of a version; each of them looks through some fragments."""
+    """Run the work on all fragments of a version in tasks, and merge the changes that they report."""
     _, dataset = pinned.open()
     with translate_task_errors():
         return merge_changes(

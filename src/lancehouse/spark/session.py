@@ -1,4 +1,4 @@
-"""The Spark session: the user's own, or a local one that needs nothing installed."""
+"""Start a local Spark session, check that a session can be used, and measure its parallelism."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from pyspark.sql.types import StructType
 from lancehouse.spark.java import find_java
 
 OLDEST = (4, 2)
+"""The oldest version of Spark that is supported."""
 PROBE_ROWS = 1 << 16
-"""Rows of a range that tells how many tasks a cluster runs at once."""
+"""Number of rows of the range that shows how many tasks a cluster runs at once."""
 
 _tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def prepare_environment() -> None:
-    """Have PySpark find a Java, and have its workers run this Python, unless somebody has chosen already."""
+    """Set the environment so that PySpark finds a Java and its workers run this Python, unless the user has set it."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         os.environ["JAVA_HOME"] = str(find_java())
 
 
 def local(cores: int | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
-    """The session that is active, else a new one on this machine.
+    """Return the active session, or start a new one on this machine.
 
     Args:
-        cores: how many to use, by default all.
+        cores: number of cores to use, all by default.
         options: settings of Spark.
     """
     prepare_environment()
@@ -52,16 +53,16 @@ def local(cores: int | None = None, options: Mapping[str, str] | None = None) ->
     for key, value in {**defaults, **(options or {})}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
-        # Lance warns of every fork, and a process is forked to start the JVM in it.
+        # Lance warns of every fork, and PySpark forks a process to start the JVM.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
         return builder.getOrCreate()
 
 
 def check_session(spark: SparkSession) -> None:
-    """See that a session can do the work.
+    """Check that a session is one, and that its Spark is new enough.
 
     Raises:
-        InvalidInputError: it is none, or too old a Spark.
+        InvalidInputError: it is not.
     """
     spark_version = getattr(spark, "version", None)
     numbers = re.match(r"(\d+)\.(\d+)", str(spark_version))
@@ -75,7 +76,7 @@ def check_session(spark: SparkSession) -> None:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once; asked by a small query, as Spark Connect has no other way."""
+    """Return how many tasks run at once, measured by a small query, as Spark Connect offers no other way."""
     if spark not in _tasks:
         numbers = spark.range(PROBE_ROWS).select(functions.spark_partition_id().alias("number"))
         _tasks[spark] = numbers.agg(functions.max("number")).first()[0] + 1
@@ -83,5 +84,5 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def to_struct(json: Mapping[str, Any]) -> StructType:
-    """A schema from its JSON."""
+    """Convert the JSON of a Spark schema to a StructType."""
     return StructType.fromJson(dict(json))

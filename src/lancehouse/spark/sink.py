@@ -1,6 +1,6 @@
-"""What a data source writes: decided on the driver, written in tasks, committed on the driver.
+"""Write the rows of a Spark data source: prepared on the driver, written in tasks, committed on the driver.
 
-Spark makes these calls in processes of its own, so that each has to know all from what it is handed.
+Spark makes these calls in separate processes, so each gets all its state from the pickled object.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from lancehouse.spark.table_writer import (
 )
 
 ATTEMPTED = "commit"
-"""A record of a job: it has come to its commit."""
+"""Key of a job's record: it has begun its commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One job that writes rows of Spark to a table."""
+    """One job that writes rows of Spark to a table; can be sent to other processes."""
 
     job: Job
     struct: Mapping[str, Any]
     """The JSON of the rows' StructType."""
     schema: pa.Schema
-    """Of the table, before or after."""
+    """Schema of the table that the rows are written in: the existing one for an append, the new one otherwise."""
     base: int
-    """The version that was the latest when the job began; 0: there was none."""
+    """The version that was the latest when the job began; 0 if there was none."""
     base_uuid: str
-    """Which commit made it."""
+    """Uuid of the commit that made it."""
     replaces: bool
-    """Whether the rows take the place of all others."""
+    """Whether the rows replace all others."""
     declared: bool
-    """Whether the catalog knows the table because of this job."""
+    """Whether this job declared the table in the catalog."""
     how: WriteOptions
 
     @classmethod
     def begin(cls, address: TableAddress, struct: Mapping[str, Any], how: WriteOptions, *, replaces: bool) -> Self:
-        """See that the rows fit the table. A missing table is declared.
+        """Check that the rows fit the table. A missing table is declared.
 
         Raises:
-            TableSchemaValidationError: they do not fit.
+            TableSchemaValidationError: the rows do not fit.
         """
         table = address.to_ref()
         try:
@@ -69,18 +69,20 @@ class Sink:
         return cls(job, struct, schema, base, read_transaction_uuid(dataset), replaces, False, how)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
-        """Write the rows of a task."""
+        """Write the rows of a task, without a commit."""
         mode = "append" if self.base and not self.replaces else "overwrite"
         return self.job.write_rows(batches, from_spark_rows(self.struct, self.schema), mode, self.how.layout)
 
     def commit(self, pieces: Iterable[Piece], properties: Mapping[str, str]) -> int:
-        """Make one version of what the tasks wrote.
+        """Commit what the tasks wrote as one version; return the version.
 
         Raises:
-            ConcurrentModificationError: somebody changed the table or made it, and their rows would be gone.
+            ConcurrentModificationError: another writer changed or created the table, and its rows would be lost.
         """
         table, used = self.job.address.to_ref(), list(pieces)
         at = locate_table(table)
+        # Spark also calls `abort` after a commit that failed. From here on a failure may mean that the version was
+        # made, so `abort` must not delete its files.
         self._progress().record(ATTEMPTED, [])
         try:
             with self.job.clean_up_after(used):
@@ -97,9 +99,9 @@ class Sink:
             raise create_conflict(table) from error
 
     def abort(self) -> None:
-        """Remove what the tasks wrote. Spark calls it also after a commit that failed.
+        """Remove what the tasks wrote. Spark also calls this after a commit that failed.
 
-        If nobody knows whether that commit was made, all stays as it is.
+        If it is not known whether that commit was made, the files stay.
         """
         notes = self._progress()
         if ATTEMPTED in notes.read_records():
@@ -110,7 +112,7 @@ class Sink:
             undo_declaration(self.job.address.to_ref())
 
     def discard(self) -> None:
-        """Remove what the tasks wrote, as none of it is needed."""
+        """Remove all that the tasks wrote."""
         with self.job.clean_up_after([]):
             pass
 

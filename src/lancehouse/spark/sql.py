@@ -1,4 +1,4 @@
-"""Spark SQL on the gateway of `lancehouse serve`: the settings of lance-spark, which speaks its protocol."""
+"""Settings for Spark SQL through lance-spark on the Lance REST API of `lancehouse serve`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from lance_namespace.errors import InvalidInputError
 CATALOG = "org.lance.spark.LanceNamespaceSparkCatalog"
 EXTENSIONS = "org.lance.spark.extensions.LanceSparkSessionExtensions"
 REDACTED = "(?i)secret|password|token|credential|authorization|api.?key|access.?key|account.?key|sas.?key"
-"""What Spark is not to show, by the name of a setting: its own rule, which knows no header fields, and more."""
+"""Names of settings that Spark must not show: its own pattern does not cover header fields."""
 RESERVED_CATALOGS = frozenset({"spark_catalog", "system", "session"})
-"""Names of catalogs that mean something else to Spark."""
+"""Names of catalogs that have another meaning for Spark."""
 DELIMITERS = (".", "/", "|", "\x1f")
+"""Delimiters that may join the levels of `parent`, in order of preference."""
 
 
 def sql_config(
@@ -27,23 +28,24 @@ def sql_config(
     headers: Mapping[str, str] | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """What a Spark session with lance-spark needs to know of a gateway, for `SparkSession.builder.config`.
+    """Return the settings of a Spark session with lance-spark on a gateway, for `SparkSession.builder.config`.
 
-    Spark takes `spark.sql.extensions` and `spark.redaction.regex` only when it starts, the rest at any time before the
-    catalog is first used.
+    Spark reads `spark.sql.extensions` and `spark.redaction.regex` only when it starts, the others at any time before
+    the catalog is first used.
 
     Args:
-        endpoint: of the server, such as `http://127.0.0.1:8181`.
+        endpoint: address of the server, such as `http://127.0.0.1:8181`.
         backend: the warehouse, or the name of another backend of the gateway.
-        catalog: what the tables' names begin with in SQL.
-        token: says who calls. It is in a setting that `spark.redaction.regex`, which is among them, hides.
-        parent: levels that all ids begin with and names in SQL do not: the warehouse, where the backend is an Iceberg
+        catalog: name of the catalog in SQL.
+        token: bearer token of the caller. It is in a setting that `spark.redaction.regex`, which is among the settings,
+            hides.
+        parent: levels that all ids begin with, and names in SQL do not: the warehouse, where the backend is an Iceberg
             server.
-        headers: more header fields of each request.
-        storage: options with which Spark itself reaches the data, in Lance's names.
+        headers: further header fields of each request.
+        storage: storage options with which Spark itself reaches the data, under Lance's names.
 
     Raises:
-        InvalidInputError: one of them cannot be; a secret is not repeated.
+        InvalidInputError: an argument is invalid; the message does not repeat secrets.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", catalog, re.ASCII) or catalog.lower() in RESERVED_CATALOGS:
         raise InvalidInputError(
@@ -84,7 +86,7 @@ def _quote_backend(backend: str) -> str:
 
 
 def _parent_settings(levels: Sequence[str]) -> dict[str, str]:
-    """Lance-spark splits it at a delimiter that it can be told."""
+    """Return the settings for `parent`, with a delimiter that is in none of its levels: lance-spark splits it there."""
     if not levels:
         return {}
     if "" in levels:

@@ -1,4 +1,4 @@
-"""Lance tables as sources and sinks of streaming queries."""
+"""Lance tables as sources and sinks of Spark Structured Streaming queries."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ QUERY = "lancehouse.query"
 BATCH = "lancehouse.batch"
 CHECKPOINT = "lancehouse.checkpoint"
 """Keys of a transaction's properties: the streaming query, the batch of it that made a version, and the id that Spark
-keeps in the checkpoint, where the query was given another."""
+keeps in the checkpoint, where the user gave the query another id."""
 
 CHECKPOINT_PROPERTY = "sql.streaming.queryId"
-"""What Spark calls the id of the checkpoint, in the tasks of a query."""
+"""Local property of a query's tasks in which Spark passes the id of the checkpoint."""
 
 UNLIMITED = (1 << 63) - 1
 
@@ -65,29 +65,29 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a stream has read: everything up to a version, or some fragments of it. Version 0: nothing.
+    """Position of a stream: everything up to a version is read, or some fragments of it. Version 0: nothing is read.
 
-    What begins at 0 does not tell where: that is said by where it ends, so that a batch that is run again has the same
-    rows.
+    The start offset 0 does not say where the stream began; the end offset of the first batch does, so that a batch that
+    is run again has the same rows.
     """
 
     version: int
     fragments: int | None = None
-    """How many fragments of the version are read; None: all."""
+    """Number of fragments of the version that are read; None for all."""
     snapshot: int | None = None
-    """The version whose rows came first, all of them; said while they are being read, and where a first batch ends."""
+    """The version whose rows were all read first; set while they are being read, and at the end of a first batch."""
     after: int | None = None
-    """The version after which the stream began, said where a first batch ends."""
+    """The version after which the stream began; set at the end of a first batch."""
     made: str | None = None
-    """The uuid of the commit that made the version, by which it is known again; None: it does not tell."""
+    """Uuid of the commit that made the version, to recognize a table that was recreated; None if it is not known."""
 
     @classmethod
     def from_json(cls, json_offset: Json) -> Self:
-        """From what Spark keeps."""
+        """Parse an offset that Spark has stored."""
         return cls(**json_offset)
 
     def to_json(self) -> Json:
-        """For Spark to keep."""
+        """Return the offset as JSON for Spark to store."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
@@ -97,14 +97,14 @@ class Offset:
 
     @property
     def origin(self) -> Offset:
-        """Where the first batch began, of its end."""
+        """Where the first batch began; only for the end offset of a first batch."""
         if self.after is not None:
             return Offset(self.after)
         assert self.snapshot is not None
         return _snapshot_start(self.snapshot)
 
     def with_begin(self, begin: Offset) -> Offset:
-        """The end of a first batch that began here, as it is kept."""
+        """Return this end offset of a first batch with the position where the batch began."""
         return replace(self, snapshot=begin.snapshot, after=None if begin.snapshot else begin.version)
 
 
@@ -113,15 +113,15 @@ def _snapshot_start(version: int) -> Offset:
 
 
 class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Yields the rows of a table, then those that new versions add.
+    """Reads the rows of a table, then those that new versions add.
 
-    A row is as the version has it that added it. Updated rows come again, as they are then; deletions, compactions and
-    new indices yield nothing; an overwrite yields all its rows.
+    A row is read as it is in the version that added it. Updated rows come again with their new values; deletions,
+    compactions and new indices yield nothing; an overwrite yields all its rows.
 
     Args:
-        pinned: a version, of which the columns are.
-        schema: of what is read.
-        options: what, from where, and how much at once.
+        pinned: the version that defines the columns.
+        schema: Arrow schema of the rows that are read.
+        options: what to read, from where, and how much per batch.
     """
 
     def __init__(self, pinned: PinnedVersion, schema: pa.Schema, options: SourceOptions) -> None:
@@ -132,14 +132,14 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._increments: dict[int, Increment] = {}
         self._planned: Json | None = None
 
-    # What there is
+    # Offsets
 
     def initialOffset(self) -> Json:  # noqa: N802
-        """Nothing is read yet."""
+        """Return the offset at which nothing is read yet."""
         return Offset(0).to_json()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """How far the next batch goes; it has at least a fragment, if there is one."""
+        """Return the end of the next batch, which has at least one fragment, if there is one."""
         begin, dataset = Offset.from_json(start), self._table_ref().open()
         self._require_same_table(begin, dataset)
         now = self._target or int(dataset.version)
@@ -155,21 +155,24 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._planned
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say. Spark has no limit of versions, but passes on that there is one."""
+        """Return the limit of the options.
+
+        Spark has no limit of versions: this only tells it that there is some limit.
+        """
         if self._follow.max_rows is None and self._follow.max_versions is None:
             return ReadAllAvailable()
         return ReadMaxRows(self._follow.max_rows or UNLIMITED)
 
     def reportLatestOffset(self) -> Json:  # noqa: N802
-        """Where the table is."""
+        """Return the latest version of the table, for Spark's metrics."""
         return Offset(self._latest_version()).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Leave alone what comes later."""
+        """Read no version later than the current one."""
         self._target = self._latest_version()
 
     def _find_origin(self, now: int) -> Offset:
-        """Where a new query begins."""
+        """Return the position where a new query begins."""
         start = self._follow.start
         if isinstance(start, int):
             if start > now + 1:
@@ -195,7 +198,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return end
 
     def _walk_fragments(self, origin: Offset, upto: int) -> Iterator[tuple[Offset, AddedFragment | None]]:
-        """Each fragment from a place on and how far the stream is after it; None where a version ends."""
+        """Yield each fragment from a position on, with the position after it; None where a version ends."""
         with _advise_restart():
             if upto < origin.version:
                 raise InvalidTableStateError(
@@ -210,7 +213,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 yield from _positions(increment, Offset(increment.version, 0))
 
     def _read_snapshot(self, version: int) -> Increment:
-        """All rows of a version; none if it is gone and the stream goes on without them."""
+        """Return all rows of a version; none if it was cleaned up and `failOnDataLoss` is false."""
         try:
             return whole_version(self._table_ref(), version)
         except TableVersionNotFoundError:
@@ -219,7 +222,10 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return Increment(version)
 
     def _read_increments(self, after: int, upto: int) -> Iterator[Increment]:
-        """What each version added. Spark asks for it twice, so it is kept until a batch is done."""
+        """Yield what each version added.
+
+        Spark asks twice (offset, then partitions), so it is cached until a batch is done.
+        """
         while after < upto and (known := self._increments.get(after + 1)) is not None:
             after += 1
             yield known
@@ -228,7 +234,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             yield increment
 
     def _require_same_table(self, read: Offset, dataset: Any) -> None:
-        """Refuse a table that was made anew, as far as it can be told: by the version that was read."""
+        """Refuse a table that was dropped and recreated, as far as the uuid of the version that was read shows it."""
         if read.made is not None and self._find_transaction_uuid(dataset, read.version) not in (read.made, None):
             raise InvalidTableStateError(
                 f"{self._pinned.address} has another version {read.version} than the one that was read: "
@@ -236,7 +242,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             )
 
     def _find_transaction_uuid(self, dataset: Any, version: int) -> str | None:
-        """The uuid of the commit that made a version; None if it was cleaned up, or does not tell."""
+        """Return the uuid of the commit that made a version; None if the version was cleaned up, or has no uuid."""
         try:
             at = dataset if version == dataset.version else replace(self._table_ref(), version=version).open()
         except TableVersionNotFoundError:
@@ -249,13 +255,14 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def _table_ref(self) -> TableRef:
         return self._pinned.address.to_ref()
 
-    # A batch
+    # Batches
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """The parts of a batch, for as many tasks."""
+        """Split a batch into partitions, one for each task."""
         begin, stop = Offset.from_json(start), Offset.from_json(end)
         if begin == stop:
             return []
+        # An end that this reader did not plan comes from the checkpoint: the table may have been recreated since.
         if end != self._planned:
             self._require_same_table(stop, self._table_ref().open())
         fragments: list[tuple[int, AddedFragment]] = []
@@ -267,7 +274,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [InputPartition(parts) for parts in _split_for_tasks(fragments, self._tasks)]
 
     def read(self, partition: InputPartition) -> Batches:
-        """The rows of some parts, with the columns that the stream began with."""
+        """Yield the rows of a partition, with the columns that the stream began with."""
         rows = to_spark_rows(self._schema)
         for version, parts in _group_by_version(partition.value):
             table, dataset = _open_cached(replace(self._pinned, version=version))
@@ -275,20 +282,20 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 yield from rows.convert_batches(self._add_version(batch, version))
 
     def _add_version(self, batch: pa.RecordBatch, version: int) -> pa.RecordBatch:
-        """A batch with the version that added its rows, if that is wanted."""
+        """Return a batch with the column of the version that added its rows, if it is requested."""
         if not self._follow.with_version:
             return batch
         versions = pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows)
         return pa.RecordBatch.from_arrays([*batch.columns, versions], schema=self._schema)
 
     def commit(self, end: Json) -> None:
-        """Forget what is read."""
+        """Drop cached increments of versions that are read."""
         done = Offset.from_json(end).version
         self._increments = {version: known for version, known in self._increments.items() if version >= done}
 
 
 def add_version_column(table: object, schema: pa.Schema) -> pa.Schema:
-    """The columns of a stream whose rows say which version added them.
+    """Return the schema of a stream with a column for the version that added the row.
 
     Raises:
         InvalidInputError: the table has a column of that name.
@@ -300,7 +307,7 @@ def add_version_column(table: object, schema: pa.Schema) -> pa.Schema:
 
 @lru_cache(MAX_OPENED)
 def _open_cached(at: PinnedVersion) -> tuple[TableRef, Any]:
-    """Another version than the one that was pinned, opened once for all tasks of the stream in this process."""
+    """Open a version other than the pinned one, once for all tasks of the stream in this process."""
     table = at.address.to_ref(version=at.version, branch=at.branch)
     return table, table.open()
 
@@ -313,7 +320,7 @@ def _positions(increment: Increment, at: Offset) -> Iterator[tuple[Offset, Added
 
 
 def _split_for_tasks(fragments: Sequence[tuple[int, AddedFragment]], tasks: int) -> Iterator[list[tuple[int, int]]]:
-    """Fragments for each task, of about as many rows: versions and ids."""
+    """Split fragments into groups of about the same number of rows, as pairs of version and fragment id."""
     share = max(-(-sum(fragment.rows for _, fragment in fragments) // tasks), MIN_TASK_ROWS)
     task_fragments: list[tuple[int, int]] = []
     rows = 0
@@ -334,7 +341,7 @@ def _group_by_version(fragments: Iterable[tuple[int, int]]) -> Iterator[tuple[in
 
 @contextmanager
 def _advise_restart() -> Iterator[None]:
-    """Say how to go on where a stream cannot."""
+    """Add to the error of a stream that cannot continue what the user can do."""
     try:
         yield
     except (TableVersionNotFoundError, UnsupportedOperationError) as error:
@@ -347,21 +354,21 @@ def _advise_restart() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch(WriterCommitMessage):  # type: ignore[misc]
-    """What a task has written, and for which job: the process that commits knows no other way."""
+    """What a task has written, and the sink of its job, which the committing process gets in no other way."""
 
     sink: Sink
     pieces: Sequence[Piece]
     checkpoint: str | None
-    """The id that Spark keeps in the checkpoint, if the task was told."""
+    """The id that Spark keeps in the checkpoint, if Spark passed it to the task."""
 
 
 class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Writes the batches of a query, each of them once: a version keeps the query and the batch that made it.
+    """Writes each batch of a query exactly once: a version stores the query and the batch that made it.
 
     Args:
-        options: where to, and whose batches they are.
+        options: the table, and the query that writes.
         struct: the JSON of the rows' StructType.
-        replaces: whether each batch takes the place of all rows, which is the output mode `complete`.
+        replaces: whether each batch replaces all rows, which is the output mode `complete`.
 
     Raises:
         InvalidInputError: the id of the query is not known.
@@ -378,7 +385,7 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return WrittenBatch(self._sink, self._sink.write(iterator), task and task.getLocalProperty(CHECKPOINT_PROPERTY))
 
     def commit(self, messages: list[WrittenBatch | None], batchId: int) -> None:  # noqa: N803
-        """Make a version of the batch, unless there is one. A batch without rows makes none."""
+        """Commit a batch as one version, unless it was committed before. A batch without rows makes no version."""
         written = [message for message in messages if message is not None]
         if not written:
             return
@@ -396,7 +403,8 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         last = int(last_properties.get(BATCH, -1))
         checkpoints = {each[CHECKPOINT] for each in (last_properties, properties) if CHECKPOINT in each}
         if self._is_given and (last > batch or len(checkpoints) > 1):
-            # Spark counts from 0 with a new checkpoint. To take its batches for the old ones would lose their rows.
+            # With a new checkpoint Spark numbers batches from 0 again. Taking them for batches that are committed
+            # already would silently lose their rows.
             raise InvalidInputError(
                 f"{table} has batch {last} of the query {self._query!r}, and this is batch {batch}"
                 f"{' of another checkpoint' if len(checkpoints) > 1 else ''}: a new checkpoint needs another queryId"
@@ -404,14 +412,14 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return last >= batch
 
     def abort(self, messages: list[WrittenBatch | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Remove what was written, also by tasks of which Spark has no message."""
+        """Remove what was written, including files of tasks that did not report to Spark."""
         written = [message for message in messages if message is not None]
         if written:
             written[0].sink.abort()
 
 
 def _last_batch_properties(table: TableRef, query: str) -> Mapping[str, str]:
-    """The properties of the last version that a query made, if one is there. Only versions after it are looked at."""
+    """Return the properties of the last version that a query made, or an empty mapping."""
     found: Mapping[str, str] = {}
 
     def is_ours(made: Any) -> bool:
@@ -426,7 +434,7 @@ def _last_batch_properties(table: TableRef, query: str) -> Mapping[str, str]:
 
 
 def _query_id(query: StreamQuery) -> str:
-    """The id of the streaming query: Spark keeps it in a file of the checkpoint, the same for every run.
+    """Return the id of the streaming query: Spark keeps it in a file of the checkpoint, the same for every run.
 
     Raises:
         InvalidInputError: it is not given, and there is no such file.
@@ -447,7 +455,7 @@ def _query_id(query: StreamQuery) -> str:
 
 
 def _find_checkpoint_id(checkpoint: str | None) -> str | None:
-    """The id in the file of a checkpoint, as far as it can be read."""
+    """Return the id in the metadata file of a checkpoint, or None if it cannot be read."""
     with suppress(InvalidInputError):
         return _query_id(StreamQuery(checkpoint=checkpoint))
     return None
@@ -456,7 +464,7 @@ def _find_checkpoint_id(checkpoint: str | None) -> str | None:
 def _read_metadata(checkpoint: str) -> bytes:
     if (folder := local_folder(checkpoint)) is not None:
         return (folder / "metadata").read_bytes()
-    # Hadoop has several names for one store, of which Arrow knows one.
+    # Hadoop has several schemes for S3 (s3, s3a, s3n), of which Arrow knows one.
     store, path = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", checkpoint))
     with store.open_input_stream(f"{path}/metadata") as file:
         return bytes(file.read())

@@ -1,4 +1,4 @@
-"""The files of a table copied by tasks, a phase at a time."""
+"""Copy the files of a table to another location in Spark tasks, phase by phase."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lancehouse.spark.tasks import collect_results
 
 
 def copy(spark: SparkSession, source: TableAddress, target: TableAddress) -> CopyPlan:
-    """Copy what a table's copy lacks. One that was interrupted goes on where it was.
+    """Copy the files that a table's copy lacks. An interrupted copy is resumed.
 
     Args:
         spark: the session.
         source: the table.
-        target: its copy, which its catalog knows already; credentials for both are asked for by each executor.
+        target: its copy, which must be declared in its catalog; each executor asks for the credentials of both.
 
     Returns:
-        What was done.
+        The plan that was carried out.
 
     Raises:
-        LanceNamespaceError: a file could not be copied; what was done stays done.
+        LanceNamespaceError: a file could not be copied; files that were copied stay.
     """
     job = uuid4().hex
     plan = table_copy.plan(source.to_ref(), target.write_location(job))

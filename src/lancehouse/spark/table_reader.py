@@ -1,8 +1,9 @@
-"""Lance tables as DataFrames: the driver pins a version and groups its fragments, tasks read them.
+"""Read Lance tables as DataFrames: the driver pins a version and splits its fragments, tasks read them.
 
-What follows a table has no version of its own: each query reads the one that was the latest when the query began. Spark
-plans a temporary view once for all its queries, so only its tasks can choose the version. They need no word with each
-other: Spark gives each run of a query an id that holds its time, which all its tasks know.
+A DataFrame or view that follows a table has no version of its own: each query reads the version that was the latest
+when the query began. Spark plans a temporary view once for all its queries, so only its tasks can choose the version.
+They agree on it without communication: Spark gives each run of a query an id that contains its start time, and all its
+tasks know that id.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from lancehouse.spark.session import parallelism, to_struct
 from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
 
 MAX_OPENED = 8
-"""Versions that a worker keeps open, for the tasks that follow."""
+"""Number of versions that a worker process keeps open for later tasks."""
 MOST_ROWS = (1 << 31) - 1
-"""The largest limit that Spark knows."""
+"""The largest limit that Spark supports."""
 QUERY = "spark.sql.execution.query.id"
-"""What Spark calls the id of a run of a query, in its tasks: a UUID of version 7, which begins with the time."""
+"""Local property of tasks with the id of a query's run: a version 7 UUID, which begins with the time."""
 VISIBLE_MS, VISIBLE_FAR_MS = 200, 1000
-"""How long after its own time a commit may first be seen, on a local disk and elsewhere."""
+"""How long after its timestamp a commit may become visible, in milliseconds, on a local disk and elsewhere."""
 ROW_ID = "_rowid"
 VERSION = "_version"
-"""The column of a stream that says which version added a row."""
+"""Column of a stream with the version that added a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,13 @@ class PinnedVersion:
     version: int
     branch: str | None
     job: str
-    """Tells jobs apart: a table may have been dropped and made again under the same name."""
+    """Distinguishes jobs: a table may have been dropped and created again under the same name."""
     transaction_uuid: str
-    """Tells versions of such tables apart."""
+    """Distinguishes versions of such tables that have the same number."""
 
     @classmethod
     def resolve(cls, address: TableAddress, selector: VersionSelector) -> Self:
-        """The version that is meant, as of now.
+        """Pin the version that a selector means now.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableTagNotFoundError: there is none.
@@ -67,11 +68,12 @@ class PinnedVersion:
         return pinned
 
     def open(self) -> tuple[TableRef, Any]:
-        """The table in this process, opened once for all tasks of the job here.
+        """Open the version in this process; it is cached for all tasks of the job here.
 
         Raises:
-            ConcurrentModificationError: it is another one by now.
+            ConcurrentModificationError: the table was dropped and created again.
         """
+        # Taken out and inserted again at the end, so that the dict is ordered by last use.
         if (opened := _opened.pop(self, None)) is None:
             table = self.address.to_ref(version=self.version, branch=self.branch)
             dataset = table.open()
@@ -82,19 +84,19 @@ class PinnedVersion:
         return opened
 
     def at_query_start(self) -> PinnedVersion:
-        """The version that was the latest when the query of this task began, and never an older one than this.
+        """Return the version that was the latest when the query of this task began, and never an older one than this.
 
-        A task outside of a query, such as one of an RDD, gets this one.
+        A task outside of a query, such as one of an RDD, gets this version.
 
         Raises:
-            ConcurrentModificationError: the table was made anew since.
+            ConcurrentModificationError: the table was dropped and created again.
         """
         began_ms = query_start_ms()
         return self if began_ms is None else _resolve_at(self, began_ms)
 
 
 def query_start_ms() -> int | None:
-    """When the query of this task began, by the driver's clock, in milliseconds since 1970; None outside of a query."""
+    """Return when the query of this task began, in ms since 1970 by the driver's clock; None outside of a query."""
     task = TaskContext.get()
     try:
         query = UUID((task and task.getLocalProperty(QUERY)) or "")
@@ -117,14 +119,14 @@ def _resolve_at(pinned: PinnedVersion, began_ms: int) -> PinnedVersion:
 
 
 def _versions_newest_first(table: TableRef, began_ms: int) -> Iterator[Any]:
-    """The versions of a table, from the latest back, as soon as all commits from before the query have landed.
+    """Yield the versions of a table from the latest back, once all commits from before the query are visible.
 
-    A commit carries the time at which its manifest was written, a little before others see it. A task that looked at
-    once might miss one that the next task finds.
+    A commit carries the time at which its manifest was written, shortly before others can see it. A task that looked
+    immediately might miss a version that the next task finds.
     """
     dataset = table.open()
     lands_ms = VISIBLE_MS if local_folder(dataset.uri) is not None else VISIBLE_FAR_MS
-    wait_ms = min(began_ms + lands_ms - time.time() * 1000, lands_ms)  # clocks of machines may differ
+    wait_ms = min(began_ms + lands_ms - time.time() * 1000, lands_ms)  # capped, as the machines' clocks may differ
     if wait_ms > 0:
         time.sleep(wait_ms / 1000)
         dataset = table.open()
@@ -147,30 +149,30 @@ def _cache_opened(pinned: PinnedVersion, opened: tuple[TableRef, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """What one of several tasks reads of a version that is not known yet."""
+    """The share of one of several tasks in a version that is chosen only when the task runs."""
 
     number: int
     count: int
 
     def parts(self, dataset: Any, *, split: bool) -> list[FragmentRange]:
-        """The rows of a version that are this task's."""
+        """Return the fragment ranges of a version that this task reads."""
         all_parts = split_fragments(dataset, self.count, split=split)
         return all_parts[self.number] if self.number < len(all_parts) else []
 
 
 def to_shares(groups: Sequence[Any]) -> list[TaskShare]:
-    """As many as there are groups now, and one where there is no row yet."""
+    """Return as many shares as there are groups now, at least one: a table that is empty now may get rows."""
     count = max(len(groups), 1)
     return [TaskShare(number, count) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderName:
-    """What reads several versions of a table with the columns of one, for messages."""
+    """Names a reader of several versions that has the columns of one, for messages."""
 
     name: str
     advice: str
-    """What to do where the columns do not fit any more."""
+    """What the user can do when the columns do not fit any more."""
 
 
 STREAM = ReaderName("the stream", "start the query again, or at a version that has the column")
@@ -180,18 +182,18 @@ VIEW = ReaderName("the view or DataFrame", "make that anew")
 def read_fitting_batches(
     scan: Scan, schema: pa.Schema, table: TableRef, dataset: Any, parts: Sequence[FragmentRange], reader: ReaderName
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a version that may have other columns than a reader began with, in the reader's columns.
+    """Yield rows of a version in the columns that a reader began with, which may differ from the version's.
 
     Args:
         scan: what to read.
-        schema: of the reader. A column that the version has not is null.
-        table: which.
+        schema: columns of the reader. A column that the version lacks is null.
+        table: the table.
         dataset: the version.
-        parts: of it.
-        reader: what reads them.
+        parts: the fragment ranges to read.
+        reader: the reader, for messages.
 
     Raises:
-        TableSchemaValidationError: a column has another type, or is gone and cannot be null.
+        TableSchemaValidationError: a column has another type, or is gone and not nullable.
     """
     columns = scan.columns or tuple(name for name in schema.names if name != ROW_ID)
     existing = {*dataset.schema.names, ROW_ID}
@@ -220,17 +222,17 @@ def _fit_columns(
 def read_table(
     spark: SparkSession, address: TableAddress, scan: Scan, selector: VersionSelector, *, follows: bool = False
 ) -> DataFrame:
-    """The rows of a table that a scan finds.
+    """Return the rows of a table that a scan selects.
 
     Args:
         spark: the session.
-        address: of the table.
-        scan: what to read.
-        selector: which version; its columns are those of the DataFrame.
-        follows: whether each query of the DataFrame reads the version that is the latest then.
+        address: address of the table.
+        scan: columns, filter and limit.
+        selector: the version to read, which also gives the columns of the DataFrame.
+        follows: each query of the DataFrame reads the version that is the latest then.
 
     Raises:
-        LanceNamespaceError: there is no such table, version, or column, or the filter cannot be understood.
+        LanceNamespaceError: there is no such table, version or column, or the filter is invalid.
     """
     if (scan.limit or 0) > MOST_ROWS:
         raise InvalidInputError(f"limit is {scan.limit:,}, and Spark counts to {MOST_ROWS:,}: read without it")
@@ -258,14 +260,14 @@ def read_table(
 def read_following_batches(
     pinned: PinnedVersion, share: TaskShare, scan: Scan, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """A task's share of the version that was the latest when its query began, in the columns of another."""
+    """Yield a task's share of the version that was the latest when its query began, in the columns of `schema`."""
     table, dataset = pinned.at_query_start().open()
     parts = share.parts(dataset, split=scan.filter is None)
     return read_fitting_batches(scan, schema, table, dataset, parts, VIEW)
 
 
 def count_rows(spark: SparkSession, address: TableAddress, filter: str | None, selector: VersionSelector) -> int:
-    """How many rows a table has, or how many of them match; counted in tasks, without reading more than that needs."""
+    """Return the number of rows of a table, or of those that match a filter, which are counted in tasks."""
     scan = Scan(columns=(), filter=filter, with_row_id=True)
     pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()

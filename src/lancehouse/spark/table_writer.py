@@ -1,4 +1,4 @@
-"""DataFrames as Lance tables: tasks write files, the driver makes one commit."""
+"""Write DataFrames to Lance tables (create, append, overwrite): tasks write files, the driver makes one commit."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a DataFrame is written."""
+    """Options for writing a DataFrame."""
 
     vector_columns: Mapping[str, int] = field(default_factory=dict)
-    """Which arrays are vectors, and of how many numbers; what the table has already need not be told."""
+    """Arrays that become vectors, with their dimensions; not needed for columns that the table has already."""
     layout: FileLayout = field(default_factory=FileLayout)
     run: str | None = None
-    """A run that has made its version already makes no other."""
+    """Name of the run; a run that has made a version already makes no other."""
     is_new: bool = False
-    """Whether no version can be of that run, so that none is looked for."""
+    """Whether the run is known to be new, so that no version of it is searched for."""
     nullable: bool = True
-    """Whether all columns of a new table may be null; else those that may be in the rows."""
+    """Whether all columns of a new table are nullable; if not, they are as nullable as those of the rows."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the version keeps."""
+        """Transaction properties of the version."""
         return {RUN: self.run} if self.run is not None else {}
 
 
 def create(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
-    """Make a table of a DataFrame; the version.
+    """Create a table from a DataFrame; return the version.
 
     Raises:
-        TableAlreadyExistsError: there is one.
+        TableAlreadyExistsError: the table exists.
     """
     table = address.to_ref()
     if (existing_version := find_version_of_same_run(table, how)) is not None:
@@ -67,7 +67,7 @@ def create(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
 
 
 def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
-    """Add the rows of a DataFrame; the version that this made.
+    """Append the rows of a DataFrame; return the version that this made.
 
     Raises:
         TableNotFoundError: there is no such table.
@@ -88,6 +88,7 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
     try:
         with job.clean_up_after(used):
             used += write_frame(frame, job, schema, "append", how.layout)
+            # While the tasks wrote, the table may have been dropped and created again under its name.
             commits.require_same_table(table, base, base_uuid)
             return commits.append(table, locate_table(table), used, base, how.properties)
     except commits.RunAlreadyCommittedError as error:
@@ -95,10 +96,10 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
 
 
 def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
-    """Put the rows of a DataFrame in the place of all others; the version that this made. A missing table is created.
+    """Replace all rows by those of a DataFrame; return the version that this made. A missing table is created.
 
     Raises:
-        ConcurrentModificationError: somebody changed the table meanwhile.
+        ConcurrentModificationError: another writer changed the table meanwhile.
     """
     table = address.to_ref()
     if (existing_version := find_version_of_same_run(table, how)) is not None:
@@ -119,19 +120,19 @@ def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int
 
 
 def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
-    """The version that the same run has made already, if it has."""
+    """Return the version that the same run has made already, or None."""
     return None if how.run is None or how.is_new else find_version_of_run(table, how.run)
 
 
 def create_conflict(table: TableRef) -> ConcurrentModificationError:
-    """What an overwrite says when another writer made the table just now."""
+    """Return the error of an overwrite when another writer created the table meanwhile."""
     return ConcurrentModificationError(f"{table}: another writer created it just now; run it again")
 
 
 def _create_first_version(
     frame: DataFrame, address: TableAddress, how: WriteOptions, commit: Callable[..., int] = commits.create
 ) -> int:
-    """Make the first version; the entry in the catalog that this made is taken back if it fails."""
+    """Write the first version of a table. If it fails, the catalog entry that this declared is removed."""
     table, schema = address.to_ref(), new_table_schema(frame.schema.jsonValue(), how)
     empty_dataset(schema, how.layout.data_storage_version)
     declared = declare_table(table)
@@ -141,6 +142,8 @@ def _create_first_version(
             used += write_frame(frame, job, schema, "overwrite", how.layout)
             return commit(table, locate_table(table), schema, used, how.properties)
     except BaseException as error:
+        # `used` is filled just before the commit. After that, only an explicit refusal shows that the version was not
+        # made; in any other case the entry must stay.
         if declared and (not used or (isinstance(error, LanceNamespaceError) and commits.is_refusal(error))):
             try:
                 undo_declaration(table)
@@ -150,22 +153,22 @@ def _create_first_version(
 
 
 def declare_table(table: TableRef) -> bool:
-    """Have the catalog know the table; whether it did not before."""
+    """Declare a table in the catalog if it is missing; return whether this call declared it."""
     if table.namespace is None:
         return False
     try:
         table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
     except TableNotFoundError:
-        with suppress(TableAlreadyExistsError):  # somebody was faster
+        with suppress(TableAlreadyExistsError):  # another writer was faster
             table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
             return True
     return False
 
 
 def undo_declaration(table: TableRef) -> None:
-    """Have the catalog forget a table that was declared for a job that failed, and has removed its files.
+    """Remove the catalog entry of a table that was declared for a job that failed, after its files were removed.
 
-    One that has a version by now stays, and so does one that somebody else is about to make a version of.
+    The entry stays if the table has a version by now, or if another writer has begun to write files there.
     """
     if table.namespace is not None and not table.exists():
         at = locate_table(table)
@@ -175,15 +178,15 @@ def undo_declaration(table: TableRef) -> None:
 
 
 def new_table_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Schema | None = None) -> pa.Schema:
-    """The columns of a new table, or of one that is written over: what was a vector stays one.
+    """Return the columns of a new table, or of one that is overwritten: columns that were vectors stay vectors.
 
-    As Parquet, Delta and Iceberg have it, they may be null, whatever Spark knows of these rows: it is about these rows
-    alone, and says nothing of those that come later.
+    As with Parquet, Delta and Iceberg, they are nullable whatever Spark's schema says: that holds for these rows only,
+    not for rows that come later.
 
     Args:
         struct: the JSON of the rows' StructType.
-        how: says which arrays are vectors, and whether what cannot be null in the rows cannot be in the table.
-        before: the columns of the table that is written over.
+        how: gives the vectors, and whether to keep the nullability of the rows.
+        before: columns of the table that is overwritten.
 
     Raises:
         TableSchemaValidationError: a column has no type, or one that Lance does not store.
@@ -197,7 +200,7 @@ def new_table_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Sc
 def _previous_vectors(
     struct: Mapping[str, Any], before: Iterable[pa.Field[Any]], above: str = ""
 ) -> Iterator[tuple[str, int]]:
-    """The columns that were vectors and still can be, with their lengths."""
+    """Yield the columns that were vectors and still can be, with their dimensions."""
     types = {column["name"]: column["type"] for column in struct["fields"]}
     for column in before:
         dtype = column.type

@@ -1,4 +1,4 @@
-"""How far Spark is with its tasks, for people who wait for it."""
+"""Report the progress of Spark tasks to a callback."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 INTERVAL_S = 0.2
-"""How often a session of this process is asked."""
+"""How often a classic session is polled, in seconds."""
 
 FINISHED = ("SUCCEEDED", "FAILED")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """Tasks of all jobs so far; there may be more of them than are known yet."""
+    """Number of tasks of all jobs so far; more may become known later."""
 
     done: int
     total: int
@@ -32,11 +32,13 @@ ProgressCallback = Callable[[TaskProgress], None]
 
 @contextmanager
 def watch_tasks(spark: SparkSession, report_progress: ProgressCallback | None) -> Iterator[None]:
-    """Tell of the tasks of all jobs that this thread starts inside; of none, where a session does not let itself watch.
+    """Report the tasks of all jobs that this thread starts inside the block.
+
+    Nothing is reported if the session offers no way to watch it.
 
     Args:
         spark: the session.
-        report_progress: called with every change, possibly in another thread; it must not raise. None: nobody watches.
+        report_progress: called with every change, possibly in another thread; it must not raise. None: do not watch.
     """
     if report_progress is None:
         yield
@@ -53,7 +55,7 @@ def watch_tasks(spark: SparkSession, report_progress: ProgressCallback | None) -
 
 
 class _ProgressListener:
-    """The tasks of each job or operation, and what was said of them; as a progress handler, that of Spark Connect."""
+    """Sums up the tasks of jobs or operations and reports changes; callable as a progress handler of Spark Connect."""
 
     def __init__(self, report_progress: ProgressCallback) -> None:
         self._report_progress = report_progress
@@ -68,7 +70,11 @@ class _ProgressListener:
         operation_id: str | None,
         done: bool,
     ) -> None:
-        """Take note of an operation. Spark says its last word of one that ends, in the thread that waits for it."""
+        """Update the counts of an operation, unless another thread started it.
+
+        Spark calls this in the thread that waits for the operation, which tells the operations of this thread from
+        others.
+        """
         if threading.get_ident() != self._thread:
             return
         counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
@@ -76,7 +82,7 @@ class _ProgressListener:
         self.update({operation_id: TaskProgress(total if done else finished, total)})
 
     def update(self, tasks: dict[object, TaskProgress]) -> None:
-        """Take note of some jobs, and say what is new."""
+        """Update the counts of some jobs, and report the total if it has changed."""
         self._tasks.update(tasks)
         counts = self._tasks.values()
         now = TaskProgress(sum(each.done for each in counts), sum(each.total for each in counts))
@@ -85,12 +91,12 @@ class _ProgressListener:
             self._report_progress(now)
 
     def finish_all(self) -> None:
-        """All jobs that are known have ended well, though the last news of them may be on its way."""
+        """Report all known jobs as done: they have succeeded, though the last counts may not have arrived."""
         self.update({job: TaskProgress(each.total, each.total) for job, each in self._tasks.items()})
 
 
 def _register_listener(spark: SparkSession, listener: _ProgressListener) -> bool:
-    """Have Spark Connect tell; False if it is another session."""
+    """Register the listener with Spark Connect; return False if the session is a classic one."""
     try:
         spark.registerProgressHandler(listener)
     except (PySparkException, AttributeError):
@@ -100,7 +106,7 @@ def _register_listener(spark: SparkSession, listener: _ProgressListener) -> bool
 
 @contextmanager
 def _poll_in_thread(spark: SparkSession, listener: _ProgressListener) -> Iterator[None]:
-    """Ask a session of this process, in a thread, for the jobs that carry a tag."""
+    """Poll a classic session, in a thread, for the jobs of this thread, which carry a tag."""
     tag = f"lancehouse-{uuid4().hex}"
     try:
         context = spark.sparkContext
@@ -130,7 +136,7 @@ def _poll_in_thread(spark: SparkSession, listener: _ProgressListener) -> Iterato
 
 
 class _TaggedJobs:
-    """The jobs with a tag. Those that have ended are not asked for again: Spark forgets them in time."""
+    """The jobs with a tag. Finished jobs are not polled again: Spark drops them after some time."""
 
     def __init__(self, context: Any, tag: str) -> None:
         self._tag = tag
@@ -139,7 +145,7 @@ class _TaggedJobs:
         self._ended: set[int] = set()
 
     def report(self, listener: _ProgressListener) -> bool:
-        """Say how far they are; False if there is nobody to ask any more."""
+        """Pass the counts of the jobs to the listener; return False if the session cannot be asked any more."""
         try:
             progress_by_job = {
                 job: self._job_progress(job)

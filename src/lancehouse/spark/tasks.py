@@ -1,4 +1,4 @@
-"""Work in Arrow, one piece to a task: Spark schedules it, repeats it and spreads it over the cluster."""
+"""Run Python functions on Arrow data in Spark tasks, one piece of work to a task."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ T = TypeVar("T")
 Batches = Iterator[pa.RecordBatch]
 
 RESULT = pa.schema([("result", pa.string())])
+"""Arrow schema of the texts that tasks return."""
 
 
 def run_in_tasks(
     spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Batches], schema: StructType
 ) -> DataFrame:
-    """The batches that `work` makes of all pieces, each in a task of its own.
+    """Return a DataFrame of the batches that `work` yields for all pieces, each in a task of its own.
 
     Args:
         spark: the session.
-        pieces: what to do. They and `work` go to executors, so they hold no open table.
-        work: called where the piece goes.
-        schema: of the batches, as Spark has it.
+        pieces: the pieces of work. They and `work` are sent to executors, so they must not hold an open table.
+        work: called in the task with its piece.
+        schema: Spark schema of the batches.
     """
 
     def run(numbers: Batches) -> Batches:
@@ -36,19 +37,19 @@ def run_in_tasks(
 
 
 def collect_results(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
-    """The texts that `work` makes of all pieces, each in a task of its own."""
+    """Return the texts that `work` makes of all pieces, each in a task of its own."""
     if not pieces:
         return []
     return collect_texts(run_in_tasks(spark, pieces, lambda piece: to_result_batches(work(piece)), RESULT_STRUCT))
 
 
 def to_result_batches(values: Iterable[str]) -> Batches:
-    """Texts as a task hands them to Spark."""
+    """Yield texts as a record batch that a task returns to Spark."""
     yield pa.record_batch([pa.array(list(values), pa.string())], schema=RESULT)
 
 
 def collect_texts(frame: DataFrame) -> list[str]:
-    """The texts that tasks have made."""
+    """Return the texts that tasks have made."""
     values: list[Any] = frame.toArrow().column(0).to_pylist()
     return values
 

@@ -1,4 +1,4 @@
-"""Vector search as a DataFrame."""
+"""Search vectors with Spark: through an index in one task, or by comparing all vectors in many tasks."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def search(
     effort: SearchEffort,
     selector: VersionSelector,
 ) -> DataFrame:
-    """The rows nearest to a vector, with `_distance`, the nearest first.
+    """Return the rows nearest to a vector as a DataFrame, with `_distance`, the nearest first.
 
-    An index is asked by one task, which is what it is for. Without one all vectors are compared, in as many tasks as
-    the cluster runs at once.
+    An index is searched by one task. Without one all vectors are compared, in as many tasks as the cluster runs at
+    once.
     """
     pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()

@@ -1,4 +1,4 @@
-"""What an ingest reads: files, images and Iceberg tables, in Arrow alone; nothing here needs Spark."""
+"""Sources of an ingest (data files, images, Iceberg tables), read with Arrow; nothing here needs Spark."""
 
 from lancehouse.jobs.sources.open_source import open_source
 from lancehouse.jobs.sources.units import IngestSource, Unit

@@ -1,4 +1,4 @@
-"""Batches of a file in the schema that is asked for."""
+"""Convert record batches of a file to the requested schema, refusing casts that would lose data silently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lancehouse.schema.walk import BLOB, EXTENSION, nullable_hint
 BLOB_TYPE = pa.struct(
     [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
 )
-"""How Lance takes the values of a blob column."""
+"""Arrow type of the values of a blob column, as Lance expects them on write."""
 
 _MEANINGS: Sequence[tuple[Callable[[Any], bool], str]] = (
     (pa.types.is_boolean, "boolean"),
@@ -25,20 +25,21 @@ _MEANINGS: Sequence[tuple[Callable[[Any], bool], str]] = (
     (pa.types.is_time, "time"),
     (pa.types.is_duration, "duration"),
 )
-"""Between these pyarrow casts without a word, as if the bits meant the same."""
+"""Groups of types. pyarrow casts between them silently, as if the bits meant the same."""
 _SAME = {("date", "timestamp"), ("boolean", "number")}
+"""Casts between groups that are allowed."""
 
 _untyped: Any = pa
-"""pyarrow, of whose arguments its stubs know too few."""
+"""pyarrow, for arguments that its type stubs lack."""
 
 
 def blob_field(name: str) -> pa.Field[Any]:
-    """A column that Lance keeps outside its pages, so that scans do not read it."""
+    """Return a blob column, which Lance stores outside its pages, so that scans do not read it."""
     return pa.field(name, BLOB_TYPE, metadata={EXTENSION: BLOB})
 
 
 def to_blobs(values: Any) -> Any:
-    """Binaries as the values of a blob column."""
+    """Convert an array of binaries to the values of a blob column."""
     data = values.cast(pa.large_binary())
     absent = [pa.nulls(len(data), field.type) for field in list(BLOB_TYPE)[1:]]
     mask = data.is_null() if data.null_count else None
@@ -46,12 +47,12 @@ def to_blobs(values: Any) -> Any:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, name: str) -> pa.RecordBatch:
-    """A batch of a file in a schema: its columns by name, the file's partition, and nulls for what it lacks.
+    """Convert a batch to a schema: columns by name, then the file's partition values, and nulls for what it lacks.
 
-    Columns that are right already are not copied.
+    Columns that have the right type already are not copied.
 
     Raises:
-        TableSchemaValidationError: a column does not fit; names it and the file.
+        TableSchemaValidationError: a column does not fit; the message names it and the file.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -101,7 +102,7 @@ def _cast_array(array: Any, field: pa.Field[Any]) -> Any:
 
 
 def storage_type(dtype: Any) -> Any:
-    """What the values of a type are kept as."""
+    """Return the storage type of an extension type, or the type itself."""
     return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
 
 
@@ -117,7 +118,7 @@ def _is_blob(field: pa.Field[Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _describe_loss(have: Any, want: Any, name: str = "") -> str:
-    """What a cast would lose without a word: a field of a struct, or what a value means; empty if it is nothing."""
+    """Return what a cast would lose silently (a field of a struct, or the meaning of a value); empty if nothing."""
     match have, want:
         case pa.StructType(), pa.StructType():
             target_types = {child.name: child.type for child in want}

@@ -1,4 +1,4 @@
-"""CSV, plain or compressed."""
+"""Read CSV and TSV files, plain or compressed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lancehouse.jobs.sources.text_options import ALL_OPTIONS
 
 
 class Delimited(Tabular):
-    """CSV; `.tsv` has tabs. A field with nothing in it is null, one with empty quotes is empty text."""
+    """CSV; `.tsv` has tabs. An empty field is null, a pair of quotes is an empty string."""
 
     is_text = True
     name = "csv"
@@ -34,7 +34,7 @@ class Delimited(Tabular):
     extensions = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in COMPRESSIONS)
 
     def survey(self, file: SourceFile) -> FileSurvey:
-        """Infer the types from the first block, of columns that are given none."""
+        """Infer the types from the first block, except for columns whose type is given."""
         types = self.options.known_types
         with self._open_reader(file, _storage_types(types), None) as reader:
             schema = reader.schema
@@ -44,8 +44,10 @@ class Delimited(Tabular):
 
     def _find_doubts(self, file: SourceFile, inferred: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, dtype in inferred.items():
-            if pa.types.is_binary(dtype):  # pyarrow's answer to text that is not in the encoding
+            if pa.types.is_binary(dtype):  # pyarrow infers this for text that is not in the encoding
                 yield name, wrong_encoding_message(file.name, self.options.encoding)
+        # pyarrow infers double for integers that exceed 64 bits, which would round them silently. Such columns are read
+        # once more as text to find out whether all their values are whole numbers.
         numbers = [name for name, dtype in inferred.items() if pa.types.is_float64(dtype)]
         if not numbers:
             return
@@ -58,7 +60,7 @@ class Delimited(Tabular):
                 yield from [(name, f"{file.name}: {too_large_message(name, str(large[0]))}")] if large else []
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The columns that are wanted, parsed as the types that are wanted."""
+        """Yield the requested columns, parsed as the requested types."""
         file = part.file
         with self._open_reader(file, {}, None) as reader:
             names = reader.schema.names
@@ -119,5 +121,5 @@ def _storage_types(types: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _widen_timestamp(dtype: Any) -> Any:
-    """The type that a block tells, made to hold what later blocks may bring."""
+    """Return an inferred type, widened from seconds to microseconds: later blocks may have fractions."""
     return pa.timestamp("us", dtype.tz) if isinstance(dtype, pa.TimestampType) and dtype.unit == "s" else dtype

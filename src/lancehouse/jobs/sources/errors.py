@@ -1,4 +1,4 @@
-"""What pyarrow raises while it reads becomes a Lance error that names the file."""
+"""Translate pyarrow's read errors into Lance errors that name the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], type[LanceNamespaceError]], ...] = tuple(
         (r"timed out|timeout|HTTP status 50\d", ServiceUnavailableError),
     )
 )
-"""The first row that is found in the text of a failure decides; otherwise the file is not what it should be."""
+"""The first pattern that is found in an error's text decides; if none is, the file itself is taken to be invalid."""
 
 
 @contextmanager
@@ -38,8 +38,8 @@ def translate_read_errors(name: str, options: Mapping[str, str]) -> Iterator[Non
     """Turn what pyarrow raises inside into a Lance error that names the file.
 
     Args:
-        name: the file, as its user knows it.
-        options: of its storage, whose secrets a store might echo.
+        name: the file's address, as the user knows it.
+        options: storage options, whose secrets are removed from the message in case the store echoes them.
     """
     try:
         yield
@@ -53,21 +53,21 @@ def translate_read_errors(name: str, options: Mapping[str, str]) -> Iterator[Non
         text = str(error)
         message = redact(text, options)
         kind = next((kind for pattern, kind in _BY_TEXT if pattern.search(text)), InvalidInputError)
-        # A cause is printed with its own text: it may only be shown where there is nothing to hide.
+        # The cause is printed with its own, unredacted text, so it is only attached where there is nothing to hide.
         raise kind(f"{name} cannot be read: {message}") from (error if message == text else None)
 
 
 def wrong_encoding_message(name: str, encoding: str) -> str:
-    """What is said of a file that is not in an encoding."""
+    """Return the error message for a file that is not in an encoding."""
     return f"{name} is not in the encoding {encoding}: name its own, such as options={{'encoding': 'latin-1'}}"
 
 
 def require_columns(wanted: list[str], available: list[str], about: str) -> None:
-    """Check that each column asked for is there, and once.
+    """Check that each requested column exists, and is requested once.
 
     Raises:
-        TableColumnNotFoundError: one is not there; says what is.
-        InvalidInputError: none is asked for, or one twice.
+        TableColumnNotFoundError: a column does not exist; the message lists those that do.
+        InvalidInputError: no column is requested, or one twice.
     """
     missing = [name for name in wanted if name not in available]
     if missing:

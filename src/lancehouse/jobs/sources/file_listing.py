@@ -1,4 +1,4 @@
-"""The files that a path, folder, glob or list of those means, and what their names say."""
+"""List the data files of a path, folder, glob or list of those, with Hive-style partition values of folders."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ Path = str | os.PathLike[str]
 _GLOB = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Hive's word for a null in the name of a folder."""
+"""Hive's name for null in the name of a partition folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file, as it was when it was listed."""
+    """A file, with the size and time of change that it had when it was listed."""
 
     store: Store
     path: str
     size: int
     modified_ns: int
     partition: tuple[tuple[str, str | None], ...] = ()
-    """Columns that the folders above it tell, such as `year=2024`."""
+    """Partition columns and values from the names of the folders above it, such as `year=2024`."""
     is_named: bool = False
-    """Whether its name was given, by itself or by a glob, rather than found in a folder."""
+    """Whether the user named the file, by its path or by a glob, rather than a folder that contains it."""
 
     @property
     def name(self) -> str:
-        """Its address, as its user writes it."""
+        """The address of the file as the user writes it."""
         return self.store.to_address(self.path)
 
     @property
     def key(self) -> str:
-        """The same as long as the file is."""
+        """The same as long as the file is unchanged."""
         return f"{self.name} {self.size} {self.modified_ns}"
 
 
 def list_files(source: Path | Iterable[Path], options: Mapping[str, str]) -> list[SourceFile]:
-    """The files that are meant, by path. A path that exists is taken literally, whatever characters are in it.
+    """Return the files of a source, sorted by address.
+
+    A path that exists is taken literally, whatever characters it has.
 
     Raises:
-        InvalidInputError: there is nothing.
+        InvalidInputError: a path matches no file, or the list is empty.
     """
     places = [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Iterable) else list(source)
     files: dict[str, SourceFile] = {}
@@ -86,7 +88,7 @@ def _list_matches(store: Store, path: str) -> Iterator[SourceFile]:
 
 
 def _split_glob(system: FileSystem, path: str) -> tuple[str, list[str]]:
-    """The folder that is meant literally, and the pattern below it."""
+    """Split a path into the literal folder at its start and the pattern below it."""
     segments = path.split("/")
     for place, segment in enumerate(segments):
         above = "/".join(segments[:place]) or "/"
@@ -102,6 +104,7 @@ def _list_folder(store: Store, system: FileSystem, folder: str, *, root: str) ->
 
 
 def _walk(system: FileSystem, folder: str) -> Iterator[FileInfo]:
+    # Arrow's own recursion is not used on a local disk, where links may form cycles.
     is_local = isinstance(system, LocalFileSystem)
     for info in system.get_file_info(FileSelector(folder, recursive=not is_local)):
         yield info
@@ -110,13 +113,13 @@ def _walk(system: FileSystem, folder: str) -> Iterator[FileInfo]:
 
 
 def _is_link_cycle(system: FileSystem, folder: str) -> bool:
-    """Whether a folder is a link to one that it lies in: what is there was found before."""
+    """Return whether a folder is a link to one that contains it, whose content has been listed before."""
     way = pathlib.Path(folder)
     return isinstance(system, LocalFileSystem) and way.resolve() in {above.resolve() for above in way.parents}
 
 
 def _match_glob(system: FileSystem, folder: str, segments: Sequence[str]) -> Iterator[FileInfo]:
-    """What a pattern means below a folder, level by level, so that only folders that can match are listed."""
+    """Yield what a pattern matches below a folder, level by level, so that only folders that can match are listed."""
     pattern, *rest = segments
     if pattern == "**":
         yield from _match_glob(system, folder, rest or ["*"])

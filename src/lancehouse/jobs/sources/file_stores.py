@@ -1,4 +1,4 @@
-"""File systems of pyarrow, reached with the storage options that Lance knows."""
+"""Open pyarrow file systems (local, S3, GCS, Azure) with the storage options that Lance uses."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
     "azure_storage_account_key": ("AZURE_STORAGE_ACCOUNT_KEY",),
     "azure_storage_sas_token": ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"),
 }
-"""What the libraries below pyarrow do not take from the environment by themselves."""
+"""Options that the libraries below pyarrow do not read from the environment by themselves, with their variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where files are and how they are reached; it can be sent to other processes, which connect by themselves."""
+    """The store that holds files, and how to reach it; can be sent to other processes, which connect by themselves."""
 
     scheme: str = ""
-    """As the address has it; empty for this machine."""
+    """Scheme as the user wrote it; empty for the local disk."""
     bucket: str = ""
     account: str = ""
-    """Of Azure, where the address names it: the part between `@` and the first slash."""
+    """Azure account, where the address names it: the part between `@` and the first slash."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def file_system(self) -> fs.FileSystem:
-        """The file system, connected once in a process."""
+        """Return the file system, cached for each process."""
         options = canonical_options(self.options)
         for name, variables in _ENVIRONMENT.items():
             if found := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
@@ -50,7 +50,7 @@ class Store:
         return _connect(self.scheme.lower(), self.bucket, self.account, tuple(sorted(options.items())))
 
     def to_address(self, path: str) -> str:
-        """A path of the file system as its user writes it."""
+        """Return a path of the file system as an address that the user would write."""
         if not self.scheme:
             return path
         bucket, slash, rest = path.partition("/")
@@ -58,10 +58,10 @@ class Store:
 
 
 def locate(source: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[Store, str]:
-    """The store of an address and the path in it. A bucket's address is taken literally, `file://` is decoded.
+    """Return the store of an address and the path in it. Only `file://` addresses are percent-decoded.
 
     Raises:
-        InvalidInputError: a scheme that is not known, or nothing.
+        InvalidInputError: the scheme is unknown, or the address is empty.
     """
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not text:
@@ -108,7 +108,7 @@ def _open_s3(options: Mapping[str, str], bucket: str) -> fs.FileSystem:
 
 
 def _find_region(bucket: str) -> str | None:
-    """Where AWS keeps a bucket: whoever is not told asks for it, as Lance does."""
+    """Return the AWS region of a bucket, or None. Lance looks it up in the same way when no region is configured."""
     with suppress(OSError):
         return fs.resolve_s3_region(bucket)
     return None

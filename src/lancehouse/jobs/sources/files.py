@@ -1,4 +1,4 @@
-"""Files as a source: looked at once, cut into units."""
+"""Open data files as the source of an ingest: survey their schemas, unify them, split the files into units."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 
 MAX_SURVEYED = 10_000
-"""How many files are looked at before any is read: all, or so many in equal distances. What a file that was not looked
-at has besides is found, and refused, when it is read."""
+"""How many files are surveyed before any is read; if there are more, evenly spaced ones are chosen. A column that only
+files outside the sample have is found, and refused, when they are read."""
 SURVEYORS = 16
+"""Number of threads that survey files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class FileUnit(Unit):
     source_columns: frozenset[str] | None = field(repr=False)
 
     def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
-        """The rows in a schema."""
+        """Yield the rows in a schema."""
         return self.format.read(self.parts, ReadRequest(schema, self.source_columns, use_threads))
 
 
@@ -56,7 +57,7 @@ def open_files(
     options: Mapping[str, Any],
     parallelism: int,
 ) -> IngestSource:
-    """Files as a source; see `open_source`."""
+    """Open files as a source; see `open_source`."""
     if format is not None and format not in FORMATS:
         raise InvalidInputError(f"there is no format {format!r}: formats are {', '.join([*FORMATS, 'iceberg'])}")
     storage = {name: str(value) for name, value in options.items() if is_storage_option(name)}

@@ -1,4 +1,4 @@
-"""The formats of files, by name and by extension."""
+"""The interface of a file format, and the choice of a format by name or file extension."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lancehouse.jobs.sources.file_listing import SourceFile
 from lancehouse.jobs.sources.text_options import TextOptions
 
 COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
-"""Endings of compressed text that pyarrow reads as a stream."""
+"""Extensions of compressed text files that pyarrow reads as a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """The least of a file that can be read by itself."""
+    """The smallest part of a file that can be read by itself, such as a row group of Parquet."""
 
     bytes: int
     rows: int | None = None
@@ -31,7 +31,7 @@ class FileSurvey:
     schema: pa.Schema
     pieces: tuple[FilePiece, ...]
     doubts: Mapping[str, str] = field(default_factory=dict)
-    """Columns whose type cannot be inferred, and why; `schema` has one for them all the same."""
+    """Columns whose type cannot be inferred, each with the error message; `schema` has a type for them nevertheless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,21 @@ class FilePart:
     bytes: int
     rows: int | None = None
     pieces: range | None = None
-    """None for all of the file."""
+    """None for the whole file."""
 
     @property
     def key(self) -> str:
-        """The same as long as the file is."""
+        """The same as long as the file is unchanged."""
         return self.file.key if self.pieces is None else f"{self.file.key} {self.pieces.start}-{self.pieces.stop}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What is asked of a file."""
+    """The columns to read from a file, and how."""
 
     schema: pa.Schema
     source_columns: frozenset[str] | None
-    """All columns of the source; None where some of them were chosen, and others do not matter."""
+    """All columns of the source; None where the user chose some of them, so that others do not matter."""
     use_threads: bool
 
     def require_known(self, names: Iterable[str], file: SourceFile) -> None:
@@ -76,41 +76,43 @@ class ReadRequest:
 
 
 class Format(Protocol):
-    """How files of one format are read."""
+    """How files of one format are surveyed and read."""
 
     @property
     def is_text(self) -> bool:
-        """Whether types are what the values look like: a column without a value in any file is text then."""
+        """Whether types are inferred from text; a column that has no value in any file becomes a string then."""
 
     @property
     def options(self) -> TextOptions:
-        """How its files are read."""
+        """The options with which files are read."""
 
     def with_options(self, options: Mapping[str, Any]) -> Format:
-        """The same with options.
+        """Return a copy of this format with options.
 
         Raises:
-            InvalidInputError: it has no such option.
+            InvalidInputError: the format has no such option.
         """
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The endings of names, in lower case."""
+        """File extensions, in lower case."""
 
     def survey(self, file: SourceFile) -> FileSurvey:
-        """Look at a file without reading all of it."""
+        """Find out the schema and the pieces of a file without reading all of it."""
 
     def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The rows, in the schema that is wanted."""
+        """Yield the rows in the requested schema."""
 
 
 def choose_format(
     files: Sequence[SourceFile], requested: str | None, formats_by_name: Mapping[str, Format]
 ) -> tuple[str, list[SourceFile]]:
-    """The format of files, and those that have it. Files whose names were given are read as they are told to be.
+    """Return the name of the format of files, and the files that have it.
+
+    With a requested format, files that the user named are read whatever their extension is.
 
     Raises:
-        InvalidInputError: an extension that is not known, several formats, or no file of the format asked for.
+        InvalidInputError: an extension is unknown, there are several formats, or no file has the requested one.
     """
     if requested is not None:
         chosen = [

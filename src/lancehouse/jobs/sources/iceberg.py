@@ -1,4 +1,4 @@
-"""Iceberg tables as a source: planned and read with pyiceberg, deletes included."""
+"""Open Iceberg tables as the source of an ingest: planned and read with pyiceberg, deletes included."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _KINDS: Mapping[type[Exception], type[LanceNamespaceError]] = {
     OSError: ServiceUnavailableError,
     ValueError: InvalidInputError,
 }
-"""The first class of an error that is here decides."""
+"""Lance errors by pyiceberg's errors; the first class in an error's MRO that is listed here decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,17 @@ class IcebergScan:
     case_sensitive: bool
 
     def batches(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that are there and wanted. pyiceberg's own way to say this first reads all of the file."""
+        """Yield the live rows of a file that match the filter.
+
+        This calls a private method, because pyiceberg's public one first reads the whole file into memory.
+        """
         scan = ArrowScan(self.metadata, self.io, self.projection, self.row_filter, self.case_sensitive)
         return scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(self.io, [task]))
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergUnit(Unit):
-    """A file of an Iceberg table with its deletes, or several small ones."""
+    """A file of an Iceberg table with its deletes, or several small files."""
 
     scan: IcebergScan
     tasks: tuple[FileScanTask, ...] = field(repr=False)
@@ -82,7 +85,7 @@ class IcebergUnit(Unit):
     rows: int | None
 
     def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """The rows in a schema; pyiceberg decides about threads."""
+        """Yield the rows in a schema; pyiceberg decides about threads."""
         for task in self.tasks:
             name = task.file.file_path
             with translate_read_errors(name, self.scan.io.properties):
@@ -93,7 +96,7 @@ class IcebergUnit(Unit):
 def open_iceberg(
     source: Table | DataScan | str, columns: Sequence[str] | None, options: Mapping[str, str], parallelism: int
 ) -> IngestSource:
-    """A table, as it is now or as a scan says, as a source; see `open_source`."""
+    """Open a table, at its current snapshot or as a scan says, as a source; see `open_source`."""
     _require_properties(source, options)
     with _translate_errors(source if isinstance(source, str) else "the Iceberg table", options):
         data_scan = _to_data_scan(source, options)
@@ -117,7 +120,10 @@ def open_iceberg(
 
 
 def _require_properties(source: Table | DataScan | str, options: Mapping[str, str]) -> None:
-    """Refuse options that nobody would look at: pyiceberg takes any property, and a table that is open takes none."""
+    """Refuse options that would be ignored.
+
+    pyiceberg accepts any property, and a table that is open takes none.
+    """
     for name in options:
         if name in ALL_OPTIONS:
             raise InvalidInputError(f"iceberg has no option {name!r}: its options are properties of the catalog")
@@ -155,14 +161,14 @@ def _to_unit(scan: IcebergScan, tasks: Sequence[FileScanTask]) -> IcebergUnit:
 
 
 def _database_errors() -> tuple[type[Exception], ...]:
-    """What pyiceberg's SQL catalog raises, once it is in use."""
+    """Return the base class of errors of pyiceberg's SQL catalog, if SQLAlchemy is loaded."""
     errors = sys.modules.get("sqlalchemy.exc")
     return () if errors is None else (errors.SQLAlchemyError,)
 
 
 @contextmanager
 def _translate_errors(about: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Turn what pyiceberg raises inside into a Lance error; it has no root of its own for them."""
+    """Turn what pyiceberg raises inside into a Lance error; its errors have no common base class."""
     try:
         yield
     except LanceNamespaceError:

@@ -1,4 +1,4 @@
-"""Images in folders: a row for each file."""
+"""Read image files: one row for each file, with the bytes as a blob."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from lancehouse.jobs.sources.formats import FilePart, FilePiece, FileSurvey, Rea
 from lancehouse.jobs.sources.text_options import TextOptions
 
 WINDOW_BYTES = 32 << 20
-"""Of images, read at once; a larger one is read alone."""
+"""Total size of the images that are read at once; a larger image is read alone."""
 WINDOW_FILES = 1024
+"""Largest number of images that are read at once."""
 READERS = 8
+"""Number of threads that read images."""
 
 MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -43,27 +45,28 @@ _COLUMNS: list[pa.Field[Any]] = [
     blob_field("image"),
 ]
 SCHEMA = pa.schema(_COLUMNS)
-"""`folder` is the name of the folder that an image lies in, which is its label in many data sets."""
+"""Schema of images; `folder` is the name of the folder that contains the image, which is its label in many data sets.
+"""
 
 
 class Images:
-    """Images. Nothing is decoded: the bytes of each file are a blob, its kind comes from its extension."""
+    """Images. Nothing is decoded: the bytes of a file are a blob, its media type comes from the extension."""
 
     is_text = False
     extensions = tuple(MEDIA_TYPES)
     options = TextOptions()
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """The same: images have no options."""
+        """Return this format: images have no options."""
         TextOptions.parse("images", options, ())
         return self
 
     def survey(self, file: SourceFile) -> FileSurvey:
-        """All is known already."""
+        """Return the schema, which is the same for all images; the file is not opened."""
         return FileSurvey(SCHEMA, (FilePiece(file.size, 1),))
 
     def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The rows, several files at once."""
+        """Yield the rows; several files are read at once."""
         needs_bytes = "image" in wanted.schema.names
         with ThreadPoolExecutor(READERS) as readers:
             for window in _group_files([part.file for part in parts]):
@@ -72,7 +75,7 @@ class Images:
 
 
 def _group_files(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Files to read at once, all with the same columns from their folders."""
+    """Yield groups of files to read at once, each with the same partition values."""
     window: list[SourceFile] = []
     size = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""Arrow's own files and streams."""
+"""Read Arrow IPC files and streams."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _FILE = b"ARROW1"
 
 
 class Ipc(Tabular):
-    """Arrow. A file can be cut between its batches, a stream cannot; both are read batch by batch, as they are."""
+    """Arrow IPC. A file can be split between its batches, a stream cannot; both are read batch by batch."""
 
     name = "arrow"
     extensions = (".arrow", ".feather", ".ipc")
 
     def survey(self, file: SourceFile) -> FileSurvey:
-        """Read the schema, and how many batches there are."""
+        """Read the schema and the number of batches."""
         with _open_reader(file) as (reader, is_file):
             count = reader.num_record_batches if is_file else 1
             return FileSurvey(reader.schema, (FilePiece(file.size // max(count, 1)),) * count)
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The columns that are wanted, in the batches of the file."""
+        """Yield the requested columns, in the batches of the file."""
         with _open_reader(part.file) as (reader, _):
             names = reader.schema.names
             wanted.require_known(names, part.file)

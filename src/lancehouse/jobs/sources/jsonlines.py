@@ -1,4 +1,4 @@
-"""JSON, an object on each line, plain or compressed."""
+"""Read JSON lines (one object per line), plain or compressed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from lancehouse.jobs.sources.text_options import UTF8
 from lancehouse.schema.walk import map_children
 
 LONGEST_LINE = 1 << 30
+"""Largest length of a line, in bytes."""
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _untyped: Any = pa
-"""pyarrow, of which its stubs know too little."""
+"""pyarrow, for functions that its type stubs lack."""
 
 
 class JsonLines(Tabular):
-    """JSON lines. Text stays text, even where it looks like a time, unless another type is asked for."""
+    """JSON lines. Text stays text, even where it looks like a timestamp, unless another type is requested."""
 
     is_text = True
     name = "json"
@@ -43,7 +44,7 @@ class JsonLines(Tabular):
     extensions = tuple(f"{kind}{packed}" for kind in (".json", ".jsonl", ".ndjson") for packed in COMPRESSIONS)
 
     def survey(self, file: SourceFile) -> FileSurvey:
-        """Infer the types from the first block, of columns that are given none."""
+        """Infer the types from the first block, except for columns whose type is given."""
         first = next(_read_blocks(file, self.options.encoding), b"")
         types, inferred_schema = self.options.known_types, _infer_schema(file, first)
         fields = [column.with_type(types.get(column.name, column.type)) for column in inferred_schema]
@@ -55,7 +56,7 @@ class JsonLines(Tabular):
         return FileSurvey(pa.schema(fields), (FilePiece(file.size),), doubts)
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The rows, parsed as the types that are wanted where JSON has a value for them."""
+        """Yield the rows, parsed as the requested types where JSON has such values."""
         schema: pa.Schema | None = None
         for block in _read_blocks(part.file, self.options.encoding):
             schema = schema or _explicit_schema(
@@ -68,14 +69,14 @@ class JsonLines(Tabular):
 
 
 def _read_blocks(file: SourceFile, encoding: str) -> Iterator[bytes]:
-    """The text, cut at the ends of lines, in UTF-8 whatever it is in."""
+    """Yield the text as UTF-8 in blocks that end with a line."""
     rest = b""
     with file.store.file_system().open_input_stream(file.path) as opened:
         stream: Any = opened if encoding == UTF8 else _untyped.transcoding_input_stream(opened, encoding, UTF8)
         chunk = stream.read(BLOCK_BYTES)
         while chunk:
             following = stream.read(BLOCK_BYTES)
-            # The last line needs no end.
+            # The last line need not end with a newline.
             whole, newline, after = chunk.rpartition(b"\n") if following else (chunk, b"\n", b"")
             if newline and (rest + whole).strip():
                 yield _require_utf8(rest + whole)
@@ -86,18 +87,18 @@ def _read_blocks(file: SourceFile, encoding: str) -> Iterator[bytes]:
 
 
 def _require_utf8(block: bytes) -> bytes:
-    """The block, which is UTF-8: pyarrow would take other bytes for text."""
+    """Return the block if it is valid UTF-8; pyarrow would accept other bytes as text."""
     block.decode()
     return block
 
 
 def _large_integers(block: bytes) -> dict[str, str]:
-    """An integer beyond 64 bits for each column that has some, and nothing but integers besides."""
+    """Return an example of an integer beyond 64 bits for each column that has some and otherwise only integers."""
     if not _LONG_NUMBER.search(block):
         return {}
     numbers: dict[str, list[int | float]] = {}
     for line in block.splitlines():
-        with suppress(ValueError):  # what pyarrow takes, and Python does not, is not looked at
+        with suppress(ValueError):  # lines that only pyarrow can parse are skipped
             for name, value in python_json.loads(line, parse_int=parse_integer).items():
                 numbers.setdefault(name, []).extend(_walk_numbers(value))
     large = {name: next(filter(is_large, found), None) for name, found in numbers.items()}
@@ -137,20 +138,22 @@ def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None, *, us
 
 
 def _times_to_text(dtype: Any) -> Any:
-    """An inferred type, with text where pyarrow saw a time in it."""
+    """Return an inferred type with strings where pyarrow inferred timestamps."""
     if isinstance(dtype, pa.TimestampType):
         return pa.string()
     return map_children(dtype, lambda child: child.with_type(_times_to_text(child.type)))
 
 
 def _columns_in_file(file: SourceFile, wanted: pa.Schema) -> pa.Schema:
-    """What a file may hold of the columns that are wanted: those that its folders tell are not asked of it."""
+    """Return the requested columns that a file may hold: all but those that its partition folders give."""
     partition_values = dict(file.partition)
     return pa.schema([field for field in wanted if field.name not in partition_values])
 
 
 def _explicit_schema(inferred_schema: pa.Schema, wanted: pa.Schema) -> pa.Schema:
-    """The types to parse as: those wanted where they can be had from such values, the others are converted later."""
+    """Return the types to parse as: the requested type where pyarrow can parse it, else the inferred one, cast
+    later.
+    """
     have = {field.name: field.type for field in inferred_schema}
     want = {field.name: storage_type(field.type) for field in wanted}
     return pa.schema([(name, _parsable_type(have.get(name), want.get(name))) for name in {**have, **want}])
@@ -172,7 +175,7 @@ def _parsable_type(found: Any, wanted: Any) -> Any:
 
 
 def _json_type(wanted: Any) -> Any:
-    """How JSON has the values of a type, where the file does not tell."""
+    """Return the type in which JSON represents values of a type, where the file does not show it."""
     match wanted:
         case pa.StructType():
             return pa.struct([(child.name, _json_type(child.type)) for child in wanted])
@@ -188,6 +191,6 @@ def _is_number(dtype: Any) -> bool:
 
 
 def _is_text(dtype: Any) -> bool:
-    """Whether pyarrow makes values of a type from text in JSON."""
+    """Return whether pyarrow parses values of a type from JSON strings."""
     is_plain = dtype in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
     return is_plain or pa.types.is_timestamp(dtype) or pa.types.is_decimal128(dtype)

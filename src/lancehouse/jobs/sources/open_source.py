@@ -1,4 +1,4 @@
-"""Opening a source."""
+"""Open the source of an ingest: data files or an Iceberg table."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ def open_source(
     *,
     parallelism: int = 1,
 ) -> IngestSource:
-    """Look at a source, without reading its rows.
+    """Open a source and infer its schema, without reading all rows.
 
-    Files of several schemas become one: numbers are widened, and what a file lacks is null. Folders below the given
-    one, or below the first level of a glob that is a pattern, become columns where they are called `name=value`; what
-    is called `.…` or `_…` there is left out. The types of CSV and JSON are those of the first block of each file.
+    Files of several schemas become one: numbers are widened, and what a file lacks is null. Folders that are called
+    `name=value` become columns, if they lie below the given folder or below the first level of a glob that is a
+    pattern; names that start with `.` or `_` are left out there. The types of CSV and JSON are inferred from the first
+    block of each file.
 
     Args:
         source: a path, folder, glob or a list of those, on this machine or under `file://`, `s3://`, `gs://` or
             `az://`; for Iceberg a table or a scan of pyiceberg, or `catalog.namespace.table`.
-        format: parquet, csv, json, arrow, images or iceberg; by default what the extensions say. In folders, only
+        format: parquet, csv, json, arrow, images or iceberg; by default inferred from the extensions. In folders, only
             files with its extensions are read; files that are named are read whatever they are called.
-        columns: which to read, in that order; all by default.
-        options: those of the format, and storage options in Lance's names; for Iceberg the properties of the catalog.
-            CSV has delimiter, quote, escape, header, skip_rows, null_values, encoding, types and schema; JSON has
-            encoding, types and schema. What is not said of storage comes from the environment.
-        parallelism: how many units there should be at least, if there is enough to read.
+        columns: columns to read, in that order; all by default.
+        options: options of the format, and storage options under Lance's names; for Iceberg the properties of the
+            catalog. CSV has delimiter, quote, escape, header, skip_rows, null_values, encoding, types and schema; JSON
+            has encoding, types and schema. Storage options that are missing come from the environment.
+        parallelism: number of units to make at least, if there is enough to read.
 
     Raises:
-        InvalidInputError: nothing to read, a format that cannot be told, an option that it has not, or a file that
-            cannot be read.
-        TableColumnNotFoundError: a column that is not there; says what is.
-        TableSchemaValidationError: files whose schemas do not go together.
+        InvalidInputError: there is nothing to read, the format is not clear, an option is unknown, or a file cannot be
+            read.
+        TableColumnNotFoundError: a column does not exist; the message lists those that do.
+        TableSchemaValidationError: the schemas of files cannot be unified.
     """
     is_iceberg = type(source).__module__.partition(".")[0] == "pyiceberg"
     if format != ICEBERG and not (format is None and is_iceberg):

@@ -1,4 +1,4 @@
-"""Parquet files, by row groups."""
+"""Read Parquet files, split by row groups."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lancehouse.jobs.sources.units import split_into_runs
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 32 << 10
 WINDOW_BYTES = 32 << 20
-"""Of row groups, fetched at once."""
+"""Total size of the row groups that are fetched at once."""
 
 
 class Parquet(Tabular):
-    """Parquet. Footers tell the schema, the rows and where files can be cut."""
+    """Parquet. The footer tells the schema, the number of rows and where a file can be split."""
 
     name = "parquet"
     extensions = (".parquet", ".pq")
@@ -35,7 +35,7 @@ class Parquet(Tabular):
             return FileSurvey(parquet.schema_arrow, tuple(pieces))
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The columns that are wanted, in batches of a few megabytes."""
+        """Yield the requested columns, in batches of a few megabytes."""
         with part.file.store.file_system().open_input_file(part.file.path) as opened:
             parquet = pq.ParquetFile(opened, pre_buffer=True)
             names = parquet.schema_arrow.names

@@ -1,4 +1,4 @@
-"""One schema for many files."""
+"""Unify the schemas of many files, and infer the types of partition columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lance_namespace.errors import TableSchemaValidationError
 from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, map_children
 
 INTEGER_DIGITS = 20
-"""Of the largest integers."""
+"""Number of decimal digits of the largest 64-bit integer, unsigned ones included."""
 
 Partition = Sequence[tuple[str, str | None]]
 
@@ -21,13 +21,13 @@ _VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.b
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The columns of all files, in the widest type of each; what a file lacks may be null.
+    """Return the columns of all files, each in the widest type; a column that some file lacks becomes nullable.
 
     Args:
-        schemas: of each file, with its name.
+        schemas: the name and the schema of each file.
 
     Raises:
-        TableSchemaValidationError: two files differ in a column by more than width; names them.
+        TableSchemaValidationError: two files have types of a column that cannot be widened; the message names them.
     """
     merged, first = pa.schema([]), ""
     seen: set[pa.Schema] = set()
@@ -42,7 +42,7 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def partition_fields(partitions: Iterable[Partition], schema: pa.Schema) -> list[pa.Field[Any]]:
-    """The columns that folders tell and files do not have: integers, dates, or else strings."""
+    """Return the columns that only partition folders have: integers, dates, or else strings."""
     values: dict[str, set[str]] = {}
     for partition in set(map(tuple, partitions)):
         for name, value in partition:
@@ -61,7 +61,7 @@ def _infer_type(texts: Iterable[str]) -> pa.DataType:
 
 
 def _is_integer(text: str) -> bool:
-    # `007` is no number: as one it would not be the same any more.
+    # `007` stays text: as a number it would lose its zeros.
     digits = text.removeprefix("-")
     return digits.isdecimal() and str(int(text)) == text and abs(int(text)) < 2**63
 
@@ -81,7 +81,9 @@ def _normalize_schema(name: str, schema: pa.Schema) -> pa.Schema:
 
 
 def _normalize_field(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[Any]:
-    """A field without the traces of its file: no ids, no views, and if told so no dictionaries."""
+    """Return a field without traces of its file: no Parquet field ids, no view types and, if `decode`, no
+    dictionaries.
+    """
     metadata: Any = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"PARQUET:")}
     dtype = map_children(field.type, lambda child: _normalize_field(child, decode=decode))
     if decode and isinstance(dtype, pa.DictionaryType):
@@ -91,7 +93,7 @@ def _normalize_field(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[
 
 
 def replace_null_types(dtype: Any) -> Any:
-    """A type in which what has no type at all is a string."""
+    """Return a type with strings in place of Arrow's null type."""
     return (
         pa.string()
         if dtype == pa.null()
@@ -131,14 +133,14 @@ def _widen_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any] | No
 
 
 def _widen_decimal(merged: Any, *types: Any) -> Any:
-    """A decimal with room for the integers that it shall hold too, of which pyarrow's own has one digit too few."""
+    """Return a decimal that can hold all 64-bit integers; pyarrow's own choice has one digit too few."""
     if not isinstance(merged, pa.Decimal128Type) or not any(map(pa.types.is_integer, types)):
         return merged
     return pa.decimal128(min(MAX_DECIMAL_DIGITS, max(merged.precision, INTEGER_DIGITS + merged.scale)), merged.scale)
 
 
 def _is_widening(have: Any, want: Any) -> bool:
-    """Whether pyarrow's idea of a common type is one that says the same."""
+    """Return whether pyarrow's common type keeps the meaning of values."""
     match have, want:
         case pa.StructType(), pa.StructType():
             return all(_is_widening(child.type, want.field(child.name).type) for child in have)

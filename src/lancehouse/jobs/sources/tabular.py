@@ -1,4 +1,4 @@
-"""What the formats of rows and columns share: parts are read one after the other."""
+"""Base class of file formats with rows and columns, and error messages that they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lancehouse.jobs.sources.formats import FilePart, ReadRequest
 from lancehouse.jobs.sources.text_options import TextOptions
 
 BLOCK_BYTES = 4 << 20
-"""What is read of text at once; the first block of a file tells its types."""
+"""Size of the blocks in which text is read; types are inferred from the first block of a file."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Tabular(ABC):
     is_text: ClassVar[bool] = False
     name: ClassVar[str]
     known: ClassVar[tuple[str, ...]] = ()
-    """The names of its options."""
+    """Names of the options that the format has."""
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """The same with options."""
+        """Return a copy of this format with options."""
         return replace(self, options=TextOptions.parse(self.name, options, self.known))
 
     def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The rows, in the schema that is wanted."""
+        """Yield the rows of the parts, one part after the other, in the requested schema."""
         for part in parts:
             file = part.file
             with translate_read_errors(file.name, file.store.options):
@@ -47,21 +47,21 @@ class Tabular(ABC):
 
     @abstractmethod
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The rows as the file has them, with the columns that are wanted and perhaps others."""
+        """Yield the rows with the file's own types, with the requested columns and perhaps others."""
 
 
 _DIGITS = 100
 _NOT_TEXT = "invalid UTF8"
-"""What pyarrow says of bytes that are no text."""
+"""Part of pyarrow's message for bytes that are not valid text."""
 
 
 @contextmanager
 def explain_type_errors(file: SourceFile, options: TextOptions) -> Iterator[None]:
-    """Say of text that does not fit its types where they come from.
+    """Replace pyarrow's error for text that does not fit its type by one that says where the types come from.
 
     Raises:
-        InvalidInputError: it is not in the encoding that is named.
-        TableSchemaValidationError: a value is of another type.
+        InvalidInputError: the file is not in the given encoding.
+        TableSchemaValidationError: a value has another type.
     """
     try:
         yield
@@ -76,17 +76,20 @@ def explain_type_errors(file: SourceFile, options: TextOptions) -> Iterator[None
 
 
 def parse_integer(digits: str) -> int:
-    """An integer from its digits, cut where they are many more than 64 bits hold: Python does not parse thousands."""
+    """Parse an integer, truncated to 100 digits.
+
+    That is enough to see that it exceeds 64 bits; Python refuses to parse integers of thousands of digits.
+    """
     return int(digits.strip()[:_DIGITS])
 
 
 def is_large(number: float) -> bool:
-    """Whether a number is beyond integers of 64 bits."""
+    """Return whether a number is out of the range of 64-bit integers."""
     return not -(2**63) <= number < 2**63
 
 
 def too_large_message(column: str, value: str) -> str:
-    """What is said of integers that no type of 64 bits holds, and a double would round."""
+    """Return the error message for integers that exceed 64 bits, and that a double would round."""
     return (
         f"column {column} has integers of more than 64 bits, such as {value}: give its type, such as "
         f"options={{'types': {{'{column}': 'decimal(38,0)'}}}}"

@@ -1,4 +1,4 @@
-"""How files of text are read: what the options are called, and what they may be."""
+"""Options of text formats (CSV, JSON): their names, parsing and validation."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ _NO_TYPES = pa.schema([])
 
 
 def is_storage_option(name: str) -> bool:
-    """Whether an option is one of the store that files are in, not of their format."""
+    """Return whether an option is a storage option, not one of the file format."""
     return name.lower() in _OF_STORES or name.lower().startswith(_STORES)
 
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """How files of text are read."""
+    """Options for reading text files."""
 
     delimiter: str | None = None
-    """Between the fields; by default a comma, in `.tsv` a tab."""
+    """Delimiter of fields; by default a comma, in `.tsv` a tab."""
     quote: str | None = '"'
-    """Around fields that hold a delimiter or a line's end; None if there is none."""
+    """Quote character around fields that hold a delimiter or a newline; None if there is none."""
     escape: str | None = None
-    """Before a character that is to be taken as it is."""
+    """Escape character; None if there is none."""
     header: bool = True
     """Whether the first line has the names of the columns."""
     skip_rows: int = 0
-    """Lines before the header."""
+    """Number of lines to skip before the header."""
     null_values: tuple[str, ...] = ("",)
     encoding: str = UTF8
     types: pa.Schema = field(default=_NO_TYPES)
-    """Of columns whose types are not to be inferred."""
+    """Types of columns for which they are not to be inferred."""
     schema: pa.Schema | None = None
-    """All columns, in this order."""
+    """All columns of the files, in this order; None to infer them."""
 
     @classmethod
     def parse(cls, format: str, options: Mapping[str, Any], option_names: Sequence[str]) -> Self:
-        """What somebody gave.
+        """Parse the options that a user gave.
 
         Args:
-            format: the name of the format, for errors.
-            options: the options, as text or as what they mean.
-            option_names: the names of the options that the format has.
+            format: name of the format, for errors.
+            options: the options, as text or as Python values.
+            option_names: names of the options that the format has.
 
         Raises:
-            InvalidInputError: there is no such option, or it cannot be this.
+            InvalidInputError: an option is unknown, or its value is invalid.
         """
         for name in options:
             if name not in option_names:
@@ -84,25 +84,25 @@ class TextOptions:
 
     @property
     def key(self) -> str:
-        """The same for what reads the same from the same files; empty if nothing is given."""
+        """Text that is equal for equal options; empty for the defaults."""
         if self == type(self)():
             return ""
         return " ".join(f"{each.name}={getattr(self, each.name)!s}" for each in fields(self))
 
     @property
     def known_types(self) -> dict[str, Any]:
-        """The types that are not to be inferred."""
+        """Types that are not to be inferred, by column."""
         return {column.name: column.type for column in self.schema or self.types}
 
     def apply_schema(self, schema: pa.Schema, about: str) -> pa.Schema:
-        """The columns of files: those that are given, or those that were inferred.
+        """Return the schema of files: the one that was given, or the one that was inferred.
 
         Args:
-            schema: what was inferred.
+            schema: the schema that was inferred.
             about: names the files, for errors.
 
         Raises:
-            InvalidInputError: the files have a column that the given schema has not.
+            InvalidInputError: the files have a column that the given schema lacks.
         """
         if self.schema is None:
             return schema
@@ -111,14 +111,14 @@ class TextOptions:
         return self.schema
 
     def apply_types(self, schema: pa.Schema, about: str) -> pa.Schema:
-        """The columns of files and of the folders that they are in, with the types that are given.
+        """Return the schema of files and of their partition folders, with the types that were given.
 
         Args:
-            schema: what was inferred.
+            schema: the schema that was inferred.
             about: names the files, for errors.
 
         Raises:
-            TableColumnNotFoundError: there is no column that is given a type.
+            TableColumnNotFoundError: a type was given for a column that does not exist.
         """
         for name in self.types.names:
             if name not in schema.names:

@@ -1,4 +1,4 @@
-"""A source as an ingest sees it: a schema, and units of work that can be done anywhere, in any order, and again."""
+"""The source of an ingest: its schema, and units of work that tasks can read in any order, and again."""
 
 from __future__ import annotations
 
@@ -17,91 +17,93 @@ from lancehouse.schema.walk import relax_nullability
 T = TypeVar("T")
 
 TARGET_BYTES = 96 << 20
-"""Of files, in a unit, where there are enough of them."""
+"""Size of the files of a unit, where there is enough to read."""
 LEAST_BYTES = 1 << 20
-"""Of files, in a unit that is made small so that every core has one."""
+"""Least size of the files of a unit, when units are made small so that every core has one."""
 OPENING_BYTES = 64 << 10
-"""What it costs to open a file, in bytes that could be read meanwhile."""
+"""Cost of opening a file, as the number of bytes that could be read meanwhile."""
 
 
 class Unit(ABC):
-    """Rows that one task reads; it can be sent to other processes."""
+    """Rows that one task reads; can be sent to other processes."""
 
     __slots__ = ()
 
     key: str
-    """The same when the same source is opened again, unless what this unit reads has changed. It says nothing of
-    the columns and types that are asked for."""
+    """The same when the same source is opened again, unless what this unit reads has changed. It does not depend on the
+    columns and types that are requested."""
     bytes: int
-    """What is read, by an estimate."""
+    """Estimated number of bytes that are read."""
     rows: int | None
-    """How many there are, by an estimate; None if nothing tells."""
+    """Estimated number of rows; None if it is not known."""
 
     @abstractmethod
     def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
-        """The rows in a schema, which is the source's or the table's; never more than a few batches in memory.
+        """Yield the rows in a schema, which is the source's or the table's; only a few batches are in memory at a time.
 
-        What the schema has and the unit lacks is null. Text is parsed as the schema's types say.
+        Columns that the schema has and the unit lacks are null. Text is parsed as the schema's types.
 
         Raises:
-            InvalidInputError: a file cannot be read; names it.
-            TableSchemaValidationError: a column does not fit the schema; names the file.
+            InvalidInputError: a file cannot be read; the message names it.
+            TableSchemaValidationError: a column does not fit the schema; the message names the file.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class IngestSource:
-    """What is read."""
+    """A source that was opened: its schema and its units."""
 
     schema: pa.Schema
     units: list[Unit]
     key: str = ""
-    """How it is read: of the same files, other options make other rows."""
+    """Identifies the options of reading: other options make other rows of the same files. Empty for the defaults."""
     doubts: Mapping[str, str] = field(default_factory=dict)
-    """Columns whose type cannot be inferred, and why."""
+    """Columns whose type cannot be inferred, each with the error message."""
 
     is_explicit: bool = False
-    """Whether somebody gave all columns, and whether they may be null."""
+    """Whether the user gave a schema with all columns, so that their nullability counts."""
 
     def table_schema(self, schema: pa.Schema, nullable: bool) -> pa.Schema:
-        """The columns of a new table for rows that have these: unless somebody says otherwise, they may be null."""
+        """Return the schema of a new table for rows of this schema; columns are nullable unless the user gave a
+        schema.
+        """
         return relax_nullability(schema) if nullable and not self.is_explicit else schema
 
     def require_types(self) -> None:
-        """Check that the types of all columns are known, where nothing but the source tells them.
+        """Check that the types of all columns are known; for cases where only the source can tell them.
 
         Raises:
-            InvalidInputError: one could not be inferred; says how to give it.
+            InvalidInputError: a type could not be inferred; the message says how to give it.
         """
         for reason in self.doubts.values():
             raise InvalidInputError(reason)
 
     @property
     def bytes(self) -> int:
-        """What is read, by an estimate."""
+        """Estimated number of bytes that are read."""
         return sum(unit.bytes for unit in self.units)
 
     @property
     def rows(self) -> int | None:
-        """How many rows there are, by an estimate; None if nothing tells."""
+        """Estimated number of rows; None if it is not known."""
         rows = [unit.rows for unit in self.units]
         return None if None in rows else sum(count for count in rows if count is not None)
 
 
 def target_bytes(sizes: Sequence[int], parallelism: int) -> int:
-    """How large units of files of these sizes are made: smaller where there is little, so that every core has one."""
+    """Return the size of units for files of these sizes: smaller where there is little, so that every core has one."""
     share = ceil((sum(sizes) + len(sizes) * OPENING_BYTES) / max(parallelism, 1))
     return min(TARGET_BYTES, max(share, LEAST_BYTES))
 
 
 def split_into_runs(sizes: Sequence[int], target: int) -> list[range]:
-    """Cut a row of things into runs of about the same size, none much larger than `target`."""
+    """Cut a sequence into runs of about the same total size, none much larger than `target`."""
     total = sum(sizes)
     count = ceil(total / target)
     ranges: list[range] = []
     start = total_before = 0
     for place, size in enumerate(sizes):
-        # Whichever is nearer to the ideal end of a run: before this one, or after it.
+        # End the run before this item or after it, whichever is nearer to the ideal end.
         if place > start and (total_before + size / 2) * count > total * (len(ranges) + 1):
             ranges.append(range(start, place))
             start = place
@@ -110,8 +112,9 @@ def split_into_runs(sizes: Sequence[int], target: int) -> list[range]:
 
 
 def group_by_size(things: Sequence[T], size: Callable[[T], int], target: int) -> list[list[T]]:
-    """Put neighbours together up to `target`. What is more than half as large stays alone, so that a change before it
-    does not change the groups after it.
+    """Group neighbours up to a total size of `target`.
+
+    An item that is more than half as large stays alone, so that a change before it does not change the groups after it.
     """
     groups: list[list[T]] = []
     room = 0
@@ -126,7 +129,7 @@ def group_by_size(things: Sequence[T], size: Callable[[T], int], target: int) ->
 
 
 def joint_key(keys: Sequence[str], about: str = "") -> str:
-    """One key for several parts, which changes when any of them does."""
+    """Return one key for several parts; it changes when any of them does."""
     if len(keys) == 1 and not about:
         return keys[0]
     digest = blake2b("\n".join([*keys, about]).encode(errors="surrogatepass"), digest_size=16).hexdigest()
