@@ -1,4 +1,4 @@
-"""Polaris' generic tables."""
+"""Requests and responses of Polaris' generic tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GenericTable(KebabModel):
 
 
 class LoadedGenericTable(KebabModel):
-    """Answer of load and create."""
+    """Response of loading or creating a generic table."""
 
     table: GenericTable
     storage_access_configs: list[StorageCredential] | None = None
