@@ -133,8 +133,7 @@ class Commits:
         for attempt in range(ATTEMPTS):
             with suppress(_CommitConflictError):
                 return self._attempt(caller, warehouse, changes)
-            # The first retry is immediate; later ones wait a random time, so that writers of one table do not keep
-            # colliding.
+            # The first retry is immediate; later ones wait a random time, so that writers do not keep colliding.
             sleep(random.uniform(0, LONGEST_PAUSE_S) * min(attempt, 4) / 4)  # noqa: S311
         raise ConcurrentModificationError(
             f"other commits were faster {ATTEMPTS} times: {', '.join(str(name) for name, _ in changes)}"
@@ -143,8 +142,7 @@ class Commits:
     def _attempt(
         self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
     ) -> list[EntryRow]:
-        # Filled while the block runs: whatever was written before a failure, also of the tables already prepared, is
-        # deleted.
+        # Filled while the block runs: a failure deletes all files written so far, of every table in the commit.
         new_files: list[str] = []
         with discard_on_failure(warehouse, new_files):
             commits = []
@@ -183,8 +181,8 @@ class Commits:
             if change.is_empty:
                 return entry
             now = now_ms()
-            # Compare and swap on the revision: all that `decide` looked at in the catalog is still true, or the commit
-            # is decided again.
+            # Compare and swap on the revision: either all that `decide` read of the entry is still true, or it decides
+            # again.
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **change.values):
                 raise _CommitConflictError
             _store_change(tx, entry, caller, change, now)
@@ -218,8 +216,7 @@ class Commits:
         def apply(tx: Tx) -> EntryRow:
             now = now_ms()
             if "location" in values:
-                # Checked again inside the transaction: another table may have taken the location since the commit was
-                # prepared.
+                # Checked again in the transaction: another table may have taken the location in the meantime.
                 location_access.require_location_free(tx, values["location"], "iceberg", entry.id)
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
                 raise _CommitConflictError

@@ -1,4 +1,4 @@
-"""Idempotency keys: look up and store the responses of requests, so that a repeated one is not carried out again."""
+"""Look up and store responses by idempotency key, so that a repeated request is not carried out again."""
 
 from __future__ import annotations
 

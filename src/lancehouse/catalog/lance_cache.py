@@ -205,8 +205,7 @@ class LanceMetadataCache:
         *,
         lenient: bool = False,
     ) -> _CachedTable:
-        # This moment and `start_watch` come before the first read: a change during the read is then seen as one after
-        # it.
+        # Take the time and start the watch before the first read: a change during the read then counts as a later one.
         started_ns = time.monotonic_ns()
         known_history = held.history if held else None
         table = _table_ref(warehouse, entry.location)
@@ -305,8 +304,7 @@ class LanceMetadataCache:
     def _put(self, key: Key, held: _CachedTable) -> LanceTableMetadata:
         with self._lock:
             previous = self._tables.get(key)
-            # A caller may have read the entry before a commit and got the lock after it: never replace newer metadata
-            # by older.
+            # A caller may have read the entry before a commit and got the lock after it: keep the newer metadata.
             if previous is not None and previous.revision > held.revision:
                 return held.table
             if previous is not None:

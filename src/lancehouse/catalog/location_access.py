@@ -41,8 +41,7 @@ def check_chosen_location(database: Database, caller: Caller, warehouse: Warehou
     if caller.identity.has_role(Role.WRITER, warehouse.name):
         return checked
     writable = caller.identity.writable_namespaces(warehouse.name)
-    # A namespace that is called like the warehouse owns that folder, so the layout of Lance clients cannot be allowed
-    # then.
+    # If a namespace has the warehouse's name, that folder is its own, and Lance clients' layout cannot be allowed.
     namesake = database.read(lambda tx: repository.find_namespace(tx, warehouse.id, (warehouse.name,)))
     folders = writable if namesake else [*writable, *((warehouse.name, *levels) for levels in writable)]
     roots = [

@@ -45,8 +45,7 @@ class Namespaces:
             return repository.list_namespaces(tx, warehouse.id, parent, decode_token(page_token), fetch_limit)
 
         children = [(*parent, name) for name in self._database.read(work)]
-        # Filter before the page is cut: its token is the name of its last child, which must be one that the caller may
-        # see.
+        # Filter before the page is cut: the token is the name of its last child, which the caller must be able to see.
         if not sees_all:
             children = [child for child in children if caller.identity.can_see(warehouse.name, child)]
         page = children[:limit]

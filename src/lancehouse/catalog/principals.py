@@ -235,8 +235,7 @@ class Principals:
             UnauthenticatedError: id or secret is wrong; neither the message nor the time it takes tells which.
         """
         client = self._find_client(client_id)
-        # The hash is computed in any case, also for an unknown client id, before anything is decided: see
-        # `is_secret_valid`.
+        # First compute the hash, also for an unknown client id, so that the time it takes reveals nothing.
         if not hashes.is_secret_valid(secret, client[1] if client else None) or client is None or client[1] is None:
             raise UnauthenticatedError("the client id or the client secret is wrong")
         while len(self._verified_hashes) >= MOST_PROVED:

@@ -271,7 +271,7 @@ class Tables:
         file = location_access.check_chosen_location(self._database, caller, warehouse, metadata_location, "iceberg")
         document = self._loader.documents.load(warehouse, file)
         table = document.table
-        # Other Iceberg catalogs store a Lance table as an Iceberg table with this property
+        # Other Iceberg catalogs store a Lance table as an Iceberg table with this property.
         if is_lance(table.properties):
             location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "lance")
             properties = lance_properties(table.properties)

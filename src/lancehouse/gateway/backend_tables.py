@@ -117,8 +117,8 @@ class BackendTable:
             table_ref = TableRef(known.location, known.storage_options, confinement=ref.confinement)
             files = list_manifests(table_ref)
             if known.newest is not None and known.newest not in files:
-                # accepted, but its manifest is not in its final location yet: loading the table through the client
-                # moves it there
+                # Accepted, but its manifest is not in its final location yet: loading the table through the client
+                # moves it there.
                 known = self._locate(ref)
                 files = list_manifests(table_ref)
             newest = max(files, default=0) if known.newest is None else known.newest

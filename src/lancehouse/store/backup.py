@@ -56,7 +56,7 @@ def _copy_sqlite(file: Path, part: Path) -> None:
             closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=PATIENCE_S)) as source,
             closing(sqlite3.connect(part)) as copy,
         ):
-            # all pages in one step: writers do not wait, and the copy need not restart when they write
+            # All pages in one step: writers do not wait, and the copy need not restart when they write.
             source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
             (check_result,) = copy.execute("PRAGMA quick_check").fetchone()

@@ -121,7 +121,6 @@ class PostgresTx(Tx):
         """Take advisory locks until the transaction ends; a read-only transaction takes none."""
         if not self._readonly:
             keys = {"shared": sorted(shared), "own": own}
-            # Shared locks come first and in sorted order, so that transactions take them in the same order.
             self._execute("SELECT pg_advisory_xact_lock_shared(key) FROM unnest(%(shared)s::bigint[]) AS key", keys)
             self._execute("SELECT pg_advisory_xact_lock(%(own)s)", keys)
 

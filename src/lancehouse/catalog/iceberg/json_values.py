@@ -53,7 +53,7 @@ def require_object(value: object, where: str) -> Json:
 def integer(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) -> int:
     """Return a whole number that fits a signed integer of `bits` bits."""
     value = json.get(key)
-    # fast path: building the names for messages costs more than the check
+    # Fast path: building the names for messages costs more than the check.
     if type(value) is int and -_LARGEST[bits] <= value < _LARGEST[bits]:
         return value
     return _require(optional_integer(json, key, where, bits=bits), key, where)

@@ -1,4 +1,4 @@
-"""Check where an Iceberg table's manifests lie, and which errors reading one may raise.
+"""Check that an Iceberg table's manifests lie in the table, before the server reads them.
 
 The server reads manifests itself, so metadata that a client wrote must not make it open other files.
 """

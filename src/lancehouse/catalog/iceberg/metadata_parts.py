@@ -1,4 +1,4 @@
-"""Parse snapshots, refs, statistics files and encryption keys of Iceberg table metadata; unknown keys are dropped."""
+"""Parse snapshots, refs, statistics files and encryption keys in Iceberg table metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iceberg table metadata: create, parse, update and serialize them; nothing is read from storage but for a purge.
+"""Iceberg table metadata as JSON: create, parse, update and serialize them, and list the files to purge.
 
 The metadata stay JSON throughout: pyiceberg's models cover less than the format (no variant, no encryption keys, few
 kinds of statistics) and would lose what they do not know. Each step follows Iceberg's own library.

@@ -171,7 +171,7 @@ class Exports:
                     excess_bytes -= row.bytes
 
     def _remove(self, copies: ExportFiles, row: ExportRow, before_ms: int) -> None:
-        # The row goes first, and only if no plan has named the copy meanwhile: the file has then no user left.
+        # The row goes first, and only if no plan has named the copy since: the file then has no user left.
         if self._database.write(lambda tx: repository.delete_export(tx, row.id, before_ms)):
             copies.delete(row.path)
 

@@ -84,8 +84,7 @@ class LanceScans:
                 pass
             case _:
                 raise _task_not_found()
-        # A plan task comes back from the client, who may have changed it: everything in it is checked against the
-        # table.
+        # The task comes back from the client, who may have changed it: check everything in it against the table.
         if snapshot_id not in table.snapshots or not all(isinstance(key, int) for key in ids):
             raise _task_not_found()
         version = table.open_version(snapshot_id)
