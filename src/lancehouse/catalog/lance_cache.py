@@ -103,8 +103,7 @@ class LanceMetadataCache:
     """The metadata of Lance tables; the least recently used are evicted first. Safe to use from several threads.
 
     A table's metadata are built from its entry in the catalog and from its storage, whoever wrote there. They are
-    returned
-    from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
+    returned from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
     """
 
     def __init__(self, database: Database, limit: int = LIMIT, limit_bytes: int = LIMIT_BYTES) -> None:

@@ -142,8 +142,7 @@ class ReusablePrefix:
         """Return whether rows read from the catalog continue this prefix, given the number of all its rows.
 
         Ids only grow. So if the last known row is still there, the number of all rows equals that of known and new ones
-        only if
-        none was removed. Rows of other branches have greater ids, so they are among `rows`.
+        only if none was removed. Rows of other branches have greater ids, so they are among `rows`.
         """
         is_there = self.last_accepted in rows and any(row.snapshot_id <= self.version for row in rows)
         return is_there and count - len(rows) == self.accepted_count
@@ -223,8 +222,7 @@ def build_managed(
 
     Its snapshots are those that the catalog accepted and, before the first of them, those that storage had then. Other
     versions in storage were never committed, and are left out. The same holds for each other branch that has a ref in
-    the
-    catalog; the remaining branches are taken from storage.
+    the catalog; the remaining branches are taken from storage.
 
     Args:
         entry: the table's entry.

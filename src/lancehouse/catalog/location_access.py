@@ -30,8 +30,7 @@ def check_chosen_location(database: Database, caller: Caller, warehouse: Warehou
     """Return a location that the caller chose, after a check that they may.
 
     A writer of the whole warehouse may choose any location in it. Others may choose only below the folders of their
-    namespaces: the
-    default folder, or the one that Lance clients choose, which has the warehouse's name in front.
+    namespaces: the default folder, or the one that Lance clients choose, which has the warehouse's name in front.
 
     Raises:
         InvalidInputError: no table may lie there, whoever asks.

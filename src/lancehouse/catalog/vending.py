@@ -92,9 +92,9 @@ def vend_access(
 ) -> Access:
     """Return access to a table's files and, for a Lance table, read access to its Parquet copies for scans.
 
-    Static credentials are those of `storage` for writers, and those of `static_read`, if any, for readers.
-    The credentials are in `config` too: pyiceberg looks there for tables without a metadata file, and takes one set for
-    all files of a table. One set is therefore valid for both locations.
+    Static credentials are those of `storage` for writers, and those of `static_read`, if any, for readers. The
+    credentials are in `config` too: pyiceberg looks there for tables without a metadata file, and takes one set for all
+    files of a table. One set is therefore valid for both locations.
 
     Args:
         warehouse: the warehouse of the table.
@@ -159,8 +159,7 @@ class _CredentialCache:
     """Credentials by request, until shortly before they expire. Safe to use from several threads.
 
     Threads that need the same credentials share one call. A failure is cached for a moment too, so that those who wait
-    do
-    not each run into it one after the other.
+    do not each run into it one after the other.
     """
 
     def __init__(self) -> None:

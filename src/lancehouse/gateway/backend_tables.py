@@ -130,8 +130,7 @@ class BackendTable:
         """Return location and newest version from the client.
 
         Only the newest version must come from the catalog. If the table were read by name, the catalog would be asked
-        for each
-        older version too and, where it manages them, each response would hold all versions.
+        for each older version too and, where it manages them, each response would hold all versions.
         """
         newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
         entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))

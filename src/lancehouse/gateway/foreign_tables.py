@@ -53,8 +53,7 @@ class BackendConfinement:
     """Restricts what is opened of a backend's tables to its roots. Implements `Confinement`.
 
     Files that a table takes from outside its own location may belong to a namespace that the caller may not read, and
-    their
-    location does not show which. So only callers who may read the whole backend get them.
+    their location does not show which. So only callers who may read the whole backend get them.
     """
 
     reads_rows: ClassVar = True

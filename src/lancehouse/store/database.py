@@ -79,8 +79,7 @@ class Database:
         """Run `work` in one transaction, which is durable when this returns.
 
         An error that `work` raises rolls back its changes and is raised here. `work` may run in another thread, more
-        than once,
-        and while others wait for it: it must do nothing but use its transaction.
+        than once, and while others wait for it: it must do nothing but use its transaction.
 
         Raises:
             ServiceUnavailableError: the database cannot be reached; nothing was changed.

@@ -173,8 +173,7 @@ class _Reader:
         """Return a cached result if no other connection has written since, else run `work`.
 
         `PRAGMA data_version` tells that to each connection, and this one never writes. If something is written between
-        the
-        pragma and `work`, the result is newer than its version says, which does no harm.
+        the pragma and `work`, the result is newer than its version says, which does no harm.
         """
         if self._busy:
             return work(self._tx)

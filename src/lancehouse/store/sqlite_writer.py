@@ -34,10 +34,8 @@ class Writer:
     """The connection that writes, shared by all threads of a process.
 
     A thread that finds nobody writing becomes the leader: it carries out all waiting writes in one transaction, then
-    wakes
-    the first of those that came meanwhile to lead next. There is no writer thread: waking it, and being woken by it,
-    would
-    take longer than the write.
+    wakes the first of those that came meanwhile to lead next. There is no writer thread: waking it, and being woken by
+    it, would take longer than the write.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -105,8 +103,8 @@ class Writer:
         """Run all writes of a batch, each in its own savepoint, and commit.
 
         Each write keeps its own result or error. Returns a factory for the error of all writes that have none yet, or
-        None if
-        the commit succeeded. It is a factory because each waiting thread must raise an exception object of its own.
+        None if the commit succeeded. It is a factory because each waiting thread must raise an exception object of its
+        own.
         """
         try:
             connection = self._begin()

@@ -49,8 +49,7 @@ class DeleteFiles:
         """Return the delete files that apply to a data file.
 
         Position deletes apply from the same commit or a later one, equality deletes only from a later one. A deletion
-        vector
-        holds all deleted positions of its data file, so position deletes are then ignored.
+        vector holds all deleted positions of its data file, so position deletes are then ignored.
         """
         sequence, file = entry.sequence_number or 0, entry.data_file
         partition = _partition(file)

@@ -2,8 +2,7 @@
 
 A copy is a file with a unique name and a row in the database, which any number of servers share. The row is inserted
 after the file is written and deleted before the file is, so whatever a plan names exists. A plan records in the row
-when
-it named the copy, and for `KEPT_MS` after that no server removes it.
+when it named the copy, and for `KEPT_MS` after that no server removes it.
 """
 
 from __future__ import annotations
