@@ -161,6 +161,8 @@ class LanceMetadataCache:
             held = self._tables.get(key)
             if held is None:
                 return self._put(key, self._read_table(warehouse, entry, None, lenient=True))
+            # Storage was not read, so this is only for the commit's own response and for reuse: without a time and a
+            # watch, the next `load` reads storage.
             return self._put(key, replace(self._build_managed(entry, held, held.history, 0, None), is_listed=False))
 
     def current_version(self, warehouse: Warehouse, entry: EntryRow) -> int | None:

@@ -164,6 +164,8 @@ def find_reusable_prefix(
     if entry.version >> VERSION_BITS:
         return None  # such ids cannot be told from those of other branches
     main, inherited = before.main, before.inherited_count
+    # The last accepted snapshot is never kept: its row is read again, which shows whether the catalog still has it (see
+    # `is_continued_by`).
     keep_count = last_count = main.count_before(before.last_accepted.snapshot_id)
     first = main.position_after(inherited + 1).id
     if is_extended and before.history is not None and before.history.version + 1 >= first:
@@ -317,7 +319,10 @@ def _build(
 
 
 def _count_reusable(entry: EntryRow, before: BuiltMetadata | None, versions: Sequence[Version]) -> int:
-    """Return how many versions of main are already encoded as storage has them; never the last one."""
+    """Return how many versions of main are already encoded as storage has them.
+
+    The last one never counts, because `_build` takes the current manifest from it.
+    """
     if before is None or before.location != entry.location or not versions:
         return 0
     return min(_common_prefix_length(before.main.versions[: before.inherited_count], versions), len(versions) - 1)

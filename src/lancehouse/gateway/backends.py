@@ -237,6 +237,7 @@ def run_operation(
     with backend.translate_errors(operation):
         _check_storage_options(getattr(request, "storage_options", None) or {})
         clients = backend.connect(token, reads_all=reads_all)
+        # The prefix comes first: counting the rows that get a long literal uses the backend's ids.
         backend_request = rewrite_sql(add_prefix(request, backend.id_prefix), clients.tables.count_table_rows)
         if operation.response is ResponseEncoding.ARROW:
             return _retry_after_first_version(

@@ -129,6 +129,7 @@ class Writer:
     def _begin(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._connect()
+            # `retry_while_busy` does the waiting, with shorter pauses than SQLite's own.
             self._connection.execute("PRAGMA busy_timeout=0")
         connection = self._connection
         try:
