@@ -1,1 +1,1 @@
-"""What the server does, without HTTP."""
+"""The server's catalog service: namespaces, tables, views, commits and scans, independent of HTTP."""

@@ -1,4 +1,4 @@
-"""Opening what a server stands on: the database with the right schema, and the warehouses that it has served."""
+"""Prepare a server's start: open and check the database, register the warehouses, create their folders."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lancehouse.store.rows import WarehouseRow
 
 NO_ROOTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 Say = Callable[[str], None]
+"""Called with one line of text for each notable event."""
 
 
 def _silent(line: str) -> None:
@@ -26,12 +27,12 @@ def _silent(line: str) -> None:
 
 
 def open_database(url: str, say: Say = _silent) -> Database:
-    """A database that is ready for use; an empty one is set up, and `say` told so.
+    """Open a database that is ready for use; an empty one is set up, and `say` is called.
 
     Raises:
-        InvalidTableStateError: its schema is older, which `lancehouse db upgrade` changes, or newer.
+        InvalidTableStateError: its schema is older (run `lancehouse db upgrade`) or newer than this version's.
         ServiceUnavailableError: it cannot be reached.
-        InvalidInputError: the URL makes no sense, or its folder cannot be made.
+        InvalidInputError: the URL is not valid, or its folder cannot be created.
     """
     database = Database(url)
     if database.file is not None:
@@ -43,12 +44,12 @@ def open_database(url: str, say: Say = _silent) -> Database:
 
 
 def default_warehouse_location(database: Database) -> str | None:
-    """Where the warehouse lies that nobody has named: beside SQLite's file."""
+    """Return the location of the default warehouse, beside SQLite's file; None with other databases."""
     return str(database.file.parent / "warehouse") if database.file is not None else None
 
 
 def check_database(database: Database) -> None:
-    """Whether it can be reached and has the right schema; an error says why not."""
+    """Raise if the database cannot be reached or does not have the right schema."""
     migrate.check(database)
 
 
@@ -66,18 +67,18 @@ def record_warehouses(
     roots: Mapping[str, Sequence[str]] = NO_ROOTS,
     say: Say = _silent,
 ) -> list[Warehouse]:
-    """The warehouses to serve, as the database knows them. New ones are written down, and their folders made.
+    """Return the warehouses to serve, with their ids; insert new ones into the database and create their folders.
 
     Args:
-        database: where they are written down.
-        wanted: what was asked for; if nothing was, those that are known are served.
-        default: what is served where nothing is known either.
-        roots: more places where tables may lie, by the name of the warehouse.
-        say: is told of each warehouse that is new.
+        database: the catalog's database.
+        wanted: the warehouses of the configuration; if empty, those that the database knows are served.
+        default: the warehouse to serve if the database knows none either.
+        roots: more locations where tables may lie, by name of the warehouse.
+        say: called for each new warehouse.
 
     Raises:
-        InvalidInputError: nothing can be kept at a location; or one is known with another location, and has tables
-            there; or a new one lies in another or holds it; or `roots` names one that is not served.
+        InvalidInputError: a location cannot be used; or a known warehouse that has tables is to move; or a new one lies
+            in another's location or contains it; or `roots` names a warehouse that is not served.
     """
     existing = database.read(repository.list_warehouses)
     served = wanted or [Warehouse(row.id, row.name, row.location) for row in existing] or [default]
@@ -94,7 +95,7 @@ def record_warehouses(
 
 
 def _prepare_warehouse(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
-    """A warehouse whose locations are such that something can be kept there."""
+    """Return a warehouse with its locations checked and normalized, and its local folders created."""
     try:
         prepared = replace(
             warehouse,
@@ -110,7 +111,7 @@ def _prepare_warehouse(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
 
 
 def _check_blob_root(location: str) -> str:
-    """A place that blobs are read from; the server does not make it."""
+    """Return a location from which blobs are read, checked; the server does not create it."""
     key(location)
     return location
 
@@ -131,13 +132,13 @@ def _record_warehouse(tx: Tx, warehouse: Warehouse) -> Warehouse:
         return replace(warehouse, id=row.id)
     _check_apart(warehouse, existing)
     inserted = repository.insert_warehouse(tx, warehouse.name, warehouse.location)
-    if inserted is None:  # another server was faster
+    if inserted is None:  # another server inserted it first: take its row
         return _record_warehouse(tx, warehouse)
     return replace(warehouse, id=inserted.id)
 
 
 def _check_apart(warehouse: Warehouse, others: Sequence[WarehouseRow]) -> None:
-    """Refuse a place that another warehouse has: what one of them dropped or listed could be the other's."""
+    """Refuse a location that overlaps another warehouse's: one could then list or drop tables of the other."""
     own_key = key(warehouse.location)
     for row in others:
         other_key = key(row.location)

@@ -1,19 +1,19 @@
-"""Who calls, and what they may do.
+"""The caller of a request: identity, grants, and the checks of what they may do.
 
-A grant gives a role on every warehouse, on one, or on a namespace and all that lies in it, however deep.
+A grant gives a role on every warehouse, on one, or on a namespace and all below it.
 
-| to do this | it takes | where |
+| operation | role | on |
 |---|---|---|
-| config; see a namespace in a list, load it | any grant | there, above or below: `sees` |
-| list, load, plan, test tables and views; credentials to read; report metrics | reader | their namespace |
+| config; list and load a namespace | any grant | the namespace, or above or below it: `can_see` |
+| list, load, scan, check tables and views; credentials to read; report metrics | reader | their namespace |
 | create, register, commit, drop, purge tables and views; credentials to write | writer | their namespace |
-| rename a table or view | writer | the namespace it leaves and the one it enters |
+| rename a table or view | writer | the namespaces of the old and the new name |
 | commit several tables at once | writer | the namespace of each |
-| create, drop a namespace, change its properties | writer | the namespace that holds it: `require_over` |
-| the same | admin | the namespace itself: `require_over` |
+| create, drop a namespace, change its properties | writer | its parent: `require_alter_namespace` |
+| the same | admin | the namespace itself: `require_alter_namespace` |
 
-So a writer on `a` makes and drops tables in `a` and namespaces such as `a.b`, and leaves `a` itself as it is; who may
-make namespaces in a warehouse is a writer on the warehouse.
+So a writer on `a` creates and drops tables in `a` and namespaces such as `a.b`, but cannot change `a` itself; to create
+top-level namespaces takes a writer on the warehouse.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lance_namespace.errors import PermissionDeniedError
 
 
 class Role(IntEnum):
-    """What a grant allows; each role may do all that the one before it may."""
+    """What a grant allows; each role includes the ones before it."""
 
     READER = 1
     WRITER = 2
@@ -34,14 +34,14 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role on every warehouse (None), on one, or on a namespace of it and all below."""
+    """A role on every warehouse (None), on one, or on one of its namespaces and all below."""
 
     role: Role
     warehouse: str | None = None
     levels: tuple[str, ...] = ()
 
     def covers(self, warehouse: str, levels: tuple[str, ...]) -> bool:
-        """Whether it holds for this namespace."""
+        """Return whether the grant applies to this namespace."""
         return self.warehouse is None or (self.warehouse == warehouse and levels[: len(self.levels)] == self.levels)
 
     def __str__(self) -> str:
@@ -50,48 +50,51 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated principal, or anybody where the server asks for no authentication."""
+    """An authenticated principal, or the anonymous one of a server without authentication."""
 
     name: str
     grants: tuple[Grant, ...]
 
     def has_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
-        """Whether a grant allows it."""
+        """Return whether a grant gives at least this role on a namespace, or, without levels, on a whole warehouse."""
         return any(grant.role >= role and grant.covers(warehouse, levels) for grant in self.grants)
 
     def can_see(self, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
-        """Whether this namespace, or anything below it, may be read: it is then shown on the way there."""
+        """Return whether the identity may read this namespace or anything below it.
+
+        Namespaces above a granted one are visible, so that clients can navigate to it.
+        """
         return self.has_role(Role.READER, warehouse, levels) or any(
             grant.warehouse == warehouse and grant.levels[: len(levels)] == levels for grant in self.grants
         )
 
     @property
     def is_admin_everywhere(self) -> bool:
-        """Whether this is an admin of every warehouse, as anybody is where nobody is asked who they are."""
+        """Whether this is an admin of every warehouse, as everybody is on a server without authentication."""
         return any(grant.role >= Role.ADMIN and grant.warehouse is None for grant in self.grants)
 
     def readable_namespaces(self, warehouse: str) -> list[tuple[str, ...]]:
-        """The namespaces of a warehouse that this caller may read, apart from those below them; `()` is all of it."""
+        """Return the namespaces of a warehouse on which there is a grant; `()` stands for the whole warehouse."""
         return [grant.levels for grant in self.grants if grant.warehouse in (None, warehouse)]
 
     def writable_namespaces(self, warehouse: str) -> list[tuple[str, ...]]:
-        """The namespaces of a warehouse that this caller may write to, apart from those below them."""
+        """Return the namespaces of a warehouse on which there is a grant of that warehouse to write."""
         return [grant.levels for grant in self.grants if grant.role >= Role.WRITER and grant.warehouse == warehouse]
 
     def require_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> None:
-        """Refuse what no grant allows.
+        """Raise unless a grant gives this role.
 
         Raises:
-            PermissionDeniedError: it says which role is missing where.
+            PermissionDeniedError: the message says which role is missing where.
         """
         if not self.has_role(role, warehouse, levels):
             raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {format_scope(warehouse, levels)}")
 
     def require_alter_namespace(self, warehouse: str, levels: tuple[str, ...]) -> None:
-        """Refuse to make, drop or change a namespace unless as an admin of it, or a writer of the one that holds it.
+        """Raise unless the identity is an admin of the namespace, or a writer of its parent.
 
         Raises:
-            PermissionDeniedError: neither.
+            PermissionDeniedError: it is neither.
         """
         if not (self.has_role(Role.ADMIN, warehouse, levels) or self.has_role(Role.WRITER, warehouse, levels[:-1])):
             here, holder = format_scope(warehouse, levels), format_scope(warehouse, levels[:-1])
@@ -99,32 +102,33 @@ class Identity:
 
 
 def format_scope(warehouse: str | None, levels: tuple[str, ...] = ()) -> str:
-    """Where a grant holds, in words."""
+    """Return the scope of a grant in words, for messages."""
     if warehouse is None:
         return "every warehouse"
     return f"namespace {'.'.join(levels)} of warehouse {warehouse}" if levels else f"warehouse {warehouse}"
 
 
 ANYBODY = Identity("anonymous", (Grant(Role.ADMIN),))
-"""The caller of a server without authentication."""
+"""The identity of every caller on a server without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """What a client sends again with the same request."""
+    """The idempotency key of a request, which a client sends again when it repeats the request."""
 
     key: str
     digest: str
-    """Of who asked and of the whole request: the same key with another request is a mistake."""
+    """Digest of the caller and the whole request, which detects a key that is reused for a different request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One request's who, with what, and which."""
+    """Who sends a request, with which client, and the request's headers that matter to the catalog."""
 
     identity: Identity
     client: str = ""
+    """The client program, as it names itself."""
     request_id: str = ""
     key: IdempotencyKey | None = None
     delegation: bool = False
-    """Whether credentials for the storage are asked for."""
+    """Whether the client asks for storage credentials."""

@@ -1,4 +1,4 @@
-"""The catalog of a server: everything that clients do, by noun."""
+"""The `Catalog` object, which groups all services of a server: namespaces, tables, views, commits, scans."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.database import Database
 
 SCAN_CACHE_BYTES = 10 * 2**30
+"""Default limit of the Parquet copies that are kept for scans, in bytes for each warehouse."""
 
 
 class Catalog:
-    """Stateless but for caches: any number of them on one database give the same answers."""
+    """All services of one server on one database.
+
+    It holds no state but caches, so any number of instances on the same database return the same results.
+    """
 
     def __init__(
         self, database: Database, warehouses: Sequence[Warehouse], *, scan_cache_bytes: int = SCAN_CACHE_BYTES
@@ -36,10 +40,10 @@ class Catalog:
         self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
 
     def get_warehouse(self, name: str | None) -> Warehouse:
-        """A warehouse by its name, or the default one: the only, else the first.
+        """Return a warehouse by its name, or the first one if `name` is None.
 
         Raises:
-            WarehouseNotFoundError: there is none of that name.
+            WarehouseNotFoundError: the server has no warehouse of that name.
         """
         if name is None:
             return next(iter(self.warehouses.values()))

@@ -1,4 +1,4 @@
-"""Commits: the catalog decides which of two writers was first, for one table or for several at once."""
+"""UpdateTable and CommitTransaction: commit changes to one table or atomically to several."""
 
 from __future__ import annotations
 
@@ -38,32 +38,36 @@ from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import EntryRow, Json, NamespaceRow, SnapshotRow
 
 ATTEMPTS = 8
-"""How often a commit is decided anew because another one came between; its requirements hold each time."""
+"""Most attempts at a commit when others change the entry first; each attempt checks the requirements again."""
 
 LONGEST_PAUSE_S = 0.05
+"""Longest random pause between two attempts, in seconds."""
 
 
 WHOLE_BYTES = 256 * 1024
-"""Up to here, which is a thousand versions, the answer to a commit of a Lance table names all of them; a longer history
-would cost more than the commit, and is left to LoadTable: only the snapshots that refs name are told."""
+"""Largest table metadata, in bytes, that the response to a commit of a Lance table carries with all snapshots.
+
+That is about a thousand versions. Beyond it, building the response would cost more than the commit itself, so only
+snapshots that refs point to are included; LoadTable returns the rest.
+"""
 
 
 class _CommitConflictError(Exception):
-    """Another commit came between."""
+    """Another commit changed the entry after this one had read it."""
 
 
 @dataclass(frozen=True)
 class PreparedCommit:
-    """A commit of one table that was decided on an entry as it was; `apply` makes it unless the entry changed."""
+    """A commit of one table, decided on the entry as it was read; `apply` makes it unless the entry has changed."""
 
     name: TableName
     apply: Callable[[Tx], EntryRow]
     order: int = 0
-    """Entries are locked in this order, so that two transactions never wait for each other."""
+    """Entries are locked in this order, so that two transactions never deadlock."""
     written: Sequence[str] = ()
-    """Files that go again if it does not come to be."""
+    """Files written for this commit; they are deleted if it fails."""
     obsolete: Sequence[str] = ()
-    """Files that go once it has."""
+    """Files that are deleted once the commit has succeeded."""
     document: MetadataDocument | None = field(default=None, repr=False)
 
 
@@ -75,21 +79,24 @@ class Commits:
         self._loader = loader
 
     def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> LoadResult:
-        """Change one table. The answer always has a metadata location: of a Lance table, that of its manifest.
+        """Commit changes to one table.
+
+        The result always has a metadata location, as Iceberg's clients require; for a Lance table it is that of its
+        manifest.
 
         Raises:
-            TableNotFoundError: there is no such table, and it is not to be created.
+            TableNotFoundError: there is no such table, and the commit does not create it.
             ConcurrentModificationError: a requirement does not hold; nothing was changed.
-            InvalidInputError: the request makes no sense for this table; nothing was changed.
+            InvalidInputError: the request is not valid for this table; nothing was changed.
         """
         (entry,) = self._commit_with_retries(caller, warehouse, [(TableName(levels, name), request)])
         return self._load_result(caller, warehouse, levels, entry)
 
     def load_committed(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> LoadResult:
-        """What `commit` answers, for a commit that was made before.
+        """Return what `commit` returned, for a commit that was made earlier.
 
         Raises:
-            TableNotFoundError: the table is gone since.
+            TableNotFoundError: the table has been dropped since.
         """
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind == "view":
@@ -105,7 +112,7 @@ class Commits:
         return LoadResult(body, table.etag, table.manifest, has_all_snapshots=has_all)
 
     def commit_transaction(self, caller: Caller, warehouse: Warehouse, changes: Sequence[Json]) -> None:
-        """Change several tables, all or none. Lance and Iceberg tables may be mixed.
+        """Commit changes to several tables, all or none. Lance and Iceberg tables may be mixed.
 
         Raises:
             As `commit`; nothing was changed.
@@ -126,6 +133,7 @@ class Commits:
         for attempt in range(ATTEMPTS):
             with suppress(_CommitConflictError):
                 return self._attempt(caller, warehouse, changes)
+            # The first retry is immediate; later ones wait a random time, so that writers do not keep colliding.
             sleep(random.uniform(0, LONGEST_PAUSE_S) * min(attempt, 4) / 4)  # noqa: S311
         raise ConcurrentModificationError(
             f"other commits were faster {ATTEMPTS} times: {', '.join(str(name) for name, _ in changes)}"
@@ -134,6 +142,7 @@ class Commits:
     def _attempt(
         self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
     ) -> list[EntryRow]:
+        # Filled while the block runs: a failure deletes all files written so far, of every table in the commit.
         new_files: list[str] = []
         with discard_on_failure(warehouse, new_files):
             commits = []
@@ -147,6 +156,7 @@ class Commits:
         for commit in commits:
             if commit.document is not None:
                 self._loader.documents.add(commit.document)
+        # Only now: until the transaction is durable, the old metadata files are the ones that the entries point to.
         discard_files(warehouse, [file for commit in commits for file in commit.obsolete])
         return [entries[name] for name, _ in changes]
 
@@ -171,6 +181,8 @@ class Commits:
             if change.is_empty:
                 return entry
             now = now_ms()
+            # Compare and swap on the revision: either all that `decide` read of the entry is still true, or it decides
+            # again.
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **change.values):
                 raise _CommitConflictError
             _store_change(tx, entry, caller, change, now)
@@ -204,6 +216,7 @@ class Commits:
         def apply(tx: Tx) -> EntryRow:
             now = now_ms()
             if "location" in values:
+                # Checked again in the transaction: another table may have taken the location in the meantime.
                 location_access.require_location_free(tx, values["location"], "iceberg", entry.id)
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
                 raise _CommitConflictError
@@ -212,6 +225,8 @@ class Commits:
             record_commit(tx, after, caller, _operation(request["updates"]), table.current_snapshot_id)
             return after
 
+        # The metadata log may come from a registered file, so it may name anything; only files below the table's own
+        # location are ever deleted because of it.
         root = locations.key(table.location, "iceberg")
         obsolete = [
             file
@@ -228,7 +243,7 @@ class Commits:
         requirements: Sequence[Json],
         updates: Sequence[Json],
     ) -> PreparedCommit:
-        """A table that was staged."""
+        """Prepare the commit that creates a table which was staged with `stage-create`."""
         check_name("table name", name.name)
         self._database.read(lambda tx: _require_new(tx, warehouse, name))
         iceberg_tables.check_requirements(None, list(requirements))
@@ -267,7 +282,7 @@ class Commits:
 
 
 class LazyTableState:
-    """A Lance table as it is now, asked for piece by piece: the usual commit needs nothing from storage."""
+    """The current state of a Lance table, loaded on demand: the usual commit needs nothing from storage."""
 
     def __init__(self, database: Database, lance: LanceMetadataCache, warehouse: Warehouse, entry: EntryRow) -> None:
         self._database = database
@@ -276,15 +291,15 @@ class LazyTableState:
         self._entry = entry
 
     def current_version(self) -> int | None:
-        """The current version."""
+        """Return the current version, or None if the table has no data."""
         return self._lance.current_version(self._warehouse, self._entry)
 
     def latest_stored_version(self) -> int | None:
-        """The latest version in storage."""
+        """Return the latest version in storage, or None."""
         return self._lance.find_latest_version(self._warehouse, self._entry.location)
 
     def ref_snapshot_id(self, name: str) -> int | None:
-        """The snapshot that a branch or tag names."""
+        """Return the id of the snapshot that a branch or tag points to, or None."""
         if name == MAIN:
             return self.current_version()
         if name in self._branches:
@@ -293,15 +308,15 @@ class LazyTableState:
         return None if ref is None else int(ref["snapshot-id"])
 
     def branches(self) -> Mapping[str, int]:
-        """The branches besides main whose versions the catalog accepts."""
+        """Return the branches besides main whose versions the catalog accepts, with the current snapshot of each."""
         return self._branches
 
     def stored_branches(self) -> Mapping[str, int]:
-        """The branches besides main in storage."""
+        """Return the branches besides main in storage, with the latest snapshot of each."""
         return self._lance.stored_branches(self._warehouse, self._entry.location)
 
     def accepted_snapshot_ids(self, branch: str) -> Sequence[int]:
-        """The snapshots of a branch besides main that the catalog accepted."""
+        """Return the ids of the snapshots that the catalog accepted on a branch besides main."""
         rows = self._database.read(lambda tx: repository.list_snapshots(tx, self._entry.id, snapshot_id(branch, 0)))
         return [row.snapshot_id for row in rows if is_on_branch(branch, row.snapshot_id)]
 
@@ -312,11 +327,11 @@ class LazyTableState:
         return managed_branches(self._database.read(lambda tx: repository.list_refs(tx, self._entry.id)))
 
     def last_column_id(self) -> int:
-        """The highest field id."""
+        """Return the highest field id."""
         return int(self._load_metadata()["last-column-id"])
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        """Whether the table has this version."""
+        """Return whether the table has this snapshot."""
         return any(snapshot["snapshot-id"] == snapshot_id for snapshot in self._load_metadata()["snapshots"])
 
     def _load_metadata(self) -> Json:
@@ -324,6 +339,7 @@ class LazyTableState:
 
 
 def _store_change(tx: Tx, entry: EntryRow, caller: Caller, change: EntryChange, now: int) -> None:
+    """Store the snapshots and refs of a change; summaries of new snapshots say who committed, when, and with what."""
     commit_properties = {
         "committed-by": caller.identity.name,
         "committed-with": caller.client,
@@ -351,6 +367,11 @@ def _store_change(tx: Tx, entry: EntryRow, caller: Caller, change: EntryChange, 
 
 
 def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> NamespaceRow:
+    """Return the namespace of a table to create, if its name is free.
+
+    A table of that name is a failed `assert-create` in the words that Iceberg's clients expect; a view keeps its own
+    error.
+    """
     try:
         return require_name_free(tx, warehouse, name, "iceberg")
     except ViewAlreadyExistsError:
@@ -360,6 +381,7 @@ def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> NamespaceRow:
 
 
 def _operation(updates: Sequence[Json]) -> str:
+    """Return the operation of the last snapshot added, or "metadata", for the record of commits."""
     added = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
     return str(added[-1].get("summary", {}).get("operation", "append")) if added else "metadata"
 

@@ -1,4 +1,4 @@
-"""Metadata files of Iceberg tables and views. A file never changes once it is written, so each is read once."""
+"""In-memory cache of the metadata files of Iceberg tables and views; such a file never changes once written."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
 
 LIMIT_BYTES = 32 * 2**20
-"""Of files held in memory."""
+"""Most bytes of files held in memory."""
 
 PARSED_BYTES = 2**19
-"""Of those that are held parsed too."""
+"""Most bytes of files that are also held parsed."""
 
 GZIP = b"\x1f\x8b"
+"""First bytes of a gzip file."""
 
 
 @dataclass(frozen=True)
 class MetadataDocument:
-    """A metadata file: where it is, and what it holds."""
+    """A metadata file: its location and its content."""
 
     location: str
     full_json: bytes
 
     @classmethod
     def from_table(cls, location: str, table: IcebergTableMetadata) -> MetadataDocument:
-        """The file that a table's metadata make."""
+        """Return the metadata file for a table's metadata."""
         document = cls(location, _copy_compact(iceberg_tables.dump(table)))
         vars(document)["table"] = table
         _PARSED.add(document)
@@ -44,23 +45,26 @@ class MetadataDocument:
 
     @cached_property
     def refs_json(self) -> bytes:
-        """The same with only those snapshots that a branch or a tag names."""
+        """The content with only those snapshots that a branch or a tag points to."""
         return _copy_compact(iceberg_tables.keep_ref_snapshots(self.full_json))
 
     @cached_property
     def table(self) -> IcebergTableMetadata:
-        """The same, parsed. It is kept for a while only."""
+        """The parsed content. It is dropped from memory after a while, and then parsed again."""
         _PARSED.add(self)
         return iceberg_tables.parse(self.full_json)
 
     @cached_property
     def etag(self) -> str:
-        """Of this state of the table."""
+        """ETag of this state of the table. A metadata file never changes, so its location identifies it."""
         return sha256(self.location.encode()).hexdigest()[:32]
 
 
 class _ParsedDocuments:
-    """The documents that were parsed last: that takes ten times the room, so the others forget it."""
+    """The documents that were parsed last.
+
+    Parsed metadata take about ten times the memory of the file, so older documents drop theirs.
+    """
 
     def __init__(self, limit_bytes: int = PARSED_BYTES) -> None:
         self._limit = limit_bytes
@@ -82,7 +86,7 @@ _PARSED = _ParsedDocuments()
 
 
 class DocumentCache:
-    """Files by their location, the least recently used of which are forgotten first."""
+    """Metadata files by location; the least recently added are evicted first. Safe to use from several threads."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit = limit_bytes
@@ -91,22 +95,22 @@ class DocumentCache:
         self._lock = Lock()
 
     def find_cached(self, warehouse: Warehouse, location: str) -> MetadataDocument | None:
-        """A file that is held and, where that is cheap to tell, still there."""
+        """Return a file from memory, or None; on a local disk only if it still exists there."""
         document = self._documents.get(location)
         if document is None or not WarehouseFiles(warehouse).may_exist(location):
             return None
         return document
 
     def load(self, warehouse: Warehouse, location: str) -> MetadataDocument:
-        """A file, from memory or from storage.
+        """Return a file, from memory or from storage.
 
         Raises:
-            MetadataNotFoundError: it is gone.
+            MetadataNotFoundError: the file does not exist.
         """
         return self.find_cached(warehouse, location) or self.add(_read_document(warehouse, location))
 
     def add(self, document: MetadataDocument) -> MetadataDocument:
-        """Keep a file that was just read or written."""
+        """Add a file that was just read or written, and return it."""
         with self._lock:
             if (previous := self._documents.pop(document.location, None)) is not None:
                 self._bytes -= len(previous.full_json)
@@ -118,7 +122,7 @@ class DocumentCache:
 
 
 def _copy_compact(json: bytes) -> bytes:
-    """A copy: what orjson returns takes 8 KB, however short it is."""
+    """Return a copy of minimal size: the buffer of orjson's result takes 8 KB, however short it is."""
     return bytes(memoryview(json))
 
 
@@ -133,7 +137,10 @@ def _read_document(warehouse: Warehouse, location: str) -> MetadataDocument:
 
 @contextmanager
 def discard_on_failure(warehouse: Warehouse, files: Collection[str]) -> Iterator[None]:
-    """A block for which files were written: if it fails they go again, unless nobody knows whether it did."""
+    """Delete files again if the block fails for which they were written, unless its outcome is unknown.
+
+    After `CommitStateUnknownError` the database may already point to them.
+    """
     try:
         yield
     except CommitStateUnknownError:
@@ -144,7 +151,7 @@ def discard_on_failure(warehouse: Warehouse, files: Collection[str]) -> Iterator
 
 
 def discard_files(warehouse: Warehouse, files: Iterable[str]) -> None:
-    """Delete files that nothing refers to; one that cannot be deleted does no harm."""
+    """Delete files that nothing refers to; failures are ignored, because such a file does no harm."""
     for file in files:
         with suppress(LanceNamespaceError, OSError):
             WarehouseFiles(warehouse).delete(file)

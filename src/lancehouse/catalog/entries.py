@@ -1,4 +1,4 @@
-"""What tables and views have in common: names in a namespace, one entry each."""
+"""Operations that tables and views share: list names, create and rename entries, record commits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lancehouse.store.rows import CommitRow, EntryRow, Json, Kind, NamespaceRow
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table or view in a warehouse."""
+    """The name of a table or view within a warehouse: the levels of its namespace, and its own name."""
 
     levels: Levels
     name: str
@@ -46,7 +46,7 @@ def list_names(
     page_token: str | None,
     page_size: int | None,
 ) -> tuple[list[str], str | None]:
-    """The names of some kinds in a namespace, and the token of the next page.
+    """Return the names of the entries of the given kinds in a namespace, and the token of the next page or None.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -69,14 +69,14 @@ def list_names(
 def require_name_free(
     tx: Tx, warehouse: Warehouse, name: TableName, wanted: Kind, *, replaced: bool = False
 ) -> NamespaceRow:
-    """The namespace that a new table or view goes to.
+    """Return the namespace of a new table or view, after a check that its name is not taken.
 
     Args:
         tx: the transaction.
-        warehouse: of the table.
-        name: the new one.
-        wanted: what it is to be.
-        replaced: whether one of the same kind may be there.
+        warehouse: the warehouse of the table or view.
+        name: the name to check.
+        wanted: the kind of the new entry.
+        replaced: whether an entry of the same kind may exist, because it will be replaced.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -105,11 +105,11 @@ def create_entry(
     version: int | None = None,
     metadata_location: str | None = None,
 ) -> EntryRow:
-    """Make an entry, unless its name or its place is another's.
+    """Insert an entry and record who created it, unless its name or its location is taken.
 
     Raises:
         TableAlreadyExistsError, ViewAlreadyExistsError: the name is taken.
-        InvalidInputError: the location lies in another table's, or the other way round.
+        InvalidInputError: the location lies inside another table's, or contains one.
     """
     key = require_location_free(tx, location, kind)
     entry = repository.insert_entry(
@@ -133,7 +133,7 @@ def create_entry(
 
 
 def record_commit(tx: Tx, entry: EntryRow, caller: Caller, operation: str, snapshot_id: int | None) -> None:
-    """Remember who made the change that the entry shows, when, and with what."""
+    """Record who made the change that led to the entry's current revision, when, and with which client."""
     row = CommitRow(
         at_ms=entry.updated_ms,
         principal=caller.identity.name,
@@ -154,7 +154,7 @@ def rename_entry(
     source: TableName,
     destination: TableName,
 ) -> None:
-    """Give a table or view another name.
+    """Rename a table or view, within its namespace or into another one.
 
     Raises:
         TableNotFoundError, ViewNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.

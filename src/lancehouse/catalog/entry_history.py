@@ -1,4 +1,4 @@
-"""What is known of a name in a warehouse: its entry, whatever it is, and who changed it."""
+"""Find the entry of any table or view by name, load its metadata, and list the commits recorded for it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["Change", "Entry", "get_entry", "list_changes", "list_changes_of_snap
 
 
 def get_entry(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:
-    """The entry of a table or a view.
+    """Return the entry of a table or a view.
 
     Raises:
-        TableNotFoundError: there is neither.
+        TableNotFoundError: there is neither a table nor a view of that name.
     """
     try:
         return catalog.tables.get_entry(caller, warehouse, levels, name)
@@ -39,18 +39,24 @@ def get_entry(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Le
 
 
 def load_metadata(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, entry: Entry) -> LoadResult:
-    """Its metadata, in Iceberg's shape."""
+    """Load the metadata of a table or view as Iceberg JSON."""
     service = catalog.views if entry.kind == "view" else catalog.tables
     return service.load(caller, warehouse, levels, entry.name)
 
 
 def list_changes(database: Database, entry: Entry, limit: int) -> list[Change]:
-    """What the catalog accepted for an entry, newest first. Whoever asks has been found to be allowed to read it."""
+    """Return the commits recorded for an entry, newest first, at most `limit`.
+
+    Permissions are not checked: the caller must already have been allowed to read the entry.
+    """
     return database.read(lambda tx: repository.list_commits(tx, entry.id, limit))
 
 
 def list_changes_of_snapshots(database: Database, entry: Entry, snapshot_ids: Collection[int]) -> list[Change]:
-    """The changes that name some snapshots, and perhaps others between them, newest first."""
+    """Return the recorded commits whose snapshot ids lie between the lowest and the highest given id, newest first.
+
+    The result may include commits of other snapshots in that range.
+    """
     if not snapshot_ids:
         return []
     first, last = min(snapshot_ids), max(snapshot_ids)

@@ -1,4 +1,4 @@
-"""Errors that Iceberg tells apart and Lance does not: each is a Lance error with a name of its own on the wire."""
+"""Errors that Iceberg's REST protocol distinguishes and Lance does not, as subclasses of Lance's errors."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ class WarehouseNotFoundError(NamespaceNotFoundError):
 
 
 class ViewNotFoundError(TableNotFoundError):
-    """There is no such view."""
+    """There is no view of that name."""
 
 
 class ViewAlreadyExistsError(TableAlreadyExistsError):
-    """The name is a view's already."""
+    """A view of that name exists already."""
 
 
 class MetadataNotFoundError(TableNotFoundError):
-    """The catalog knows the table, but its metadata file is gone."""
+    """The catalog has the table, but its metadata file no longer exists."""
 
 
 class PlanNotFoundError(TableNotFoundError):
-    """No plan of that id is held."""
+    """There is no scan plan with that id."""
 
 
 class PlanTaskNotFoundError(TableNotFoundError):
-    """No plan gave out that task."""
+    """There is no scan plan task with that id."""
 
 
 class IllegalArgumentError(InvalidInputError):
-    """An argument that Iceberg's own library would refuse with its IllegalArgumentException."""
+    """An argument that Iceberg's own library would refuse with IllegalArgumentException."""
 
 
 class ValidationError(InvalidInputError):
-    """Metadata that contradict themselves, which Iceberg's own library calls a ValidationException."""
+    """Metadata that contradict each other; Iceberg's own library raises ValidationException."""
 
 
 class UnprocessableError(InvalidInputError):
-    """A request that is well formed and makes no sense."""
+    """A request that is well-formed but contradicts itself (HTTP 422)."""
 
 
 class AlreadyDoneError(Exception):
-    """A request with this idempotency key was carried out before: answer as then, and do nothing."""
+    """A request with this idempotency key was carried out before: repeat its response, and change nothing."""

@@ -1,4 +1,4 @@
-"""Idempotency keys: what became of requests, so that the same one sent again is answered and not carried out again."""
+"""Look up and store responses by idempotency key, so that a repeated request is not carried out again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lancehouse.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class IdempotentResponse:
-    """How a request ended. Status 0 or no body: it succeeded, and the catalog's state tells what to answer."""
+    """How a request ended. Status 0 or no body: it succeeded, and the response is rebuilt from the catalog."""
 
     status: int
     body: bytes | None
 
 
 def find_response(database: Database, key: IdempotencyKey) -> IdempotentResponse | None:
-    """What became of the request with this key; None if it was not seen.
+    """Return how the request with this key ended, or None if the key is unknown.
 
     Raises:
-        InvalidInputError: the key was sent with another request.
+        InvalidInputError: the key was used for a different request.
     """
     row = database.read(lambda tx: repository.find_key(tx, key.key))
     if row is None:
@@ -36,10 +36,10 @@ def find_response(database: Database, key: IdempotencyKey) -> IdempotentResponse
 
 
 def record_response(database: Database, key: IdempotencyKey, status: int, body: bytes) -> None:
-    """Keep a refusal, unless the key is taken."""
+    """Store the response of a refused request, unless the key is already stored."""
     database.write(lambda tx: repository.insert_key(tx, key.key, key.digest, status, body, now_ms()))
 
 
 def delete_old_keys(database: Database, older_than_s: float) -> int:
-    """Drop keys that no client may send any more; how many."""
+    """Delete keys older than this many seconds, and return how many."""
     return database.write(lambda tx: repository.delete_keys_before(tx, now_ms() - int(older_than_s * 1000)))

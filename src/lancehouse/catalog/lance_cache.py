@@ -1,4 +1,4 @@
-"""Lance tables as Iceberg sees them, from memory for as long as nothing changed."""
+"""In-memory cache of Lance tables' metadata in Iceberg's form, checked against the catalog and storage."""
 
 from __future__ import annotations
 
@@ -40,28 +40,32 @@ __all__ = ["LanceMetadataCache", "LanceTableMetadata"]
 log = logging.getLogger(__name__)
 
 LIMIT = 4096
+"""Most tables held in memory."""
 LIMIT_BYTES = 64 * 2**20
+"""Most bytes held in memory, approximately."""
 
 TABLE_BYTES, VERSION_BYTES = 4_000, 500
-"""What holding one costs besides its JSON, about."""
+"""Approximate memory in bytes of one table, and of one version, besides its JSON."""
 
 Key = tuple[int, str]
+"""Id of the warehouse, and UUID of the table."""
 
 Snapshots = Literal["all", "refs"]
+"""Which snapshots a caller wants: all, or only those that refs point to. As in LoadTable's parameter."""
 
 
 @dataclass(frozen=True)
 class _CachedTable:
-    """A table as it was built, and how to tell whether that is still right."""
+    """The metadata of a table, with what is needed to tell whether they are still current."""
 
     built: BuiltMetadata
     revision: int
     started_ns: int
-    """When the look at storage began; 0 if there was none."""
+    """When reading from storage began, by the monotonic clock; 0 if storage was not read."""
     watch: FolderWatch | None
-    """None if it has to be built again each time."""
+    """Detects later changes in storage; None if they cannot be detected, so that storage must be read each time."""
     is_listed: bool = True
-    """Whether all versions were looked for in storage; else only those that refs name are known to be right."""
+    """Whether all versions in storage were listed; if not, only snapshots that refs point to are known to be right."""
 
     @property
     def table(self) -> LanceTableMetadata:
@@ -72,16 +76,19 @@ class _CachedTable:
         return self.built.history
 
     def can_serve(self, revision: int, snapshots: Snapshots) -> bool:
-        """Whether it is of this revision, and right in all that is asked for."""
+        """Return whether this is the given revision, and correct in all snapshots that the caller wants."""
         return self.revision == revision and (self.is_listed or snapshots == "refs")
 
     def is_newer_than(self, moment_ns: int) -> bool:
-        """Whether it shows all that was there at a moment: it was read later, or nothing changed since it was read."""
+        """Return whether it includes everything that storage had at a moment of the monotonic clock.
+
+        That is so if reading began later, or if nothing has changed since it was read.
+        """
         return self.started_ns > moment_ns or (self.watch is not None and self.watch.is_unchanged())
 
     @cached_property
     def size_bytes(self) -> int:
-        """About the memory that it takes."""
+        """Approximate memory in bytes."""
         versions = len(self.history.versions) if self.history else 0
         return TABLE_BYTES + self.built.size_bytes + versions * VERSION_BYTES
 
@@ -93,10 +100,10 @@ class _KeyLock:
 
 
 class LanceMetadataCache:
-    """The metadata of Lance tables. The least recently used are forgotten first.
+    """The metadata of Lance tables; the least recently used are evicted first. Safe to use from several threads.
 
-    A table is built from its entry in the catalog and from what its storage holds, whatever wrote it there. It is
-    answered from memory only if both are known to be the same: the entry by its revision, storage by `start_watch`.
+    A table's metadata are built from its entry in the catalog and from its storage, whoever wrote there. They are
+    returned from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
     """
 
     def __init__(self, database: Database, limit: int = LIMIT, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -111,7 +118,7 @@ class LanceMetadataCache:
     def find_cached(
         self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all"
     ) -> LanceTableMetadata | None:
-        """The table, if a look at a few local folders tells that it did not change; None: `load` it."""
+        """Return the table if memory has it and a few local folders show that it did not change, else None."""
         key = (warehouse.id, entry.uuid)
         held = self._tables.get(key)
         if held is None or not held.can_serve(entry.revision, snapshots):
@@ -124,18 +131,21 @@ class LanceMetadataCache:
         return held.table
 
     def load(self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all") -> LanceTableMetadata:
-        """The table as it is now. Threads that ask at the same time share one look at its storage.
+        """Return the current state of the table. Threads that ask at the same time share one read of its storage.
 
         Args:
-            warehouse: where it is.
-            entry: the table in the catalog.
-            snapshots: those that will be told. Whoever asks for "refs" may use nothing else of the table: if the
-                catalog manages it, its other versions need not be what storage has by now.
+            warehouse: the warehouse of the table.
+            entry: the table's entry.
+            snapshots: the snapshots that the caller will use. With "refs" it must use no others: if the catalog manages
+                the
+                table, they may differ from what storage has by now.
 
         Raises:
             InvalidTableStateError: the dataset is broken.
             LanceNamespaceError: the storage cannot be reached.
         """
+        # Taken before waiting for the lock: what another thread began to read after this moment is current enough for
+        # this caller, so that those who wait need not read again one after the other.
         arrived_ns = time.monotonic_ns()
         with self._lock_key((warehouse.id, entry.uuid)) as key:
             held = self._tables.get(key)
@@ -144,24 +154,26 @@ class LanceMetadataCache:
             return self._put(key, self._read_table(warehouse, entry, held, snapshots))
 
     def load_committed(self, warehouse: Warehouse, entry: EntryRow) -> LanceTableMetadata:
-        """The table after a commit. If the catalog manages it, storage is only looked at if nothing is known of it."""
+        """Return the table after a commit, without reading storage if the catalog manages it and memory has it."""
         if not is_managed(entry):
             return self.load(warehouse, entry)
         with self._lock_key((warehouse.id, entry.uuid)) as key:
             held = self._tables.get(key)
             if held is None:
                 return self._put(key, self._read_table(warehouse, entry, None, lenient=True))
+            # Storage was not read, so this is only for the commit's own response and for reuse: without a time and a
+            # watch, the next `load` reads storage.
             return self._put(key, replace(self._build_managed(entry, held, held.history, 0, None), is_listed=False))
 
     def current_version(self, warehouse: Warehouse, entry: EntryRow) -> int | None:
-        """The current version: as the catalog says if it manages the table, else the latest in storage."""
+        """Return the entry's version if the catalog manages the table, else the latest in storage, or None."""
         return entry.version if is_managed(entry) else lake.find_latest_version(_table_ref(warehouse, entry.location))
 
     def find_latest_version(self, warehouse: Warehouse, location: str) -> int | None:
-        """The latest version of the dataset at a location; None where there is none.
+        """Return the latest version of the dataset at a location, or None if there is no dataset.
 
         Raises:
-            InvalidInputError: there is one, but it is broken.
+            InvalidInputError: the dataset cannot be read.
             LanceNamespaceError: the storage cannot be reached.
         """
         version = lake.find_latest_version(_table_ref(warehouse, location))
@@ -173,12 +185,12 @@ class LanceMetadataCache:
         return version
 
     def stored_branches(self, warehouse: Warehouse, location: str) -> dict[str, int]:
-        """The branches besides main of the dataset at a location, and the latest snapshot of each."""
+        """Return the branches besides main of the dataset at a location, with the latest snapshot of each."""
         history = lake.read_history(_table_ref(warehouse, location))
         return {str(version.branch): version.snapshot_id for version in history.on_branches} if history else {}
 
     def read_schema(self, warehouse: Warehouse, location: str, version: int | None = None) -> Json:
-        """The Iceberg schema of a dataset at a version, by default the latest.
+        """Return the Iceberg schema of a dataset at a version, by default the latest.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
@@ -194,6 +206,7 @@ class LanceMetadataCache:
         *,
         lenient: bool = False,
     ) -> _CachedTable:
+        # Take the time and start the watch before the first read: a change during the read then counts as a later one.
         started_ns = time.monotonic_ns()
         known_history = held.history if held else None
         table = _table_ref(warehouse, entry.location)
@@ -219,8 +232,12 @@ class LanceMetadataCache:
         except LanceNamespaceError as error:
             if not lenient and known_history is None and entry.schema is None:
                 raise
+            # The catalog alone decides which version is current, so a table can be described while its storage is
+            # unreachable. The watch is None: the next caller tries storage again.
             log.warning("table %s is shown as the catalog knows it: %s", entry.uuid, error)
             return self._build_managed(entry, held, known_history, started_ns, None)
+        # The accepted version may be pending, its manifest not yet in its final location: the metadata then lack what
+        # only the manifest says, and without a watch they are built again at the next load.
         is_complete = history is not None and history.version == entry.version
         return self._build_managed(entry, held, history, started_ns, storage_watch if is_complete else None)
 
@@ -232,7 +249,10 @@ class LanceMetadataCache:
         started_ns: int,
         storage_watch: FolderWatch | None,
     ) -> _CachedTable | None:
-        """What is held, and the versions that came after it; None if something that refs name may be different."""
+        """Return the cached table plus its newer versions, or None if a snapshot that refs point to may differ.
+
+        Its cost does not depend on the number of versions: they are not listed.
+        """
         if held is None or held.history is None or entry.version is None:
             return None
         history = lake.extend_history(table, held.history, entry.version)
@@ -266,7 +286,7 @@ class LanceMetadataCache:
     def _read_rows(
         self, entry: EntryRow, held: _CachedTable | None, prefix: ReusablePrefix | None
     ) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
-        """Refs, snapshots, and how many of those that are held come before them."""
+        """Return refs, snapshots to encode, and how many of the cached snapshots come before them."""
         if held is not None and prefix is not None and held.revision == entry.revision and prefix.needs_only_last:
             refs = held.built.refs
             if not managed_branches(refs):
@@ -285,6 +305,7 @@ class LanceMetadataCache:
     def _put(self, key: Key, held: _CachedTable) -> LanceTableMetadata:
         with self._lock:
             previous = self._tables.get(key)
+            # A caller may have read the entry before a commit and got the lock after it: keep the newer metadata.
             if previous is not None and previous.revision > held.revision:
                 return held.table
             if previous is not None:
@@ -307,6 +328,7 @@ class LanceMetadataCache:
         finally:
             with self._lock:
                 key_lock.waiting -= 1
+                # The last thread removes the lock, so that there are never more locks than requests under way.
                 if not key_lock.waiting:
                     del self._key_locks[key]
 

@@ -1,4 +1,7 @@
-"""What an UpdateTable request means for a Lance table. Decides, and changes nothing."""
+"""Decide what an UpdateTable request changes in the catalog entry of a Lance table.
+
+Nothing is written here: `decide` checks the requirements and turns the updates into an `EntryChange`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
 MAIN = "main"
 
 SNAPSHOT_CHANGES = frozenset({"add-snapshot", "set-snapshot-ref", "remove-snapshots", "remove-snapshot-ref"})
+"""Updates that change versions, which only a table with `managed_by=impl` accepts."""
 
 FIXED_IDS: Mapping[str, tuple[str, int, str]] = {
     "assert-current-schema-id": ("current-schema-id", 1, "current schema changed"),
@@ -25,53 +29,56 @@ FIXED_IDS: Mapping[str, tuple[str, int, str]] = {
     "assert-default-spec-id": ("default-spec-id", 0, "default partition spec changed"),
     "assert-default-sort-order-id": ("default-sort-order-id", 0, "default sort order changed"),
 }
-"""Requirements about what is the same for every Lance table: the key of the id, the id, what a failure says."""
+"""Requirements on ids that are the same for every Lance table: key of the id, its value, message of a failure."""
 
 MAX_ID = 2**63 - 1
+"""Largest snapshot id."""
 LAST_ADDED = -1
+"""Schema id by which `set-current-schema` refers to the schema added last."""
 
 
 class LanceTableState(Protocol):
-    """What can be asked about the table as it is now. Each answer may cost a look at storage."""
+    """The current state of a table, as far as `decide` asks for it. Each call may read from storage."""
 
     def current_version(self) -> int | None:
-        """The current version; None where there is no data."""
+        """Return the current version, or None if the table has no data."""
 
     def latest_stored_version(self) -> int | None:
-        """The latest version in storage, whoever manages the table."""
+        """Return the latest version in storage, whoever manages the table, or None."""
 
     def ref_snapshot_id(self, name: str) -> int | None:
-        """The snapshot that a branch or tag names; None where there is no such ref."""
+        """Return the id of the snapshot that a branch or tag points to, or None if there is no such ref."""
 
     def branches(self) -> Mapping[str, int]:
-        """The branches besides main whose versions the catalog accepts, and the current snapshot of each."""
+        """Return the branches besides main whose versions the catalog accepts, with the current snapshot of each."""
 
     def stored_branches(self) -> Mapping[str, int]:
-        """The branches besides main in storage, whoever manages the table, and the latest snapshot of each."""
+        """Return the branches besides main in storage, whoever manages the table, with the latest snapshot of each."""
 
     def accepted_snapshot_ids(self, branch: str) -> Sequence[int]:
-        """The snapshots of a branch besides main that the catalog accepted."""
+        """Return the ids of the snapshots that the catalog accepted on a branch besides main."""
 
     def last_column_id(self) -> int:
-        """The highest field id."""
+        """Return the highest field id."""
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        """Whether the table has this version."""
+        """Return whether the table has this snapshot."""
 
 
 @dataclass
 class EntryChange:
-    """What a request makes of an entry: new values, and what happens to snapshots and refs."""
+    """The changes that a request makes to an entry: new column values, and changes of snapshots and refs."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """For `advance_entry`."""
+    """Keyword arguments for `repository.advance_entry`."""
     snapshots: list[SnapshotRow] = field(default_factory=list)
-    """Of one branch after the other, those of main last."""
+    """Snapshots to add, branch by branch, those of main last."""
     removed_snapshots: list[int] = field(default_factory=list)
+    """Ids of the snapshots to remove."""
     refs: dict[str, RefRow | None] = field(default_factory=dict)
-    """Refs besides main: set, or removed where None."""
+    """Refs to change, except main: the new ref, or None to remove it."""
     clears_history: bool = False
-    """Whether the snapshots and refs that the catalog keeps go first: storage has them, or will."""
+    """Whether all snapshots and refs of the entry are deleted first, because management passes to or from storage."""
 
     @property
     def is_empty(self) -> bool:
@@ -80,14 +87,14 @@ class EntryChange:
 
     @property
     def operation(self) -> str:
-        """In one word, for the record of commits."""
+        """The kind of change in one word, for the record of commits."""
         if self.snapshots:
             return self.snapshots[-1].summary.get("operation", "append")
         return "snapshots" if self.removed_snapshots or self.refs else "properties"
 
     @property
     def snapshot_id(self) -> int | None:
-        """The version that it makes the current one, for the record: of main, else of a branch."""
+        """Id of the new current snapshot, of main or else of a branch, for the record of commits; None if unchanged."""
         if "version" in self.values or not self.snapshots:
             return self.values.get("version")
         return self.snapshots[-1].snapshot_id
@@ -96,11 +103,11 @@ class EntryChange:
 def decide(
     entry: EntryRow, state: LanceTableState, requirements: Sequence[Json], updates: Sequence[Json]
 ) -> EntryChange:
-    """What a commit does to a Lance table.
+    """Decide what a commit changes in the entry of a Lance table.
 
     Raises:
-        ConcurrentModificationError: a requirement does not hold: read the table again, and try again.
-        InvalidInputError: the request makes no sense for a Lance table; the text says why.
+        ConcurrentModificationError: a requirement does not hold; the client should read the table again and retry.
+        InvalidInputError: the request is not valid for a Lance table; the message says why.
     """
     for requirement in requirements:
         _check_requirement(entry, state, requirement)
@@ -154,6 +161,10 @@ def _fail_requirement(message: str) -> None:
 def _check_snapshot_change(
     entry: EntryRow, requirements: Sequence[Json], updates: Sequence[Json], branch_by_prefix: Mapping[int, str]
 ) -> None:
+    """Refuse a change of versions that lacks the requirement it is compared with, or that the catalog does not manage.
+
+    Without `assert-ref-snapshot-id` on each branch that changes, two writers of the same version would both win.
+    """
     if managed_by(entry.properties) == STORAGE:
         raise InvalidInputError(
             f"the versions of this table are managed by its storage ({MANAGED_BY}={STORAGE}): commit with Lance at "
@@ -169,7 +180,10 @@ def _check_snapshot_change(
 
 
 def _branches_by_prefix(requirements: Sequence[Json], updates: Sequence[Json]) -> dict[int, str]:
-    """The branches besides main that a commit speaks of, by the upper half of their ids. All other ids are main's."""
+    """Return the branches besides main that a commit names, by the upper half of their snapshot ids.
+
+    All other ids belong to main.
+    """
     moved_branches = {name for name, target in _branch_targets(updates) if is_on_branch(name, target)}
     return {
         _id_prefix(snapshot_id(name, 0)): name
@@ -183,7 +197,7 @@ def _asserted_refs(requirements: Sequence[Json]) -> list[str]:
 
 
 def _branch_targets(updates: Sequence[Json]) -> Iterator[tuple[str, int]]:
-    """The branches besides main that are set, and to what."""
+    """Yield the branches besides main that are set, with the id of their new snapshot."""
     for update in updates:
         match update:
             case {"action": "set-snapshot-ref", "type": "branch", "ref-name": str(name), "snapshot-id": int(target)}:
@@ -192,7 +206,10 @@ def _branch_targets(updates: Sequence[Json]) -> Iterator[tuple[str, int]]:
 
 
 def _check_branch_targets(updates: Sequence[Json]) -> None:
-    """A branch moves on to versions of its own. It may also name a new one of main, which then has to move there."""
+    """Refuse a branch that is set to a new snapshot of another branch.
+
+    A branch may point to a new snapshot of main only if main moves there in the same commit.
+    """
     if any((update.get("action"), update.get("ref-name")) == SET_MAIN for update in updates):
         return
     added_ids = [_added_snapshot_id(update) for update in updates if update.get("action") == "add-snapshot"]
@@ -204,7 +221,7 @@ def _check_branch_targets(updates: Sequence[Json]) -> None:
 
 
 def _changed_branches(updates: Sequence[Json], branch_by_prefix: Mapping[int, str]) -> Iterator[str]:
-    """The branches whose versions change."""
+    """Yield the branches whose versions change."""
     for update in updates:
         match update:
             case {"action": "add-snapshot"}:
@@ -221,7 +238,7 @@ def _added_snapshot_id(update: Json) -> object:
 
 
 def _id_prefix(id: object) -> int:
-    """The upper half of a snapshot's id, which tells the branch: 0 for main, as for what is no id."""
+    """Return the upper half of a snapshot id, which identifies the branch: 0 for main and for what is not an id."""
     return id >> VERSION_BITS if type(id) is int else 0
 
 
@@ -229,7 +246,7 @@ SET_MAIN = ("set-snapshot-ref", MAIN)
 
 
 class _ChangeBuilder:
-    """A request half way through its updates."""
+    """Applies the updates of one request in order, and builds the resulting `EntryChange`."""
 
     def __init__(self, entry: EntryRow, state: LanceTableState, branch_by_prefix: Mapping[int, str]) -> None:
         self.entry = entry
@@ -238,11 +255,18 @@ class _ChangeBuilder:
         self.properties = dict(entry.properties)
         self.change = EntryChange()
         self.added: dict[str, dict[int, SnapshotRow]] = {}
-        """By branch."""
+        """Added snapshots by id, for each branch."""
         self.main: int | None = None
+        """The snapshot that main is set to, or None."""
         self.schemas: dict[int, Json] = {}
+        """Added schemas by id."""
 
     def build(self) -> EntryChange:
+        """Return the change, after the checks that need all updates.
+
+        Raises:
+            InvalidInputError: the updates do not fit together.
+        """
         for branch, added in sorted(self.added.items(), key=lambda item: (item[0] == MAIN, item[0])):
             head = self._new_head(branch)
             if head is None:
@@ -259,13 +283,14 @@ class _ChangeBuilder:
         return self.change
 
     def _new_head(self, branch: str) -> int | None:
+        """Return the snapshot that this commit sets a branch to, or None."""
         if branch == MAIN:
             return self.main
         ref = self.change.refs.get(branch)
         return ref.snapshot_id if ref is not None and ref.kind == "branch" else None
 
     def _decide_branches(self) -> None:
-        """What a branch accepted beyond the version that it is set to goes, and all of one that is removed."""
+        """Remove accepted snapshots after the one that a branch is set back to, and all of a removed branch."""
         if not any(map(_id_prefix, self.change.removed_snapshots)) and not self.change.refs:
             return
         after = self._branches_after()
@@ -279,12 +304,13 @@ class _ChangeBuilder:
                 ]
 
     def _branches_after(self) -> dict[str, int]:
-        """As `State.branches`, after the change."""
+        """Return what `LanceTableState.branches` will return after the change."""
         unchanged = {name: head for name, head in self.state.branches().items() if name not in self.change.refs}
         heads = {name: head for name in self.change.refs if (head := self._new_head(name)) is not None}
         return unchanged | {name: head for name, head in heads.items() if is_on_branch(name, head)}
 
     def _decide_properties(self) -> None:
+        """Add changed properties, and the move between `managed_by=storage` and `impl` that they may imply."""
         properties = {**self.properties, MANAGED_BY: managed_by(self.properties)}
         before, after = self.entry.properties[MANAGED_BY], properties[MANAGED_BY]
         self.change.clears_history = before != after
@@ -296,7 +322,13 @@ class _ChangeBuilder:
             self.change.values["properties"] = properties
 
     def _hand_over_to_storage(self) -> None:
-        """Storage may only take over what it has."""
+        """Let storage manage the versions from now on.
+
+        Raises:
+            InvalidInputError: catalog and storage differ: a version whose manifest is not yet in its final location
+                would
+                silently be lost.
+        """
         if self.added:
             raise InvalidInputError(f"{MANAGED_BY} cannot change in the commit of a version")
         stored = self.state.latest_stored_version()
@@ -348,7 +380,7 @@ class _ChangeBuilder:
         added[row.snapshot_id] = row
 
     def _current_snapshot_id(self, branch: str) -> int:
-        """The snapshot of its own that a branch is at; before the first one, an id below all of them."""
+        """Return the id of a branch's current snapshot; before its first own snapshot, an id below all of them."""
         if branch == MAIN:
             return self.entry.version or 0
         for other in self.state.branches():
@@ -402,6 +434,7 @@ class _ChangeBuilder:
         schema = schemas.parse_schema(update.get("schema"), "schema of add-schema")
         if managed_by(self.properties) == STORAGE and self.state.current_version() is not None:
             raise InvalidInputError("the schema of a Lance table is its dataset's: change it with Lance")
+        # The request may refer to the new schema by the id it gave or as -1, but every Lance table's schema has id 1.
         self.schemas[schema["schema-id"]] = self.schemas[LAST_ADDED] = {**schema, "schema-id": 1}
 
     def set_current_schema(self, update: Json) -> None:
@@ -429,7 +462,7 @@ class _ChangeBuilder:
             raise InvalidInputError("a Lance table shows itself in Iceberg's format version 2, which stays")
 
     def check_no_layout(self, update: Json) -> None:
-        """Specs and sort orders: a Lance table is neither partitioned nor sorted in Iceberg's way."""
+        """Refuse specs and sort orders that have fields: a Lance table has no partitioning or sort order of Iceberg."""
         for key in ("spec", "sort-order"):
             if isinstance(layout := update.get(key), dict) and layout.get("fields"):
                 raise InvalidInputError(f"a Lance table has no Iceberg {key}")

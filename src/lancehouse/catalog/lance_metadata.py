@@ -1,4 +1,8 @@
-"""A Lance table in the shape of Iceberg's table metadata. Nothing is read here."""
+"""Build Iceberg table metadata for a Lance table from its catalog entry and its version history.
+
+Nothing is read here. What was built before is reused as far as it is still correct, so that a new version costs the
+same however many there are.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +34,29 @@ from lancehouse.schema.iceberg import last_column_id
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
 
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
+"""Schema of a table that was declared without one."""
 
 ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
+"""Values that Iceberg allows for `operation` in a snapshot's summary."""
 
 
 @dataclass(frozen=True)
 class LanceTableMetadata:
-    """A table's metadata as JSON, with all snapshots, and with only those that a branch or tag names."""
+    """A table's metadata as JSON, with all snapshots or only with those that refs point to."""
 
     full_json: bytes = field(repr=False)
     etag: str
-    """Of `full_json`: the same wherever and whenever it is computed from the same state."""
+    """ETag of `full_json`: every server computes the same one from the same state."""
     manifest: str
-    """Where the current version is."""
+    """Location of the current version's manifest."""
     sections: Sequence[slice] = field(repr=False)
-    """Where `full_json` has the snapshots, and the log of them."""
+    """Where `full_json` has the list of snapshots, and the snapshot log."""
     ref_slices: Sequence[Sequence[slice]] | None = field(repr=False)
-    """Where it has those that a branch or tag names, and the log of them; None if that are all."""
+    """Where it has those that refs point to, and their log entries; None if those are all."""
 
     @cached_property
     def refs_json(self) -> bytes:
-        """Made when it is first asked for."""
+        """The metadata with only those snapshots that refs point to, built on first use."""
         if self.ref_slices is None:
             return self.full_json
         view, at = memoryview(self.full_json), 0
@@ -62,13 +68,13 @@ class LanceTableMetadata:
 
     @property
     def metadata(self) -> Json:
-        """All of it, parsed anew each time: do not ask for it on the way of every request."""
+        """All metadata, parsed again at each access: too slow for every request."""
         parsed: Json = orjson.loads(self.full_json)
         return parsed
 
     @property
     def size_bytes(self) -> int:
-        """What the JSON takes, with that of `refs_json`, which may be asked for."""
+        """Bytes of the JSON, including `refs_json`, which may be built later."""
         if self.ref_slices is None:
             return len(self.full_json)
         ref_bytes = sum(span.stop - span.start + 1 for part in self.ref_slices for span in part)
@@ -77,26 +83,27 @@ class LanceTableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class BuiltMetadata:
-    """A table's metadata, and what it was put together from, so that the next can be like it."""
+    """A table's metadata, and what they were built from, so that the next state can reuse it."""
 
     table: LanceTableMetadata
     location: str
     history: History | None
     main: SnapshotList
+    """Snapshots of the main branch."""
     side: SnapshotList
-    """The other branches."""
+    """Snapshots of all other branches."""
     inherited_count: int
-    """How many of the main branch are there because storage has them, before those that the catalog accepted."""
+    """How many snapshots of main come from storage, from before the first that the catalog accepted."""
     last_accepted: SnapshotRow | None
-    """The last that the catalog accepted."""
+    """The last snapshot of main that the catalog accepted, or None."""
     refs: Sequence[RefRow]
-    """Tags and branches that are kept in the catalog."""
+    """Tags and branches that are stored in the catalog."""
 
     @property
     def ref_snapshot_ids(self) -> set[int]:
-        """The versions of the main branch that `table.refs` depends on.
+        """The snapshots of the main branch that `table.refs_json` depends on.
 
-        The last of those from before the catalog is one of them: the log never goes back behind its time.
+        The last inherited one is among them: timestamps in the snapshot log must not go back behind it.
         """
         tags = self.history.tags.values() if self.history else ()
         ids = {
@@ -109,33 +116,33 @@ class BuiltMetadata:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes, without the history."""
+        """Approximate memory in bytes, without the history."""
         return self.table.size_bytes + self.main.size_bytes + self.side.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ReusablePrefix:
-    """How much of the main branch can stay as it is, if the catalog still has what it had."""
+    """How many snapshots of main can be reused, provided that the catalog still has the rows it had."""
 
     snapshot_count: int
-    """Snapshots."""
+    """Reusable snapshots."""
     accepted_count: int
     """Those of them that the catalog accepted."""
     after_id: int
-    """The catalog has to tell of the snapshots with a greater id."""
+    """Only snapshots with a greater id must be read from the catalog."""
     last_accepted: SnapshotRow
     version: int
 
     @property
     def needs_only_last(self) -> bool:
-        """Whether the last known is the only one of main that the catalog has to tell, unless there are new ones."""
+        """Whether, unless there are new ones, the last known snapshot is the only one of main to be read again."""
         return self.after_id == self.last_accepted.snapshot_id - 1
 
     def is_continued_by(self, rows: Sequence[SnapshotRow], count: int) -> bool:
-        """Whether these rows go on where it stops, told how many there are in all.
+        """Return whether rows read from the catalog continue this prefix, given the number of all its rows.
 
-        Ids only grow. So if the last known is still there, there are as many as known and new ones together only if
-        none was removed. Those of other branches have greater ids, so these are among the rows.
+        Ids only grow. So if the last known row is still there, the number of all rows equals that of known and new ones
+        only if none was removed. Rows of other branches have greater ids, so they are among `rows`.
         """
         is_there = self.last_accepted in rows and any(row.snapshot_id <= self.version for row in rows)
         return is_there and count - len(rows) == self.accepted_count
@@ -144,19 +151,21 @@ class ReusablePrefix:
 def find_reusable_prefix(
     entry: EntryRow, history: History | None, before: BuiltMetadata | None, *, is_extended: bool = False
 ) -> ReusablePrefix | None:
-    """What of a table that the catalog manages need not be made again; None if nothing.
+    """Return what can be reused of a table that the catalog manages, or None.
 
     Args:
-        entry: the table in the catalog.
-        history: what its storage holds.
-        before: the table as it was.
-        is_extended: whether the history is the one from before with more versions after its last one.
+        entry: the table's entry.
+        history: the versions in storage.
+        before: the metadata as they were built last.
+        is_extended: whether `history` is that of `before` with more versions at its end.
     """
     if before is None or before.last_accepted is None or entry.version is None or before.location != entry.location:
         return None
     if entry.version >> VERSION_BITS:
-        return None  # its ids are not apart from those of other branches
+        return None  # such ids cannot be told from those of other branches
     main, inherited = before.main, before.inherited_count
+    # The last accepted snapshot is never kept: its row is read again, which shows whether the catalog still has it (see
+    # `is_continued_by`).
     keep_count = last_count = main.count_before(before.last_accepted.snapshot_id)
     first = main.position_after(inherited + 1).id
     if is_extended and before.history is not None and before.history.version + 1 >= first:
@@ -181,12 +190,12 @@ def find_reusable_prefix(
 
 
 def build_from_storage(entry: EntryRow, history: History | None, before: BuiltMetadata | None = None) -> BuiltMetadata:
-    """A table whose versions are those that storage has.
+    """Build the metadata of a table whose versions are those in storage.
 
     Args:
-        entry: the table in the catalog.
-        history: what its storage holds; None for nothing.
-        before: the same table as it was, from which is taken what is still right.
+        entry: the table's entry.
+        history: the versions in storage; None if there is no dataset.
+        before: the metadata as they were built last; what is still correct is reused.
     """
     versions = history.on_main if history else ()
     keep_count = _count_reusable(entry, before, versions)
@@ -211,19 +220,19 @@ def build_managed(
     before: BuiltMetadata | None = None,
     keep: int = 0,
 ) -> BuiltMetadata:
-    """A table that the catalog manages.
+    """Build the metadata of a table whose versions the catalog manages.
 
-    Its snapshots are those that the catalog accepted, and before the first of them those that storage had then. What
-    storage has besides was never committed, and is not shown. The same holds for each other branch that has a ref in
-    the catalog; the rest of them are as storage has them.
+    Its snapshots are those that the catalog accepted and, before the first of them, those that storage had then. Other
+    versions in storage were never committed, and are left out. The same holds for each other branch that has a ref in
+    the catalog; the remaining branches are taken from storage.
 
     Args:
-        entry: the table in the catalog.
-        history: what its storage holds; None for nothing.
-        rows: the versions that the catalog accepted, but for those that are kept.
-        refs: tags and branches that are kept in the catalog; they win over those in storage.
-        before: the same table as it was.
-        keep: as many of its snapshots stay, according to a `ReusablePrefix` that fits.
+        entry: the table's entry.
+        history: the versions in storage; None if there is no dataset.
+        rows: the snapshots that the catalog accepted, except those that are reused.
+        refs: tags and branches that are stored in the catalog; they take precedence over those in storage.
+        before: the metadata as they were built last.
+        keep: how many of their snapshots are reused, according to a `ReusablePrefix` that is still valid.
     """
     branches = managed_branches(refs)
     by_branch = _group_by_branch(rows, branches)
@@ -250,9 +259,10 @@ def build_managed(
 
 
 def managed_branches(refs: Iterable[RefRow]) -> dict[str, int]:
-    """The branches whose versions the catalog accepts, and the current one of each.
+    """Return the branches whose versions the catalog accepts, with the current snapshot of each.
 
-    Those that stand at a version of their own; others are mere names. Of two whose ids are the same, one counts.
+    These are the branches that point to a snapshot of their own; others are only names for a snapshot elsewhere. If the
+    ids of two branches have the same upper half, only the first counts.
     """
     heads_by_prefix: dict[int, tuple[str, int]] = {}
     for ref in refs:
@@ -262,17 +272,17 @@ def managed_branches(refs: Iterable[RefRow]) -> dict[str, int]:
 
 
 def is_on_branch(branch: str, snapshot_id: int) -> bool:
-    """Whether a snapshot is a version of this branch."""
+    """Return whether a snapshot is a version of this branch."""
     return version_of_snapshot(branch, snapshot_id) is not None
 
 
 def is_managed(entry: EntryRow) -> bool:
-    """Whether the catalog decides which version is the current one."""
+    """Return whether the catalog decides which version is current (`managed_by=impl`)."""
     return managed_by(entry.properties) == IMPL
 
 
 def manifest_location(location: str, version: int, branch: str = MAIN) -> str:
-    """Where Lance puts the manifest of a version."""
+    """Return where Lance puts the manifest of a version. File names count down, so that the newest is listed first."""
     return f"{location.rstrip('/')}/{manifest_folder(branch)}/{2**64 - 1 - version:020}.manifest"
 
 
@@ -287,7 +297,7 @@ def _build(
     inherited: int = 0,
     last: SnapshotRow | None = None,
 ) -> BuiltMetadata:
-    """Put a table's metadata together; `new_snapshots` are the snapshots that end its main branch."""
+    """Assemble a table's metadata; `new_snapshots` are the last snapshots of its main branch."""
     refs = _refs_json(main, side, history, rows)
     head = orjson.dumps(_metadata_head(entry, history, main, side) | {"refs": refs})[:-1] + b',"snapshots":['
     between = b"," if main and side else b""
@@ -309,14 +319,17 @@ def _build(
 
 
 def _count_reusable(entry: EntryRow, before: BuiltMetadata | None, versions: Sequence[Version]) -> int:
-    """How many of the versions of the main branch, but never the last, are there already as storage tells them."""
+    """Return how many versions of main are already encoded as storage has them.
+
+    The last one never counts, because `_build` takes the current manifest from it.
+    """
     if before is None or before.location != entry.location or not versions:
         return 0
     return min(_common_prefix_length(before.main.versions[: before.inherited_count], versions), len(versions) - 1)
 
 
 def _group_by_branch(rows: Iterable[SnapshotRow], branches: Collection[str]) -> dict[str, list[SnapshotRow]]:
-    """What the catalog accepted for each of these branches, and for main."""
+    """Return the rows that the catalog accepted for main and for each of these branches."""
     name_by_prefix = {snapshot_id(name, 0) >> VERSION_BITS: name for name in branches}
     rows_by_branch: dict[str, list[SnapshotRow]] = {name: [] for name in (MAIN, *branches)}
     for row in rows:
@@ -335,9 +348,9 @@ def _build_side_branches(
     branches: Mapping[str, int],
     rows: Mapping[str, Sequence[SnapshotRow]],
 ) -> SnapshotList:
-    """The other branches: as storage has them, but for those whose versions the catalog accepts.
+    """Return the snapshots of all branches but main, from storage or, where it manages a branch, from the catalog.
 
-    Of a branch that was made again under its name, all versions were read again, so none is kept.
+    If a branch was deleted and created again under its name, all its versions were read again, so none is reused.
     """
     versions = history.on_branches if history else ()
     if not branches:
@@ -366,7 +379,7 @@ def _branch_snapshots(
     versions: Sequence[Version],
     rows: Sequence[SnapshotRow],
 ) -> list[EncodedSnapshot]:
-    """A branch whose versions the catalog accepts, from its first version to the current one."""
+    """Return the snapshots of a branch that the catalog manages, from its first version to the current one."""
     accepted = _rows_up_to(current, rows)
     first = accepted[0].snapshot_id if accepted else current + 1
     snapshots = _snapshots_from_versions(
@@ -380,12 +393,15 @@ def _branch_snapshots(
 
 
 def _common_prefix_length(left: Sequence[Version | None], right: Sequence[Version | None]) -> int:
-    """With how many of the same two sequences begin."""
+    """Return the length of the common prefix of two sequences.
+
+    Versions are compared by identity: a history that is read again reuses the objects of the versions that it knew.
+    """
     return next(compress(count(), map(is_not, left, right)), min(len(left), len(right)))
 
 
 def _versions_before(history: History | None, version: int) -> Sequence[Version]:
-    """Those of the main branch."""
+    """Return the versions of main below a version."""
     if history is None:
         return ()
     versions = history.on_main
@@ -419,7 +435,11 @@ def _metadata_head(entry: EntryRow, history: History | None, main: SnapshotList,
 def _refs_json(
     main: SnapshotList, side: SnapshotList, history: History | None, rows: Collection[RefRow]
 ) -> dict[str, Json]:
-    """Branches and tags share their names in Iceberg and not in Lance: there, a branch's name is not a tag's too."""
+    """Return the refs of the metadata.
+
+    In Iceberg, branches and tags share one set of names, in Lance they do not: a tag with a branch's name becomes
+    `tag:NAME`.
+    """
     targets: dict[str, tuple[str, int]] = {}
     if history is not None:
         latest = {version.branch: version.snapshot_id for version in history.on_branches}
@@ -441,7 +461,7 @@ def _refs_json(
 def _ref_slices(
     main: SnapshotList, side: SnapshotList, ids: Collection[int], starts: tuple[int, int, int]
 ) -> list[list[slice]]:
-    """Where the JSON of these snapshots is, and that of their log, in the order of the table's."""
+    """Return where the JSON of these snapshots is, and their log entries, in the order of the table's metadata."""
     start, side_start, log_start = starts
     indexes = sorted(index for index in map(main.find_index, ids) if index is not None)
     on_side = [side.json_slice(index, side_start) for index, side_id in enumerate(side.ids) if side_id in ids]
@@ -452,7 +472,7 @@ def _ref_slices(
 def _snapshots_from_versions(
     entry: EntryRow, history: History | None, versions: Sequence[Version], skip: int
 ) -> list[EncodedSnapshot]:
-    """Versions of one branch after the other, but for the first ones."""
+    """Encode versions, branch by branch, except the first `skip`."""
     if history is None or skip == len(versions):
         return []
     root, unreadable = entry.location.rstrip("/"), locations.to_lance_uri(entry.location)
@@ -498,12 +518,12 @@ def _snapshot_from_row(row: SnapshotRow, version: Version | None, *, on_main: bo
         manifest_list=row.manifest_list,
         summary=summary,
         on_main=on_main,
-        version=version if on_main else None,  # none of a side line counts as told by storage alone
+        version=version if on_main else None,  # a row's snapshot is never reused as one from storage
     )
 
 
 def _placeholder_snapshot(entry: EntryRow, branch: str, id: int) -> EncodedSnapshot:
-    """The current version of a branch, of which nothing else is known (any more)."""
+    """Return a snapshot for the current version of a branch about which nothing else is known (any more)."""
     version = id - snapshot_id(branch, 0)
     manifest = manifest_location(entry.location, version, branch)
     details = {"lance.version": str(version), **({} if branch == MAIN else {"lance.branch": branch})}
@@ -560,7 +580,7 @@ def _summary(version: Version, previous: Version | None) -> dict[str, str]:
 
 
 def _changed_records(version: Version, previous: Version | None) -> dict[str, str]:
-    """Rows that came and went, where that follows from the totals."""
+    """Return how many rows were added and deleted, where that follows from the totals."""
     if version.operation == "Overwrite" and version.version == 1:
         return {"added-records": str(version.rows)}
     if previous is None or previous.version + 1 != version.version:

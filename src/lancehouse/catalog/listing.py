@@ -1,4 +1,4 @@
-"""Names of all kinds: tables and views together, of one namespace or of everything that a caller sees."""
+"""List tables and views together: in one namespace, in a warehouse, or everywhere a caller may look."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
 
 KINDS: tuple[Kind, ...] = ("lance", "iceberg", "view")
+"""All kinds of entries."""
 NAMESPACE = "namespace"
 SEPARATOR = "\x1f"
-"""Between the levels in a page token: no name can hold it."""
+"""Separates levels in a page token; no name can contain it."""
 MOST_PLACES = 100
-"""Grants that a query is narrowed by; who has more of them gets what the query finds without those, sifted."""
+"""Most grants that are put into the query; with more, the rows are filtered after the query instead."""
 
 ListedEntry = tuple[str, Levels, str]
-"""The warehouse, the levels, and what it is."""
+"""Warehouse, levels, and kind of a namespace, table or view."""
 
 
 def list_entries(
@@ -41,9 +42,9 @@ def list_entries(
     page_token: str | None,
     page_size: int | None,
 ) -> tuple[list[tuple[str, Kind]], str | None]:
-    """The names in a namespace with what each is, and the token of the next page.
+    """Return the names in a namespace with their kinds, and the token of the next page or None.
 
-    Each kind is listed by itself: so it is known which is which, and the index has all that is needed.
+    Each kind is listed by its own query, which the index alone can answer.
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
@@ -59,13 +60,13 @@ def list_entries(
 def list_lance_tables(
     database: Database, caller: Caller, warehouse: Warehouse, page_token: str | None, limit: int | None
 ) -> tuple[list[tuple[Levels, str]], str | None]:
-    """The Lance tables of a warehouse that a caller may read, of all namespaces, and the token of the next page.
+    """Return the Lance tables of a warehouse that a caller may read, in all namespaces, and the next page's token.
 
-    A page is one read of an index, however many tables there are.
+    A page usually costs one read of an index, however many tables there are.
 
     Raises:
-        PermissionDeniedError: the caller may read nothing of the warehouse.
-        InvalidInputError: a negative limit, or a token that was not given out here.
+        PermissionDeniedError: the caller may read nothing in the warehouse.
+        InvalidInputError: the limit is negative, or the token is not one of this list.
     """
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
@@ -75,6 +76,7 @@ def list_lance_tables(
     readable = caller.identity.readable_namespaces(warehouse.name)
     namespaces = () if () in readable or len(readable) > MOST_PLACES else readable
     tables: list[tuple[Levels, str]] = []
+    # Tables that the caller may not read are filtered out after the query, so a page may take several reads.
     while True:
         size = None if limit is None else limit + 1 - len(tables)
         batch = database.read(partial(_list_everywhere, warehouse.id, after_table, size, namespaces))
@@ -103,7 +105,10 @@ def _parse_page_token(page_token: str | None) -> tuple[Levels, str] | None:
 
 
 def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:
-    """All that a caller sees in all warehouses, level by level; a namespace that is dropped meanwhile is left out."""
+    """Yield everything that a caller may see in all warehouses, level by level.
+
+    A namespace that is dropped meanwhile is skipped.
+    """
     for warehouse in catalog.warehouses.values():
         if not caller.identity.can_see(warehouse.name):
             continue

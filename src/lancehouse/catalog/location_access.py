@@ -1,4 +1,4 @@
-"""Places in a warehouse: which a caller may take for a table or view, and which are opened in their name."""
+"""Which locations a caller may choose for a table or view, and which files are opened on their behalf."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import Kind
 
 PATHS = ("write.metadata.path", "write.data.path", "write.object-storage.path", "write.folder-storage.path")
-"""Properties by which an Iceberg table has files beside its location."""
+"""Properties that place files of an Iceberg table outside its location."""
 CHECKED = ("properties", "statistics", "partition-statistics")
-"""The parts of an Iceberg table's metadata that `check_table_paths` looks at."""
+"""Parts of an Iceberg table's metadata that `check_table_paths` checks."""
 
 
 def check_chosen_location(database: Database, caller: Caller, warehouse: Warehouse, location: str, kind: Kind) -> str:
-    """A location that the caller chose.
+    """Return a location that the caller chose, after a check that they may.
 
-    A writer of the whole warehouse may choose any of its places, others only below the folders of their namespaces:
-    that of the namespace, or the one that Lance clients choose, which has the warehouse's name in front.
+    A writer of the whole warehouse may choose any location in it. Others may choose only below the folders of their
+    namespaces: the default folder, or the one that Lance clients choose, which has the warehouse's name in front.
 
     Raises:
-        InvalidInputError: no table may lie there.
+        InvalidInputError: no table may lie there, whoever asks.
         PermissionDeniedError: the caller may not choose it.
     """
     checked = locations.check_location(warehouse, location, kind)
     if caller.identity.has_role(Role.WRITER, warehouse.name):
         return checked
     writable = caller.identity.writable_namespaces(warehouse.name)
+    # If a namespace has the warehouse's name, that folder is its own, and Lance clients' layout cannot be allowed.
     namesake = database.read(lambda tx: repository.find_namespace(tx, warehouse.id, (warehouse.name,)))
     folders = writable if namesake else [*writable, *((warehouse.name, *levels) for levels in writable)]
     roots = [
@@ -54,7 +55,7 @@ def check_chosen_location(database: Database, caller: Caller, warehouse: Warehou
 
 
 def find_free_location(database: Database, warehouse: Warehouse, levels: Levels, name: str, kind: Kind) -> str:
-    """Where a table lies that was created without a location: where its name says, or near by if that is taken."""
+    """Return the location for a table that is created without one: by its name, with a suffix if that is taken."""
     suffix = uuid4().hex[:8]
     location = locations.default_location(warehouse, levels, name, kind)
     for candidate in (location, f"{location}-{suffix}"):
@@ -65,10 +66,10 @@ def find_free_location(database: Database, warehouse: Warehouse, levels: Levels,
 
 
 def require_location_free(tx: Tx, location: str, kind: Kind, entry_id: int | None = None) -> str:
-    """The key of a location that no other table lies at, above or below.
+    """Return the key of a location, after a check that no other table lies at, above or below it.
 
     Raises:
-        InvalidInputError: one does; it is not named, for the caller need not know it.
+        InvalidInputError: a table does; the message does not name it, as the caller may not be allowed to see it.
     """
     key = locations.key(location, kind)
     if repository.find_overlapping_table(tx, key, entry_id) is not None:
@@ -79,10 +80,10 @@ def require_location_free(tx: Tx, location: str, kind: Kind, entry_id: int | Non
 def check_table_paths(
     database: Database, caller: Caller, warehouse: Warehouse, table: IcebergTableMetadata, entry_id: int | None = None
 ) -> None:
-    """Refuse an Iceberg table that wants its files where the caller may not choose, or in another table.
+    """Refuse an Iceberg table whose files lie where the caller may not choose, or in another table.
 
     Raises:
-        InvalidInputError, PermissionDeniedError: it does, or it has statistics elsewhere.
+        InvalidInputError, PermissionDeniedError: they do, or a statistics file lies where the caller may not read.
     """
     files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
     for statistics in (*table.json["statistics"], *table.json["partition-statistics"]):
@@ -97,43 +98,45 @@ def check_table_paths(
 
 @dataclass(frozen=True)
 class ReadableLocations:
-    """What is opened in the name of a caller besides a table's own location. It is a `Confinement` of Lance tables.
+    """What is opened on behalf of a caller besides a table's own location. Implements `Confinement` for Lance tables.
 
-    Another place may be opened if the caller may read it anyway: because it lies in a table that they may read, or
-    because they may read the whole warehouse that it lies in. External blobs come only from the places that the
-    operator names: Parquet copies of them are shared by all readers of a table.
+    Another location may be opened if the caller may read it anyway: because it lies in a table that they may read, or
+    because they may read the whole warehouse that it lies in. External blobs are read only below the locations that the
+    operator names, because Parquet copies of them are shared by all readers of a table.
     """
 
     reads_rows: ClassVar = True
     database: Database = field(repr=False, compare=False)
     warehouse: Warehouse
     caller: str | None = field(repr=False)
-    """Tells callers apart; it may be a token."""
+    """Distinguishes callers; it may be a token, so repr hides it."""
     identify: Callable[[], Identity] = field(repr=False, compare=False)
-    """Who calls. It is asked each time, for grants change."""
+    """Returns the caller's identity; called for each check, because grants change."""
 
     @classmethod
     def from_caller(cls, database: Database, caller: Caller, warehouse: Warehouse) -> ReadableLocations:
-        """Those of one request."""
+        """Return the locations for one request."""
         return cls(database, warehouse, caller.identity.name, lambda: caller.identity)
 
     def __hash__(self) -> int:
         return hash((self.warehouse.name, self.caller))
 
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
-        """Refuse a table that links lead to or away from; the catalog looked at its location when it was made.
+        """Refuse a table with symlinks on the way to it or in its folder.
+
+        Its location itself was checked when the table was created.
 
         Raises:
-            InvalidInputError, OutsideError: there is a link, on the way or in its folder.
+            InvalidInputError, OutsideError: there is a symlink, on the way or in its folder.
         """
         locations.require_no_link(self.warehouse, location, "lance")
         require_no_links(location)
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
-        """Refuse a place that the catalog would refuse for a table of the caller.
+        """Refuse a location that the catalog would refuse for a table of the caller.
 
         Raises:
-            InvalidInputError, PermissionDeniedError: it would.
+            InvalidInputError, PermissionDeniedError: the location is not allowed.
         """
         check_chosen_location(self.database, Caller(self.identify()), self.warehouse, location, "lance")
 
@@ -141,7 +144,7 @@ class ReadableLocations:
         """Refuse a base path that the caller may not read.
 
         Raises:
-            OutsideError: it is one.
+            OutsideError: the caller may not read it.
         """
         if not self.can_read(base, "lance") or self._holds_cache(base):
             remedy = "it may be read by who may read the table there, or all of the warehouse"
@@ -151,24 +154,25 @@ class ReadableLocations:
         """Refuse an external blob outside of `blob_roots`.
 
         Raises:
-            OutsideError: it is one.
+            OutsideError: the blob lies elsewhere.
         """
         if not is_inside(uri, self.warehouse.blob_roots):
             remedy = f"an operator may name the place in blob_roots of warehouse {self.warehouse.name}"
             raise outside_error("the table has an external blob,", uri, remedy)
 
     def _holds_cache(self, base: str) -> bool:
-        """Whether the copies of rows that the server makes lie below a base path: some are of other warehouses."""
+        """Return whether the scan cache lies below a base path: it has copies of other tables, too."""
         return locations.key(locations.cache_location(self.warehouse)).startswith(locations.key(base))
 
     def can_read(self, location: str, kind: Kind) -> bool:
-        """Whether the caller may read a place beside the table's own."""
+        """Return whether the caller may read a location outside of the table's own."""
         try:
             key = locations.key(location, kind)
         except InvalidInputError:
             return False
         if key.startswith(locations.key(locations.cache_location(self.warehouse), kind)):
             return False
+        # Inside a table, the role on that table's namespace decides; it may even belong to another warehouse.
         identity, table = self.identify(), self.database.read(lambda tx: repository.find_enclosing_table(tx, key))
         if table is not None:
             return identity.has_role(Role.READER, *table)
@@ -179,9 +183,10 @@ class ReadableLocations:
 
 
 class TableFiles:
-    """The files that an Iceberg table names: they lie in folders of its own, or where the caller may read.
+    """The files that an Iceberg table names: they must lie in its own folders, or where the caller may read.
 
-    The server does not open these files, it names them; so an admin of every warehouse may keep them anywhere.
+    The server does not open these files, it only names them to clients; so an admin of every warehouse may have them
+    anywhere.
     """
 
     def __init__(self, places: ReadableLocations, table: IcebergTableMetadata) -> None:
@@ -194,11 +199,11 @@ class TableFiles:
         """Refuse a file that lies elsewhere.
 
         Args:
-            file: its address.
-            what: it is, for the message.
+            file: its location.
+            what: what the file is, for the message.
 
         Raises:
-            OutsideError: it does.
+            OutsideError: the file lies elsewhere.
         """
         folder, _, name = file.rpartition("/")
         if folder not in self._folders:  # a table has many files in few folders

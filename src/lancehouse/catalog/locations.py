@@ -1,9 +1,9 @@
-"""Where the tables of a warehouse may lie: below its location or its other roots, and nowhere else.
+"""Check locations against a warehouse: tables lie below its location or its other roots, and nowhere else.
 
-What a location means depends on the kind of the table, so each is checked as its own readers read it.
+How a location is parsed depends on the kind of the table, so each is checked as the table's own readers parse it.
 
-On local disk a location is checked as the disk is now: no symlink may be on the way from the root. Whoever can write to
-the disk past the server can make one later; call `check_location` again where that matters: it costs a few system
+On local disk a location is checked against the disk as it is now: there must be no symlink below the root. Whoever can
+write to the disk directly can create one later; call `check_location` again where that matters: it costs a few system
 calls.
 """
 
@@ -23,20 +23,22 @@ from lancehouse.locations import key as key
 from lancehouse.store.rows import Kind
 
 CACHE = ".lancehouse"
-"""The folder below a warehouse's location that is the server's own."""
+"""Folder below a warehouse's location that is reserved for the server."""
 
 LONGEST = MappingProxyType({"file": 3800, "": 900})
-"""Bytes in a path, on disk and elsewhere, that leave room for the names of a table's files."""
+"""Longest path in bytes, on disk and elsewhere, so that the names of a table's files still fit."""
 
 
 def check_location(warehouse: Warehouse, location: str, kind: Kind | None = None) -> str:
-    """A location that a client chose, in the form it was given but without a slash at its end.
+    """Return a location that a client chose, as it was given but without a trailing slash.
 
     Args:
-        kind: of the table; if it is not known yet, the location must be allowed for every kind.
+        warehouse: the warehouse of the table.
+        location: the location to check.
+        kind: the kind of the table; if it is not known yet, the location must be allowed for every kind.
 
     Raises:
-        InvalidInputError: no table of this warehouse may lie there; it says why.
+        InvalidInputError: tables of this warehouse must not lie there; the message says why.
     """
     for reader in (kind,) if kind else ("lance", "iceberg"):
         _check_for_kind(warehouse, location, reader)
@@ -44,7 +46,7 @@ def check_location(warehouse: Warehouse, location: str, kind: Kind | None = None
 
 
 def default_location(warehouse: Warehouse, levels: Sequence[str], name: str, kind: Kind = "lance") -> str:
-    """Where a table lies that was created without a location: `{warehouse}/{level}/…/{table}`.
+    """Return the location of a table that is created without one: `{warehouse}/{level}/…/{table}`.
 
     Raises:
         InvalidInputError: a name is too long for a folder.
@@ -59,15 +61,15 @@ def default_location(warehouse: Warehouse, levels: Sequence[str], name: str, kin
 
 
 def cache_location(warehouse: Warehouse) -> str:
-    """Where the server keeps what it makes itself; no table lies there."""
+    """Return where the server stores its own files; no table may lie there."""
     return warehouse.cache or child_location(warehouse.location, [CACHE])
 
 
 def prepare_warehouse_location(text: str) -> str:
-    """The location of a warehouse as a person writes it; a local folder is made if it is not there.
+    """Return a warehouse's location from the form in which a user writes it, and create a local folder.
 
     Raises:
-        InvalidInputError: nothing can be kept there; it says why.
+        InvalidInputError: the location cannot be used; the message says why.
     """
     if text.strip() and not is_uri(text):
         home = os.path.expanduser(text)  # noqa: PTH111 - pathlib raises where nobody has that name
@@ -89,7 +91,9 @@ def prepare_warehouse_location(text: str) -> str:
 
 
 def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
-    """Refuse a location with a symlink on the way from the warehouse's roots: one that was checked may have got one.
+    """Raise if there is a symlink between the warehouse's root and a location.
+
+    A location that was checked before may have got one since.
 
     Raises:
         InvalidInputError: there is one.
@@ -116,12 +120,15 @@ def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
 
 
 def _overlaps(left: str, right: str) -> bool:
-    """Whether one key lies in the other, either way."""
+    """Return whether one key is a prefix of the other."""
     return left.startswith(right) or right.startswith(left)
 
 
 def _escape_first_letter(root: str, location: str) -> str:
-    """Another place for a name that the server's own folder has: its first letter encoded, which no other name has."""
+    """Return another location for a name that would be the server's own folder: its first letter percent-encoded.
+
+    No other name is encoded like that.
+    """
     start = len(root.rstrip("/")) + 1
     letter = "".join(f"%{byte:02X}" for byte in location[start].encode())
     encoded = quote(letter, safe="") if "://" in root or root.startswith("file:") else letter

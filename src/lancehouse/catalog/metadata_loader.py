@@ -1,4 +1,4 @@
-"""What a client is told of a table or view: its metadata, how to reach its files, and a tag for this state of it."""
+"""Build LoadTable and LoadView results: metadata, storage settings and credentials, and an ETag."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.rows import EntryRow, Json
 
 SERVER_PLANS: Mapping[str, str] = {"scan-planning-mode": "server"}
-"""Only the server can turn a Lance table into files that Iceberg's readers know."""
+"""Setting that makes clients ask the server for scan plans: only it can offer a Lance table as Parquet files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The parts of Iceberg's LoadTableResult. Its repr shows no secret."""
+    """The parts of Iceberg's LoadTableResult. Its repr shows no secrets."""
 
     metadata: bytes
     etag: str
@@ -27,11 +27,11 @@ class LoadResult:
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: Sequence[Json] = field(default=(), repr=False)
     has_all_snapshots: bool = True
-    """Whether all snapshots are in it, though fewer were not asked for."""
+    """False if snapshots were left out although the caller did not ask for fewer."""
 
 
 class MetadataLoader:
-    """Reads what an entry points to, from memory where it is known to be current."""
+    """Loads the metadata that an entry refers to, from memory where they are known to be current."""
 
     def __init__(self, lance: LanceMetadataCache, documents: DocumentCache) -> None:
         self.lance = lance
@@ -40,7 +40,7 @@ class MetadataLoader:
     def find_cached(
         self, caller: Caller, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots
     ) -> LoadResult | None:
-        """The answer, if that takes no more than a look at local folders."""
+        """Return the result if memory and a look at local folders are enough, else None."""
         if caller.delegation and warehouse.vend != "none":
             return None
         if entry.kind == "lance":
@@ -58,10 +58,10 @@ class MetadataLoader:
     def load(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, snapshots: Snapshots = "all"
     ) -> LoadResult:
-        """The answer.
+        """Load the result.
 
         Raises:
-            MetadataNotFoundError: an Iceberg table's metadata file is gone.
+            MetadataNotFoundError: the metadata file of an Iceberg table or a view no longer exists.
         """
         if entry.kind == "lance":
             table = self.lance.load(warehouse, entry, snapshots)
@@ -76,9 +76,9 @@ class MetadataLoader:
     def storage_access(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, location: str, lance: EntryRow | None = None
     ) -> tuple[Mapping[str, str], Sequence[Json]]:
-        """Settings and credentials for a place, as much as the caller asks for and may have.
+        """Return settings and credentials for a location, as far as the caller asks for them and may have them.
 
-        Of a Lance table, given as such, the copies of its rows can be read too.
+        For a Lance table, pass its entry as `lance`: the credentials can then also read the Parquet copies of its rows.
         """
         if not caller.delegation:
             return {}, ()

@@ -1,4 +1,4 @@
-"""Names of namespaces, tables and views, as Iceberg's messages write them, and which of them are taken."""
+"""Validate names of namespaces, tables and views, and build the errors about missing or duplicate names."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from lancehouse.catalog.errors import ViewAlreadyExistsError, ViewNotFoundError
 from lancehouse.store.rows import Kind
 
 Levels = tuple[str, ...]
+"""The levels of a namespace, outermost first."""
 
 MAX_BYTES = 255
-"""Of one level or name, in UTF-8: what every file system takes."""
+"""Longest level or name, in bytes of UTF-8: the limit of common file systems."""
 
 MAX_DEPTH = 32
+"""Most levels of a namespace."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_levels(levels: Sequence[str]) -> Levels:
-    """The levels of a namespace that is to be made.
+    """Return the levels of a namespace that is about to be created, after a check of each.
 
     Raises:
-        InvalidInputError: none at all, too many, or one that is no name.
+        InvalidInputError: there are no levels, too many, or one is not a valid name.
     """
     if not levels:
         raise InvalidInputError("a namespace has at least one level")
@@ -40,10 +42,11 @@ def check_levels(levels: Sequence[str]) -> Levels:
 
 
 def check_name(what: str, name: str) -> str:
-    """A name that is to be taken.
+    """Return a name that is about to be used, after a check.
 
     Raises:
-        InvalidInputError: empty, too long, or with control characters, which no path of the protocol can carry.
+        InvalidInputError: the name is empty, too long, or has control characters, which the protocol's URLs
+            cannot carry.
     """
     if not name:
         raise InvalidInputError(f"a {what} must not be empty")
@@ -55,27 +58,27 @@ def check_name(what: str, name: str) -> str:
 
 
 def format_name(levels: Levels, name: str | None = None) -> str:
-    """A name as messages have it."""
+    """Return a dotted name for messages: levels, then the name if given."""
     return ".".join(levels if name is None else (*levels, name))
 
 
 def namespace_not_found(levels: Levels) -> NamespaceNotFoundError:
-    """The error about a namespace that is not there."""
+    """Build the error for a namespace that does not exist."""
     return NamespaceNotFoundError(f"Namespace does not exist: {format_name(levels)}")
 
 
 def table_not_found(levels: Levels, name: str) -> TableNotFoundError:
-    """The error about a table that is not there."""
+    """Build the error for a table that does not exist."""
     return TableNotFoundError(f"Table does not exist: {format_name(levels, name)}")
 
 
 def view_not_found(levels: Levels, name: str) -> ViewNotFoundError:
-    """The error about a view that is not there."""
+    """Build the error for a view that does not exist."""
     return ViewNotFoundError(f"View does not exist: {format_name(levels, name)}")
 
 
 def already_exists(levels: Levels, name: str, *, by: Kind, wanted: Kind) -> LanceNamespaceError:
-    """The error about a name that a table or a view has already, when another was `wanted`."""
+    """Build the error for a name that is taken by an entry of kind `by`, when one of kind `wanted` was requested."""
     is_same_kind = (by == "view") == (wanted == "view")
     text = "already exists" if is_same_kind else "with same name already exists"
     if by == "view":

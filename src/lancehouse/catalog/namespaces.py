@@ -1,4 +1,4 @@
-"""Namespaces of any depth."""
+"""Create, list, load, change and drop namespaces, which may be nested."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import NamespaceRow
 
 PropertyChanges = dict[str, list[str]]
-"""Which properties were updated, removed, or missing."""
+"""Keys of the properties that were updated, removed, or missing, under those three names."""
 
 
 class Namespaces:
-    """What clients do with namespaces. A namespace is shown to whoever may read anything in it or below."""
+    """Operations on namespaces. A namespace is visible to callers who may read anything in it or below it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -30,10 +30,10 @@ class Namespaces:
     def list(
         self, caller: Caller, warehouse: Warehouse, parent: Levels, page_token: str | None, page_size: int | None
     ) -> tuple[list[Levels], str | None]:
-        """The children of a namespace, or of the warehouse, and the token of the next page.
+        """Return the children of a namespace, or of the warehouse, and the token of the next page or None.
 
         Raises:
-            NamespaceNotFoundError: there is no such parent.
+            NamespaceNotFoundError: the parent does not exist.
         """
         limit = page_size if page_token is not None else None
         sees_all = caller.identity.has_role(Role.READER, warehouse.name, parent)
@@ -45,26 +45,28 @@ class Namespaces:
             return repository.list_namespaces(tx, warehouse.id, parent, decode_token(page_token), fetch_limit)
 
         children = [(*parent, name) for name in self._database.read(work)]
-        if not sees_all:  # before the page is cut: its token is the name of one that is seen
+        # Filter before the page is cut: the token is the name of its last child, which the caller must be able to see.
+        if not sees_all:
             children = [child for child in children if caller.identity.can_see(warehouse.name, child)]
         page = children[:limit]
         return page, encode_token(page[-1][-1]) if 0 < len(page) < len(children) else None
 
     def load(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> NamespaceRow:
-        """A namespace with its properties.
+        """Return a namespace with its properties.
 
         Raises:
-            NamespaceNotFoundError: there is none, or the caller may see nothing in it.
+            NamespaceNotFoundError: there is no such namespace.
+            PermissionDeniedError: the caller may read nothing in it or below it.
         """
         return self._database.read(lambda tx: _get_namespace(tx, caller, warehouse, levels))
 
     def create(
         self, caller: Caller, warehouse: Warehouse, levels: Sequence[str], properties: Mapping[str, str]
     ) -> NamespaceRow:
-        """Make a namespace, and those above it that are missing.
+        """Create a namespace, and its parents where they are missing.
 
         Raises:
-            NamespaceAlreadyExistsError: it is there already.
+            NamespaceAlreadyExistsError: it exists already.
         """
         new_levels = check_levels(levels)
         caller.identity.require_alter_namespace(warehouse.name, new_levels)
@@ -81,7 +83,7 @@ class Namespaces:
         return write_once(self._database, caller, work)
 
     def drop(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> None:
-        """Remove an empty namespace.
+        """Drop an empty namespace.
 
         Raises:
             NamespaceNotFoundError, NamespaceNotEmptyError: nothing was removed.
@@ -98,10 +100,10 @@ class Namespaces:
     def update_properties(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, updates: Mapping[str, str], removals: Sequence[str]
     ) -> PropertyChanges:
-        """Set and remove properties; says which were updated, removed, or missing.
+        """Set and remove properties, and return which keys were updated, removed, or missing.
 
         Raises:
-            UnprocessableError: a key is to be set and removed at once.
+            UnprocessableError: the same key is to be both set and removed.
         """
         caller.identity.require_alter_namespace(warehouse.name, levels)
         if conflicts := sorted(set(updates) & set(removals)):

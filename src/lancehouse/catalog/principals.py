@@ -1,4 +1,4 @@
-"""Principals: who may call, what they were granted, and the secrets and tokens that prove it is them."""
+"""Manage principals: their grants, client secrets and static tokens; authenticate callers by them."""
 
 from __future__ import annotations
 
@@ -15,62 +15,63 @@ from lancehouse.store.database import Database, Tx
 from lancehouse.store.rows import GrantRow, PrincipalRow, WarehouseRow
 
 LONGEST = 255
+"""Longest name or label, in characters."""
 MOST_PROVED = 1000
-"""Credentials that are remembered as right, by their digest, with the hash that they fit."""
+"""Most verified credentials that are remembered, by digest, with the hash that they match."""
 MOST_LISTED = 10
-"""Names that a message lists."""
+"""Most names that an error message lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody, or some program, that may call."""
+    """A person or program that may call the server."""
 
     name: str
     client_id: str | None
     created_ms: int
     grants: tuple[Grant, ...]
     generation: str = field(repr=False)
-    """Another one after each new secret: what was issued for an older secret is worth nothing any more."""
+    """Changes with each new secret; tokens that carry an older generation are no longer valid."""
 
     @property
     def is_external(self) -> bool:
-        """Whether an outside issuer says who it is; there is no secret then."""
+        """Whether an outside issuer authenticates the principal, so that the server stores no secret."""
         return self.client_id is None
 
     @property
     def identity(self) -> Identity:
-        """What services ask for permissions."""
+        """The identity by which services check permissions."""
         return Identity(self.name, self.grants)
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a program authenticates with. The secret is shown once, and kept as a hash."""
+    """The client id and secret of a program. The secret is shown once and stored as a hash."""
 
     client_id: str
     client_secret: str = field(repr=False)
 
 
 class Principals:
-    """The principals of one database. Every change holds for all servers on it within seconds."""
+    """The principals of one database. Changes apply to all servers on it within seconds."""
 
     def __init__(self, database: Database, configured: Collection[str] = ()) -> None:
         """Manage principals.
 
         Args:
-            database: where they are kept.
-            configured: warehouses and backends that the server's file names; roles can be granted on them too, although
-                the database does not know backends, and knows a warehouse only once it was served.
+            database: the catalog's database.
+            configured: warehouses and backends of the server's configuration file. Roles can be granted on them too,
+                although the database does not know backends, and knows a warehouse only once it was served.
         """
         self._database = database
         self._configured = configured
         self._verified_hashes: dict[str, str] = {}
 
     def create(self, name: str, grants: Sequence[Grant] = (), *, external: bool = False) -> Credential | None:
-        """Add a principal; its credential, or None for an external one.
+        """Create a principal and return its credential, or None for an external one.
 
         Raises:
-            InvalidInputError: the name is taken or is no name, or a grant is on something that is not there.
+            InvalidInputError: the name is taken or not valid, or a grant is on something that does not exist.
         """
         if not is_valid_name(name) or name == ANYBODY.name:
             raise InvalidInputError(
@@ -93,7 +94,7 @@ class Principals:
         return credential
 
     def list(self) -> Sequence[Principal]:
-        """All of them, by name."""
+        """Return all principals, ordered by name."""
 
         def work(tx: Tx) -> list[Principal]:
             return [_load_principal(tx, row) for row in repository.list_principals(tx)]
@@ -101,11 +102,11 @@ class Principals:
         return sorted(self._database.read(work), key=lambda principal: principal.name)
 
     def has_any(self) -> bool:
-        """Whether there is one at all."""
+        """Return whether there is any principal."""
         return bool(self._database.read(repository.list_principals))
 
     def find(self, name: str) -> Principal | None:
-        """The principal of that name."""
+        """Return the principal of that name, or None."""
         if not is_valid_name(name):
             return None
 
@@ -116,9 +117,9 @@ class Principals:
         return self._database.read(work)
 
     def rotate_secret(self, name: str) -> Credential:
-        """Give a principal a new secret. The old one and all tokens end, those issued for it and static ones alike.
+        """Give a principal a new secret; the old one and all its tokens, static ones too, stop being valid.
 
-        A secret is rotated because somebody may know it: nothing that was handed out before holds any longer.
+        A secret is rotated because it may have leaked, so nothing that was issued before stays valid.
 
         Raises:
             InvalidInputError: there is no such principal, or it is external.
@@ -137,7 +138,7 @@ class Principals:
         return Credential(self._database.write(work), secret)
 
     def delete(self, name: str) -> None:
-        """Remove a principal with its grants and tokens.
+        """Delete a principal with its grants and tokens.
 
         Raises:
             InvalidInputError: there is no such principal.
@@ -145,10 +146,10 @@ class Principals:
         self._database.write(lambda tx: repository.delete_principal(tx, _get_principal(tx, name).id))
 
     def grant(self, name: str, grant: Grant) -> None:
-        """Give a role somewhere, instead of the one that was given there before.
+        """Grant a role, replacing the one that was granted on the same scope before.
 
         Raises:
-            InvalidInputError: there is no such principal, or the grant is on something that is not there.
+            InvalidInputError: there is no such principal, or the grant is on something that does not exist.
         """
 
         def work(tx: Tx) -> None:
@@ -162,10 +163,10 @@ class Principals:
         self._database.write(work)
 
     def revoke(self, name: str, warehouse: str | None, levels: tuple[str, ...] = (), role: Role | None = None) -> Grant:
-        """Take away the role that was given exactly there, and say which it was.
+        """Revoke the role that was granted on exactly this scope, and return the grant.
 
         Raises:
-            InvalidInputError: there is no such principal, or no such grant; those it has are named.
+            InvalidInputError: there is no such principal, or no such grant; the message lists its grants.
         """
 
         def work(tx: Tx) -> Grant:
@@ -189,10 +190,10 @@ class Principals:
         return self._database.write(work)
 
     def create_token(self, name: str, label: str) -> str:
-        """A static bearer token for a principal; it is shown once, and holds until it is deleted.
+        """Create a static bearer token; it is shown once, and valid until deleted or the secret is rotated.
 
         Raises:
-            InvalidInputError: there is no such principal, or the label is taken or no label.
+            InvalidInputError: there is no such principal, or the label is taken or not valid.
         """
         if not is_valid_name(label):
             raise InvalidInputError(f"a label has 1 to {LONGEST} printable characters, got {label!r}")
@@ -207,7 +208,7 @@ class Principals:
         return token
 
     def list_tokens(self, name: str) -> Sequence[tuple[str, int]]:
-        """Labels of a principal's static tokens, and when each was made.
+        """Return the labels of a principal's static tokens, with their creation times in milliseconds.
 
         Raises:
             InvalidInputError: there is no such principal.
@@ -215,7 +216,7 @@ class Principals:
         return self._database.read(lambda tx: repository.list_tokens(tx, _get_principal(tx, name).id))
 
     def delete_token(self, name: str, label: str) -> None:
-        """End a static token.
+        """Delete a static token, which is then no longer valid.
 
         Raises:
             InvalidInputError: there is no such principal, or no such token.
@@ -228,12 +229,13 @@ class Principals:
         self._database.write(work)
 
     def authenticate_secret(self, client_id: str, secret: str) -> Principal:
-        """The principal whose credential this is.
+        """Return the principal with this client id and secret.
 
         Raises:
-            UnauthenticatedError: wrong id or wrong secret; it does not tell which, nor does the time it takes.
+            UnauthenticatedError: id or secret is wrong; neither the message nor the time it takes tells which.
         """
         client = self._find_client(client_id)
+        # First compute the hash, also for an unknown client id, so that the time it takes reveals nothing.
         if not hashes.is_secret_valid(secret, client[1] if client else None) or client is None or client[1] is None:
             raise UnauthenticatedError("the client id or the client secret is wrong")
         while len(self._verified_hashes) >= MOST_PROVED:
@@ -242,19 +244,19 @@ class Principals:
         return client[0]
 
     def recognize_secret(self, client_id: str, secret: str) -> Principal | None:
-        """The principal whose credential this is, if `authenticate_secret` has found that out before.
+        """Return the principal if `authenticate_secret` has verified these credentials before, else None.
 
-        It takes no scrypt: who has proved a secret once is never kept waiting by those who try wrong ones.
+        It needs no scrypt, so a client that is known here is never delayed by others who try wrong secrets.
         """
         secret_hash = self._verified_hashes.get(hashes.digest(f"{client_id}:{secret}"))
         client = self._find_client(client_id) if secret_hash else None
         return client[0] if client and client[1] == secret_hash else None
 
     def authenticate_token(self, token: str) -> Principal:
-        """The principal whose static token this is.
+        """Return the principal that owns this static token.
 
         Raises:
-            UnauthenticatedError: nobody's, or not any more.
+            UnauthenticatedError: the token is unknown or was deleted.
         """
 
         def work(tx: Tx) -> Principal | None:
@@ -267,7 +269,7 @@ class Principals:
         return principal
 
     def _find_client(self, client_id: str) -> tuple[Principal, str | None] | None:
-        """The principal of a client id, and the hash of its secret."""
+        """Return the principal of a client id with the hash of its secret, or None."""
 
         def work(tx: Tx) -> tuple[Principal, str | None] | None:
             row = repository.find_principal(tx, client_id=client_id)
@@ -276,7 +278,10 @@ class Principals:
         return self._database.read(work) if is_valid_name(client_id) else None
 
     def _check_grant(self, tx: Tx, grant: Grant) -> None:
-        """Refuse a grant on something that is not there: a slip of the pen would hold as soon as somebody makes it."""
+        """Refuse a grant on something that does not exist.
+
+        A typo would otherwise take effect as soon as somebody creates a namespace of that name.
+        """
         if grant.levels and grant.warehouse is None:
             raise InvalidInputError("a grant on a namespace names its warehouse too")
         if grant.warehouse == "" or "" in grant.levels:
@@ -286,24 +291,25 @@ class Principals:
         warehouses = {row.name: row for row in repository.list_warehouses(tx)}
         warehouse = warehouses.get(grant.warehouse)
         if warehouse is None:
-            # What a backend holds is for its catalog to know: any namespace of it may be granted.
+            # The server does not know the namespaces of a backend, so any of them may be granted.
             if grant.warehouse not in self._configured:
                 raise _warehouse_not_found(grant.warehouse, {*warehouses, *self._configured})
         elif grant.levels and repository.find_namespace(tx, warehouse.id, grant.levels) is None:
             raise _namespace_not_found(tx, warehouse, grant.levels)
 
     def get_signing_key(self) -> str:
-        """The key that signs tokens: one for all servers on this database, made by whoever needs it first."""
+        """Return the key that signs tokens. All servers on the database share it; the first to need it creates it."""
         key = self._database.read(repository.find_signing_key)
         if key is None:
             self._database.write(lambda tx: repository.insert_signing_key(tx, hashes.new_secret()))
+            # Read again instead of using the own key: another server may have inserted one first, and theirs counts.
             key = self._database.read(repository.find_signing_key)
         assert key is not None
         return key
 
 
 def is_valid_name(text: str) -> bool:
-    """Whether it could be the name of a principal: outside issuers have names such as `auth0|5f7c`."""
+    """Return whether a text may be a principal's name; outside issuers have names such as `auth0|5f7c`."""
     return 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip() and not text.startswith("-")
 
 
@@ -320,7 +326,7 @@ def _warehouse_not_found(name: str, known: Collection[str]) -> InvalidInputError
 
 
 def _namespace_not_found(tx: Tx, warehouse: WarehouseRow, levels: tuple[str, ...]) -> InvalidInputError:
-    """Names what is there instead: the names below the last level that exists."""
+    """Build the error, which lists what does exist below the last level that exists."""
     depth = next(
         depth
         for depth in range(len(levels) - 1, -1, -1)

@@ -1,4 +1,4 @@
-"""Tables: Lance tables, and Iceberg tables beside them."""
+"""Create, load, list, register, rename and drop tables, both Lance and Iceberg."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TABLES: tuple[Kind, ...] = ("lance", "iceberg")
 
 
 class Tables:
-    """What clients do with tables, but for commits."""
+    """Operations on tables, except commits (see `commits`)."""
 
     def __init__(self, database: Database, loader: MetadataLoader) -> None:
         self._database = database
@@ -43,13 +43,15 @@ class Tables:
     def list(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, page_token: str | None, page_size: int | None
     ) -> tuple[list[str], str | None]:
-        """The names of the tables in a namespace, and the token of the next page."""
+        """Return the names of the tables in a namespace, and the token of the next page or None."""
         return list_names(self._database, caller, warehouse, levels, TABLES, page_token, page_size)
 
     def find_cached(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, snapshots: Snapshots
     ) -> LoadResult | None:
-        """What `load` answers, if that is cheap to tell: one indexed read, and a look at local folders.
+        """Return what `load` would return if memory has it and it is still current, else None.
+
+        This costs one indexed read of the entry and, for a Lance table, a few `stat` calls on local folders.
 
         Raises:
             TableNotFoundError: there is no such table.
@@ -62,33 +64,34 @@ class Tables:
     def load(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, snapshots: Snapshots = "all"
     ) -> LoadResult:
-        """A table's metadata as they are now: of a Lance table that its storage manages, as storage has them.
+        """Load a table's current metadata; for a Lance table that its storage manages, read them from storage.
 
         Raises:
             TableNotFoundError: there is no such table.
-            MetadataNotFoundError: the metadata file of an Iceberg table is gone.
+            MetadataNotFoundError: the metadata file of an Iceberg table no longer exists.
         """
         entry = self.get_entry(caller, warehouse, levels, name)
         return self._loader.load(caller, warehouse, levels, entry, snapshots)
 
     def get_entry(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
-        """The entry of a table.
+        """Return the entry of a table.
 
         Raises:
-            TableNotFoundError: there is no such table; a view is none.
+            TableNotFoundError: there is no such table; a view does not count.
         """
         caller.identity.require_role(Role.READER, warehouse.name, levels)
         entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         return _require_table(entry, levels, name)
 
     def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
-        """Make a table, or only say what it would be like (`stage-create`).
+        """Create a table, or, with `stage-create`, only return the metadata that it would have.
 
-        A Lance table (`table_type=lance`) is declared; if its location holds a dataset, that is what the table is.
+        A Lance table (`table_type=lance`) is declared: no data are written. If its location already holds a dataset,
+        that becomes the table.
 
         Raises:
-            NamespaceNotFoundError, TableAlreadyExistsError, ViewAlreadyExistsError: nothing was made.
-            InvalidInputError: the request makes no table, or its location is not allowed.
+            NamespaceNotFoundError, TableAlreadyExistsError, ViewAlreadyExistsError: nothing was created.
+            InvalidInputError: the request does not describe a valid table, or its location is not allowed.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         name = check_name("table name", request["name"])
@@ -110,11 +113,11 @@ class Tables:
         )
 
     def register(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
-        """Take in a table that is there: an Iceberg table by its metadata file, a Lance table by its root.
+        """Register an existing table: an Iceberg table by its metadata file, a Lance table by its root folder.
 
         Raises:
             NamespaceNotFoundError, TableAlreadyExistsError, ViewAlreadyExistsError: nothing was registered.
-            MetadataNotFoundError: there is no such file.
+            MetadataNotFoundError: the metadata file does not exist.
             InvalidInputError: there is no dataset at that root, or its location is not allowed.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
@@ -133,11 +136,11 @@ class Tables:
         return self._create_lance(caller, warehouse, name, location, lance_properties({}), None)
 
     def drop(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, *, purge: bool = False) -> None:
-        """Remove a table from the catalog and, with `purge`, its files.
+        """Remove a table from the catalog and, with `purge`, delete its files.
 
         Raises:
             TableNotFoundError: there is no such table.
-            InvalidInputError: a purge of a table that `gc.enabled=false` protects; nothing was removed.
+            InvalidInputError: the table has `gc.enabled=false` and a purge was requested; nothing was removed.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         entry = self.get_entry(caller, warehouse, levels, name)
@@ -165,6 +168,8 @@ class Tables:
             if not repository.delete_entry(tx, entry.id):
                 raise table_not_found(levels, name)
 
+        # The entry goes first: an entry whose files are gone would break every reader, while files without an entry
+        # only take space. A failed delete is therefore logged and does not fail the request.
         write_once(self._database, caller, work)
         if purge:
             try:
@@ -173,7 +178,7 @@ class Tables:
                 log.warning("%s is dropped, but files of it are left at %s: %s", name, entry.location, error)
 
     def rename(self, caller: Caller, warehouse: Warehouse, source: TableName, destination: TableName) -> None:
-        """Give a table another name, in its namespace or in another one; its files stay where they are.
+        """Rename a table, within its namespace or into another one; its files stay where they are.
 
         Raises:
             TableNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.
@@ -181,7 +186,10 @@ class Tables:
         rename_entry(self._database, caller, warehouse, TABLES, source, destination)
 
     def load_credentials(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Sequence[Json]:
-        """Credentials for a table's files, anew; who asks for them needs no header that asks for them."""
+        """Return new storage credentials for a table's files.
+
+        The caller asked for them by calling this endpoint, so the access delegation header is not required.
+        """
         entry = self.get_entry(caller, warehouse, levels, name)
         lance = entry if entry.kind == "lance" else None
         return self._loader.storage_access(replace(caller, delegation=True), warehouse, levels, entry.location, lance)[
@@ -209,7 +217,7 @@ class Tables:
         location: str,
         uuid: str,
     ) -> LoadResult:
-        """Write a table's first metadata file, then make the entry; the file goes again if that fails."""
+        """Write a table's first metadata file, then create its entry; if that fails, delete the file again."""
         WarehouseFiles(warehouse).write(
             locations.check_location(warehouse, document.location, "iceberg"), document.full_json
         )
@@ -263,7 +271,8 @@ class Tables:
         file = location_access.check_chosen_location(self._database, caller, warehouse, metadata_location, "iceberg")
         document = self._loader.documents.load(warehouse, file)
         table = document.table
-        if is_lance(table.properties):  # as other Iceberg catalogs keep a Lance table
+        # Other Iceberg catalogs store a Lance table as an Iceberg table with this property.
+        if is_lance(table.properties):
             location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "lance")
             properties = lance_properties(table.properties)
             return self._create_lance(caller, warehouse, name, location, properties, lance_schema(table))
@@ -304,7 +313,7 @@ def _require_table(entry: EntryRow | None, levels: Levels, name: str) -> EntryRo
 
 
 def lance_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a Lance table, with those that the seed defines in their one spelling.
+    """Return the properties of a Lance table, with `table_type` and `managed_by` set in their canonical spelling.
 
     Raises:
         InvalidInputError: `managed_by` is neither storage nor impl.
@@ -313,5 +322,5 @@ def lance_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def lance_schema(table: iceberg_tables.IcebergTableMetadata) -> Json:
-    """The schema of a table that was declared, under the id that a Lance table's schema has."""
+    """Return the schema of a declared table, with schema id 1, which every Lance table's schema has."""
     return {**table.schema(), "schema-id": 1}

@@ -1,4 +1,4 @@
-"""Changes of the catalog: one transaction each, which also remembers the request's idempotency key."""
+"""Run each change in one database transaction that also stores the request's idempotency key."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ T = TypeVar("T")
 def write_once(
     database: Database, caller: Caller, work: Callable[[Tx], T], *, body: Callable[[T], bytes] | None = None
 ) -> T:
-    """Carry out `work`, once for each idempotency key; it is durable when this returns.
+    """Run `work` in a write transaction, at most once for each idempotency key; it is durable on return.
 
     Args:
-        database: where.
-        caller: whose key, if there is one, is remembered in the same transaction.
-        work: the change.
-        body: what is to be answered again to the same request, where the catalog's state does not tell.
+        database: the database to write to.
+        caller: the caller; their idempotency key, if any, is stored in the same transaction.
+        work: the change to make.
+        body: makes the response that a repeated request gets, where it cannot be rebuilt from the catalog's state.
 
     Raises:
-        AlreadyDoneError: the key is known; nothing was done.
+        AlreadyDoneError: the key is already stored; nothing was changed.
     """
     key = caller.key
     if key is None:
         return database.write(work)
 
     def write_with_key(tx: Tx) -> T:
+        # The key goes first: of two requests with the same key that run at once, the second waits for the first here,
+        # and fails before it changes anything.
         if not repository.insert_key(tx, key.key, key.digest, 0, None, now_ms()):
             raise AlreadyDoneError
         result = work(tx)
@@ -44,5 +46,5 @@ def write_once(
 
 
 def now_ms() -> int:
-    """The time, in the unit of Iceberg's metadata."""
+    """Return the current time in milliseconds since the epoch, the unit of Iceberg's metadata."""
     return int(time() * 1000)

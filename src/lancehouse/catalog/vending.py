@@ -1,4 +1,4 @@
-"""How clients reach the files of a table: settings for all, and credentials for those who ask and may have them."""
+"""Storage settings and vended credentials for clients: static keys, or AWS STS sessions for one table."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ from lancehouse.credentials import EXPIRES, PROOFS, SECRETS, canonical_options, 
 from lancehouse.store.rows import Json, Kind
 
 DURATION_S = 3600
-"""How long credentials of AWS STS live: the longest that a role may give if it was itself assumed."""
+"""Lifetime of STS credentials in seconds: the longest that AWS allows if the role is assumed by another role."""
 EARLY_S = 300
-"""How long before their end they are not handed out any more."""
+"""Seconds before their expiry from which credentials are no longer handed out."""
 REFUSED_S = 2
+"""Seconds for which a failure is cached."""
 HELD = 10_000
-"""Credentials that are kept at most."""
+"""Most credentials in the cache."""
 POLICY_BYTES = 2048
-"""The longest policy that STS takes."""
+"""Longest session policy that STS accepts."""
 STS_ENDPOINT = "aws_endpoint_url_sts"
+"""Storage option with the endpoint of STS."""
 READS = ("s3:GetObject",)
+"""Actions of S3 that readers may perform on objects."""
 WRITES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+"""Actions of S3 that writers may perform besides."""
 
 Options = Mapping[str, str]
+"""Storage options."""
 Access = tuple[dict[str, str], list[Json]]
-"""LoadTable's `config` and `storage-credentials`."""
+"""`config` and `storage-credentials` of LoadTable's response."""
 
 
 def check_warehouse(warehouse: Warehouse) -> None:
-    """Refuse a warehouse whose credentials could never be vended, so that this shows at the start.
+    """Refuse a warehouse whose credentials could never be vended; called at the server's start.
 
     Raises:
-        InvalidInputError: it says what is missing.
+        InvalidInputError: the message says what is missing.
     """
     _check_static_read(warehouse)
     if warehouse.vend == "none":
@@ -60,7 +65,7 @@ def check_warehouse(warehouse: Warehouse) -> None:
 
 
 def _check_static_read(warehouse: Warehouse) -> None:
-    """Refuse credentials for readers that nobody would get, or that are the warehouse's own again."""
+    """Refuse credentials for readers that would never be used, or that are the warehouse's own."""
     if not warehouse.static_read:
         return
     subject = f"warehouse {warehouse.name}: static_read"
@@ -74,7 +79,7 @@ def _check_static_read(warehouse: Warehouse) -> None:
 
 
 def client_settings(warehouse: Warehouse) -> dict[str, str]:
-    """What every client may know: region, endpoint, and how a bucket is addressed."""
+    """Return the settings that are not secret: region, endpoint, and how buckets are addressed."""
     if _is_local(warehouse.location):
         return {}
     return to_iceberg_config(
@@ -85,21 +90,21 @@ def client_settings(warehouse: Warehouse) -> dict[str, str]:
 def vend_access(
     warehouse: Warehouse, location: str, *, write: bool, kind: Kind = "lance", uuid: str | None = None
 ) -> Access:
-    """Access to a table's files, and to read the copies of its rows that scans are answered with.
+    """Return access to a table's files and, for a Lance table, read access to its Parquet copies for scans.
 
-    Static credentials are those of `storage` for writers, and those of `static_read`, if there are any, for readers.
-    The credentials are in `config` too: pyiceberg looks there for tables without a metadata file, and takes one set for
-    all files of a table. One set is therefore good for both places.
+    Static credentials are those of `storage` for writers, and those of `static_read`, if any, for readers. The
+    credentials are in `config` too: pyiceberg looks there for tables without a metadata file, and takes one set for all
+    files of a table. One set is therefore valid for both locations.
 
     Args:
-        warehouse: where the table is.
-        location: of the table.
+        warehouse: the warehouse of the table.
+        location: the table's location.
         write: whether the caller may do more than read.
-        kind: of the table, which decides how its location is read.
-        uuid: of a Lance table, whose copies may be read.
+        kind: the kind of the table, which decides how its location is parsed.
+        uuid: the UUID of a Lance table whose copies may be read, or None.
 
     Raises:
-        ServiceUnavailableError: the service that makes the credentials does not answer, or refuses.
+        ServiceUnavailableError: STS cannot be reached, or refuses.
     """
     config = client_settings(warehouse)
     if warehouse.vend == "none" or _is_local(warehouse.location):
@@ -107,7 +112,7 @@ def vend_access(
     copies = f"{locations.cache_location(warehouse).rstrip('/')}/{uuid}" if uuid else None
     options = canonical_options(warehouse.storage)
     if warehouse.vend == "static" and not write:
-        # The warehouse's own keys could write, and to every table: a reader gets others, or none.
+        # The warehouse's own keys can write, and to every table: readers get other keys, or none.
         options = {key: value for key, value in options.items() if key not in SECRETS} | canonical_options(
             warehouse.static_read
         )
@@ -125,7 +130,7 @@ def vend_access(
 
 @dataclass(frozen=True, slots=True)
 class _StsRequest:
-    """What is asked of STS; equal requests share their credentials."""
+    """The parameters of an AssumeRole call; equal requests share their credentials."""
 
     role: str
     policy: str
@@ -151,9 +156,10 @@ class _StsRequest:
 
 
 class _CredentialCache:
-    """Credentials by what they are for, until shortly before they expire; one call for all who wait for the same.
+    """Credentials by request, until shortly before they expire. Safe to use from several threads.
 
-    A refusal is kept for a moment too, so that those who wait do not wait one after the other.
+    Threads that need the same credentials share one call. A failure is cached for a moment too, so that those who wait
+    do not each run into it one after the other.
     """
 
     def __init__(self) -> None:
@@ -197,7 +203,9 @@ _SESSIONS = _CredentialCache()
 
 
 def session_policy(partition: str, table: str, copies: str | None, *, write: bool) -> str:
-    """The session policy: this table's files, and to read the copies; both places are keys of `locations`.
+    """Return the session policy: access to one table's files, and read access to its copies.
+
+    `table` and `copies` are keys as `locations.key` returns them.
 
     Raises:
         InvalidInputError: the locations are too long for a policy.
@@ -225,12 +233,12 @@ def session_policy(partition: str, table: str, copies: str | None, *, write: boo
 
 
 def _escape_wildcards(path: str) -> str:
-    """A path in a policy, where `*`, `?` and `$` would mean something else."""
+    """Escape `*`, `?` and `$`, which have a meaning in a policy."""
     return re.sub(r"[*?$]", lambda match: f"${{{match[0]}}}", path)
 
 
 def _assume_role(request: _StsRequest) -> dict[str, str]:
-    """Assume the role; the answer in Lance's names."""
+    """Call AssumeRole, and return the credentials under Lance's names."""
     failures = _import_botocore()[1]
     try:
         client = _sts_client(request.region, request.endpoint, request.access_key, request.secret_key, request.token)
@@ -255,7 +263,7 @@ def _assume_role(request: _StsRequest) -> dict[str, str]:
 def _sts_client(
     region: str, endpoint: str | None, access_key: str | None, secret_key: str | None, token: str | None
 ) -> Any:
-    """A client, which takes a while to make and is good for all threads."""
+    """Return a client of STS, cached because it is slow to create; it may be used by all threads."""
     return _import_botocore()[0]().create_client(
         "sts",
         region_name=region,
@@ -268,19 +276,19 @@ def _sts_client(
 
 
 def _import_botocore() -> tuple[Any, tuple[type[Exception], ...], Any]:
-    """How a session is made, what its calls raise, and how it is configured."""
+    """Return botocore's session class, the errors that its calls raise, and its configuration class."""
     try:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.session import Session
     except ImportError as error:
         raise InvalidInputError("credentials of AWS STS need botocore: pip install 'lancehouse[aws]'") from error
-    logging.getLogger("botocore").setLevel(logging.INFO)  # below that it logs the credentials that it is given
+    logging.getLogger("botocore").setLevel(logging.INFO)  # at debug level it logs the credentials that it is given
     return Session, (BotoCoreError, ClientError), Config
 
 
 def _sts_endpoint(endpoint: str | None) -> str | None:
-    """Where S3 is not Amazon's, STS is at the same address."""
+    """Return the endpoint of STS: that of S3 if it is not Amazon's, else None for Amazon's default."""
     host = urlsplit(endpoint or "").hostname or ""
     return None if not host or re.search(r"\.amazonaws\.com(\.cn)?$", host) else endpoint
 

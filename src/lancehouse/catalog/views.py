@@ -1,4 +1,4 @@
-"""Views: SQL that Iceberg's engines share, under names of their own among the tables."""
+"""Create, load, list, register, change, rename and drop Iceberg views."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from lancehouse.store.rows import EntryRow, Json, Kind
 
 VIEWS: tuple[Kind, ...] = ("view",)
 ATTEMPTS = 8
+"""Most attempts at a commit when others change the entry first."""
 
 
 class _CommitConflictError(Exception):
-    """Another commit came between."""
+    """Another commit changed the entry after this one had read it."""
 
 
 class Views:
-    """What clients do with views."""
+    """Operations on views."""
 
     def __init__(self, database: Database, loader: MetadataLoader) -> None:
         self._database = database
@@ -47,11 +48,11 @@ class Views:
     def list(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, page_token: str | None, page_size: int | None
     ) -> tuple[list[str], str | None]:
-        """The names of the views in a namespace, and the token of the next page."""
+        """Return the names of the views in a namespace, and the token of the next page or None."""
         return list_names(self._database, caller, warehouse, levels, VIEWS, page_token, page_size)
 
     def load(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> LoadResult:
-        """A view's metadata.
+        """Load a view's metadata.
 
         Raises:
             ViewNotFoundError: there is no such view.
@@ -59,10 +60,10 @@ class Views:
         return self._loader.load(caller, warehouse, levels, self.get_entry(caller, warehouse, levels, name))
 
     def get_entry(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
-        """The entry of a view.
+        """Return the entry of a view.
 
         Raises:
-            ViewNotFoundError: there is no such view; a table is none.
+            ViewNotFoundError: there is no such view; a table does not count.
         """
         caller.identity.require_role(Role.READER, warehouse.name, levels)
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
@@ -71,10 +72,10 @@ class Views:
         return entry
 
     def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
-        """Make a view.
+        """Create a view.
 
         Raises:
-            NamespaceNotFoundError, ViewAlreadyExistsError, TableAlreadyExistsError: nothing was made.
+            NamespaceNotFoundError, ViewAlreadyExistsError, TableAlreadyExistsError: nothing was created.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         name = TableName(levels, check_name("view name", request["name"]))
@@ -95,11 +96,11 @@ class Views:
         return self._publish(caller, warehouse, levels, document, work)
 
     def register(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
-        """Take in a view by its metadata file.
+        """Register an existing view by its metadata file.
 
         Raises:
             NamespaceNotFoundError, ViewAlreadyExistsError, TableAlreadyExistsError: nothing was registered.
-            MetadataNotFoundError: there is no such file.
+            MetadataNotFoundError: the metadata file does not exist.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         name = TableName(levels, check_name("view name", request["name"]))
@@ -117,11 +118,11 @@ class Views:
         return self._loader.load(caller, warehouse, levels, entry)
 
     def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> LoadResult:
-        """Replace a view's definition, or change its properties.
+        """Replace a view's definition, or change its properties or location.
 
         Raises:
             ViewNotFoundError: there is no such view.
-            ConcurrentModificationError: a requirement does not hold, or others were always faster.
+            ConcurrentModificationError: a requirement does not hold, or other commits came first in every attempt.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         for _ in range(ATTEMPTS):
@@ -136,7 +137,7 @@ class Views:
     def _replace_metadata(
         self, caller: Caller, warehouse: Warehouse, entry: EntryRow, metadata: Json, previous: str
     ) -> bool:
-        """Let the entry point to new metadata; False if another commit came between."""
+        """Point the entry to new metadata; return False if another commit came first."""
         location_access.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
         self._check_paths(caller, warehouse, metadata)
         document = self._write_metadata(warehouse, metadata, previous)
@@ -157,7 +158,7 @@ class Views:
         return True
 
     def drop(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> None:
-        """Remove a view; its metadata files stay.
+        """Drop a view; its metadata files are kept.
 
         Raises:
             ViewNotFoundError: there is no such view.
@@ -172,7 +173,7 @@ class Views:
         write_once(self._database, caller, work)
 
     def rename(self, caller: Caller, warehouse: Warehouse, source: TableName, destination: TableName) -> None:
-        """Give a view another name.
+        """Rename a view, within its namespace or into another one.
 
         Raises:
             ViewNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.
@@ -187,6 +188,7 @@ class Views:
         document: MetadataDocument,
         work: Callable[[Tx], EntryRow],
     ) -> LoadResult:
+        """Write the entry that refers to a new metadata file and load the result; on failure, delete the file again."""
         with discard_on_failure(warehouse, [document.location]):
             entry = write_once(self._database, caller, work)
         self._loader.documents.add(document)
@@ -202,7 +204,7 @@ class Views:
         )
 
     def _check_paths(self, caller: Caller, warehouse: Warehouse, metadata: Json) -> None:
-        """Refuse a view that wants its metadata where the caller may not choose, or in a table."""
+        """Refuse a view whose metadata would lie where the caller may not choose, or in a table."""
         path = metadata["properties"].get("write.metadata.path")
         for place in filter(None, (metadata["location"], path)):
             self._database.read(lambda tx: location_access.require_location_free(tx, place, "view"))  # noqa: B023

@@ -1,7 +1,7 @@
-"""Metadata files, on local disk and in object stores.
+"""Read, write and delete metadata files, on local disk and in object stores.
 
-A location means here what it means to Iceberg's clients, in Python and in Java: they take a `file:` URI as it stands,
-so `%20` in it is three characters of a name. `file:/x`, `file:///x` and `/x` are one file.
+Locations are interpreted as Iceberg's clients in Python and Java do: they do not decode a `file:` URI, so `%20` in it
+stands for three characters of a name. `file:/x`, `file:///x` and `/x` are the same file.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg_config
 
 MAX_BYTES = 256 << 20
-"""Of a metadata file, as it is stored and unpacked."""
+"""Largest metadata file in bytes, both as stored and decompressed."""
 
 _LOCAL = re.compile(r"(?:file:(?://)?)?(?P<path>/(?!/).*)", re.DOTALL)
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://[^/?#]+/[^?#]+")
 _MISTAKES = frozenset({errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL})
-"""What only another location mends."""
+"""Error numbers that mean that the location itself is wrong, so that a retry cannot help."""
 
 
 class WarehouseFiles:
-    """The files of a warehouse; cheap to make, and its connections are shared."""
+    """The files of a warehouse. Instances are cheap, connections are shared."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
     def file_io(self) -> FileIO:
-        """What pyiceberg reads and writes with."""
+        """Return pyiceberg's FileIO for this warehouse."""
         return _cached_file_io(tuple(sorted(self._warehouse.storage.items())))
 
     def write(self, path: str, data: bytes) -> None:
-        """Make a file; it is whole and durable when this returns, and otherwise not there.
+        """Write a file atomically; it is durable when this returns, and does not exist if it raises.
 
         Raises:
-            InvalidInputError: no file can have this path, or it would be too large to be read again.
+            InvalidInputError: the path is not valid, or it would be too large to be read again.
             ServiceUnavailableError: the storage cannot be written now.
         """
         if len(data) > MAX_BYTES:
@@ -61,11 +61,11 @@ class WarehouseFiles:
             raise _to_lance_error("written", path, error) from error
 
     def read(self, path: str) -> bytes:
-        """All of a file.
+        """Return the content of a file.
 
         Raises:
-            MetadataNotFoundError: there is none.
-            InvalidInputError: no file can have this path, or it is larger than a metadata file may be.
+            MetadataNotFoundError: the file does not exist.
+            InvalidInputError: the path is not valid, or the file is larger than `MAX_BYTES`.
             ServiceUnavailableError: the storage cannot be read now.
         """
         locations.require_no_link(self._warehouse, path, "iceberg")
@@ -86,7 +86,7 @@ class WarehouseFiles:
             raise _to_lance_error("read", path, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         local = _local_path(path)
         try:
             return local.is_file() if local is not None else bool(self.file_io().new_input(_remote_uri(path)).exists())
@@ -94,15 +94,15 @@ class WarehouseFiles:
             raise _to_lance_error("read", path, error) from error
 
     def may_exist(self, path: str) -> bool:
-        """Whether a file that was there before still is, as far as that is cheap to tell: not in an object store."""
+        """Return whether a file still exists, on local disk; True for an object store, where asking is slow."""
         local = _local_path(path)
         return local is None or os.access(local, os.F_OK)
 
     def delete(self, path: str) -> None:
-        """Remove a file; one that is not there is no error.
+        """Delete a file; a missing one is not an error.
 
         Raises:
-            InvalidInputError: no file can have this path.
+            InvalidInputError: the path is not valid.
             ServiceUnavailableError: the storage cannot be written now.
         """
         local = _local_path(path)
@@ -139,6 +139,8 @@ def _remote_uri(path: str) -> str:
 
 def _write_local(path: Path, data: bytes) -> None:
     _create_folder(path.parent)
+    # Written under another name, synced and renamed: after a crash the file is either complete or absent. The folder is
+    # synced too, because the rename itself is durable only then.
     temporary = path.with_name(f".{uuid4()}.tmp")
     try:
         with temporary.open("xb") as stream:
@@ -153,7 +155,7 @@ def _write_local(path: Path, data: bytes) -> None:
 
 
 def _create_folder(path: Path) -> None:
-    """Make a folder and those above it; what is new is durable."""
+    """Create a folder and its parents, durably."""
     if path.is_dir():
         return
     _create_folder(path.parent)

@@ -1,4 +1,4 @@
-"""The warehouses of a server: a name, a place, and how the place is reached."""
+"""The `Warehouse` settings: name, location, further roots, storage options and credential vending."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lancehouse.properties import STORAGE
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """Where the tables of one catalog lie. Its repr shows no secret."""
+    """A warehouse of a server, with its settings. Its repr shows no secrets."""
 
     id: int
     name: str
     location: str
     roots: tuple[str, ...] = ()
-    """More places, besides `location`, where tables may lie."""
+    """More locations, besides `location`, below which tables may lie."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Storage options in Lance's names, for this server itself."""
+    """Storage options in Lance's names, for the server's own access."""
     vend: Literal["none", "static", "sts"] = "none"
-    """What clients that ask for credentials are given."""
+    """Which credentials clients get that ask for them."""
     role_arn: str | None = None
-    """With `sts`: the role that is assumed for them."""
+    """With `sts`: the role that the server assumes for clients."""
     cache: str | None = None
-    """Where Parquet copies for scans are kept; by default `.lancehouse/` below `location`."""
+    """Location of the Parquet copies for scans; by default `.lancehouse/` below `location`."""
     blob_roots: tuple[str, ...] = ()
-    """Places outside of its tables from which external blobs are read."""
+    """Locations outside of tables from which external blobs may be read."""
     managed_by: str = STORAGE
-    """Who decides which version of a new Lance table is the current one, where its properties do not say."""
+    """`managed_by` of new Lance tables whose properties do not set it."""
     static_read: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """With `static`: the credentials that readers get. The warehouse's own, in `storage`, are for writers only."""
+    """With `static`: the credentials for readers. Those in `storage` are for writers only."""

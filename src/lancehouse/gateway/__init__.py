@@ -1,1 +1,1 @@
-"""The Lance REST Namespace protocol over any namespace: which calls there are, and what becomes of each."""
+"""The Lance REST Namespace protocol in front of any Lance namespace, independent of HTTP."""

@@ -1,4 +1,4 @@
-"""A table of a backend as people look at it: opened in the name of whoever asks, at one version."""
+"""Read-only views of a backend's table for the console: versions, refs, layout, indices, rows."""
 
 from __future__ import annotations
 
@@ -31,37 +31,40 @@ from lancehouse.paging import paginate
 from lancehouse.schema.display import Cell
 
 INDICES = 200
-"""That are told of."""
+"""Most indices that are listed."""
 DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
-"""What looking at a table comes under."""
+"""The operation as which errors of all calls here are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedTable:
-    """What a catalog in this process knows of a table, so that its client need not load it: that reads all versions."""
+    """Location and newest version of a table, known to a catalog in this process.
+
+    It saves the client from loading the table, which would read all versions.
+    """
 
     location: str
     storage_options: Mapping[str, str] = field(repr=False)
     newest: int | None
-    """The newest version; None: what storage has."""
+    """The newest version; None if the one in storage counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendTable:
-    """A table. Each question opens it anew: what the caller may do is asked each time."""
+    """A table of a backend at one version. Each call opens it again, so that permissions are always current."""
 
     backend: Backend
     ref: TableRef
     outer: LanceNamespace
-    """Describes it, and knows no secret of the storage."""
+    """Client that describes the table, and has no credentials of the storage."""
     inner: LanceNamespace
-    """Reads it."""
+    """Client that reads the table."""
 
     @classmethod
     def from_backend(
         cls, backend: Backend, id: Sequence[str], token: str | None, version: int | None = None, *, reads_all: bool
     ) -> BackendTable:
-        """A table of a backend; nothing is asked yet."""
+        """Return a table of a backend; nothing is read yet."""
         clients = backend.connect(token, reads_all=reads_all)
         return cls(
             backend,
@@ -72,46 +75,51 @@ class BackendTable:
 
     @contextmanager
     def _guard_errors(self) -> Iterator[TableRef]:
-        """The address, for a question whose failures tell no secret of the backend."""
+        """Provide the address of the table, for a block whose errors must not reveal secrets of the backend."""
         with self.backend.translate_errors(DESCRIBE):
             yield self.ref
 
     def describe(self) -> DescribeTableResponse:
-        """Where it lies, and its properties."""
+        """Return location and properties."""
         with self._guard_errors() as ref:
             return self.outer.describe_table(DescribeTableRequest(id=list(ref.id)))
 
     def summary(self) -> VersionSummary:
-        """A few numbers, and the schema."""
+        """Return a few numbers, and the schema."""
         with self._guard_errors() as ref:
             return storage_layout.read_summary(ref)
 
     def layout(self) -> StorageLayout:
-        """Its fragments."""
+        """Return the fragments."""
         with self._guard_errors() as ref:
             return storage_layout.read_layout(ref)
 
     def refs(self) -> TableRefs:
-        """Its tags and branches."""
+        """Return tags and branches."""
         with self._guard_errors() as ref:
             return version_records.read_refs(ref)
 
     def versions(
         self, limit: int, page_token: str | None, known: LocatedTable | None = None
     ) -> tuple[list[VersionRecord], str | None]:
-        """Its versions, newest first, and the token of the next page. A page costs the manifests that it shows."""
+        """Return versions, newest first, and the token of the next page or None.
+
+        A page costs the manifests that it shows.
+        """
         with self._guard_errors() as ref:
-            if isinstance(self.inner, ForeignTables):  # what another's namespace calls a version, it alone knows
+            if isinstance(self.inner, ForeignTables):  # only the third-party namespace knows what its versions are
                 response = self._list_versions(ref, limit, page_token)
                 numbers = [version.version for version in response.versions]
                 return version_records.read_versions(replace(ref, version=None), numbers), response.page_token or None
             known = known or self._locate(ref)
-            if ref.confinement is not None:  # the client did not look at the location of what the catalog knows
+            if ref.confinement is not None:  # the location came from the catalog, so no client has checked it yet
                 ref.confinement.require_table(known.location)
             table_ref = TableRef(known.location, known.storage_options, confinement=ref.confinement)
             files = list_manifests(table_ref)
             if known.newest is not None and known.newest not in files:
-                known = self._locate(ref)  # it is accepted, and not in its place yet: the client puts it there
+                # Accepted, but its manifest is not in its final location yet: loading the table through the client
+                # moves it there.
+                known = self._locate(ref)
                 files = list_manifests(table_ref)
             newest = max(files, default=0) if known.newest is None else known.newest
             kept = {version: file for version, file in files.items() if version <= newest}
@@ -119,10 +127,10 @@ class BackendTable:
             return version_records.read_versions(table_ref, list(version_page.items)), version_page.token
 
     def _locate(self, ref: TableRef) -> LocatedTable:
-        """The same from the client.
+        """Return location and newest version from the client.
 
-        The newest version alone is the catalog's to tell. By the name, each older one would be asked of it too, and
-        where it manages them, each answer holds all versions.
+        Only the newest version must come from the catalog. If the table were read by name, the catalog would be asked
+        for each older version too and, where it manages them, each response would hold all versions.
         """
         newest = max((version.version for version in self._list_versions(ref, 1, None).versions), default=0)
         entry = self.inner.describe_table(DescribeTableRequest(id=list(ref.id)))
@@ -135,39 +143,39 @@ class BackendTable:
         )
 
     def indices(self) -> list[IndexContent]:
-        """Its indices."""
+        """Return the indices."""
         with self._guard_errors() as ref:
             request = ListTableIndicesRequest(id=list(ref.id), version=ref.version, limit=INDICES)
             return list(self.inner.list_table_indices(request).indexes)
 
     def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> RowPage:
-        """Some rows."""
+        """Return some rows."""
         condition = rewrite_condition(filter, "filter") if filter else None
         with self._guard_errors() as ref:
             return row_pages.read_page(ref, columns=columns, filter=condition, offset=offset, limit=limit)
 
     def count(self, filter: str | None) -> int:
-        """How many rows match."""
+        """Return the number of matching rows."""
         condition = rewrite_condition(filter, "filter") if filter else None
         with self._guard_errors() as ref:
             return row_pages.count_matching_rows(ref, condition)
 
     def value(self, column: str, row: int) -> Cell:
-        """One value, whole."""
+        """Return one value in full."""
         with self._guard_errors() as ref:
             return row_pages.read_value(ref, column, row)
 
     def content(self, column: str, row: int, max_bytes: int) -> bytes | None:
-        """The bytes of one value."""
+        """Return the bytes of one value, or None."""
         with self._guard_errors() as ref:
             return row_pages.read_content(ref, column, row, max_bytes)
 
     def project_vectors(self, column: str, label: str | None) -> VectorProjection:
-        """A sample of its vectors, drawn in a plane."""
+        """Return a sample of a vector column, projected to two dimensions."""
         with self._guard_errors() as ref:
             return vector_projection.project_sample(ref, column, label)
 
     def neighbours(self, column: str, row: int, k: int, columns: Sequence[str]) -> Neighbours:
-        """The rows nearest to one."""
+        """Return the rows whose vectors are nearest to that of one row."""
         with self._guard_errors() as ref:
             return vector_projection.find_neighbours(ref, column, row, k, columns)

@@ -1,4 +1,4 @@
-"""What the gateway stands in front of: any namespace under a name, and each warehouse of the server under its own.
+"""Backends of the gateway: configured Lance namespaces and the server's warehouses; run operations on them.
 
 The ids of a warehouse do not repeat its name: `["db", "t"]` at `main` is `["main", "db", "t"]` for its client.
 """
@@ -57,63 +57,66 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLIENTS = 256
-"""Of one warehouse, that are kept: one for each token that is in use."""
+"""Most clients that are cached: one for each backend and token in use."""
 STORAGE = "storage."
-"""What the properties begin with that a client needs to reach the data, and that it tells nobody."""
+"""Prefix of properties that a client needs to reach the data, and must not reveal."""
 VENDING = "header.x-iceberg-access-delegation"
-"""The property by which a client asks for credentials each time: callers of the gateway ask for themselves."""
+"""Property by which a client always requests credentials; the gateway's callers request their own."""
 TABLE_STORAGE = "table_storage"
-"""The property that says which storage options of tables count. A table's writer is not the gateway's operator."""
+"""Property that decides which storage options of a table are used.
+
+Whoever writes a table is not the gateway's operator, so by default only harmless ones are.
+"""
 ROOT_RESPONSES: Mapping[str, Any] = {
     "namespace_exists": NamespaceExistsResponse(),
     "describe_namespace": DescribeNamespaceResponse(properties={}),
 }
-"""What is said of a warehouse itself, which its client does not take for a namespace."""
+"""Responses about a warehouse itself, which its client does not treat as a namespace."""
 TELLING = frozenset({"describe_table", "declare_table"})
-"""What tells storage options."""
+"""Operations whose responses contain storage options."""
 
 Properties = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A namespace that the gateway offers."""
+    """A Lance namespace that the gateway serves under a name."""
 
     name: str
     impl: str
     properties: Properties = field(default_factory=dict, repr=False)
     roots: tuple[str, ...] = ()
-    """Where its tables may lie; nothing else is opened."""
+    """Locations below which its tables may lie; nothing else is opened."""
     id_prefix: tuple[str, ...] = ()
-    """The levels that its ids have and those of its callers have not."""
+    """Leading levels of its ids that callers leave out."""
     confine: Callable[[str | None], Confinement] | None = field(default=None, repr=False)
-    """Of a warehouse: what may be opened in the name of whom a token belongs to."""
+    """For a warehouse: returns what may be opened on behalf of the owner of a token."""
 
     @property
     def is_warehouse(self) -> bool:
-        """Whether it is in this process, and decides itself who may do what."""
+        """Whether it is a warehouse of this server, which checks permissions itself."""
         return bool(self.id_prefix)
 
     @cached_property
     def secrets(self) -> Secrets:
-        """What nobody may hear."""
+        """The secrets among its properties."""
         return Secrets(self.properties)
 
     def connect(self, token: str | None = None, *, reads_all: bool = False) -> BackendClients:
-        """Its clients; for a warehouse, in the name of whom a token belongs to.
+        """Return its clients; for a warehouse, with the caller's token.
 
         Args:
-            token: of the caller.
-            reads_all: whether the caller may read everything of a backend that is no warehouse.
+            token: the caller's token.
+            reads_all: whether the caller may read everything in a backend that is not a warehouse.
         """
         own = token if self.is_warehouse else None
         confinement = self.confine(own) if self.confine else BackendConfinement(self.name, self.roots, reads_all)
         return _connect_clients(self.impl, tuple(sorted(self.properties.items())), own, confinement)
 
     def check_ids(self, ids: Iterable[Sequence[str]]) -> None:
-        """Refuse names that are paths to some: `dir` and its like make folders of them.
+        """Refuse names that a backend such as `dir` would use as paths.
 
-        A warehouse is not asked: its catalog takes any name, and encodes it.
+        Names in a warehouse are not checked: its catalog accepts any name, and encodes it.
 
         Raises:
             InvalidInputError: there is such a name.
@@ -123,12 +126,13 @@ class Backend:
                 check_no_path(level)
 
     def check_location(self, location: str, namespace: Sequence[str], *, writes_all: bool) -> None:
-        """Refuse a location that a caller chose, where it is not theirs to choose.
+        """Refuse a location that the caller may not choose.
 
         Args:
-            location: of a table that is to be made.
-            namespace: of the table.
-            writes_all: whether the caller may write to the whole backend: others choose below the namespace's folder.
+            location: the location of a new table.
+            namespace: the namespace of the table.
+            writes_all: whether the caller may write to the whole backend; others must choose below the namespace's
+                folder.
 
         Raises:
             PermissionDeniedError: it is not below the roots, or not below the folder of the namespace.
@@ -144,7 +148,7 @@ class Backend:
 
     @contextmanager
     def translate_errors(self, operation: Operation) -> Iterator[None]:
-        """Turn what it raises into errors of the protocol, without its secrets."""
+        """Run a block whose errors become errors of the protocol, without the backend's secrets."""
         about = f"backend {self.name}"
         with self.secrets.redact_errors(about), translate_errors(about, self.properties):
             try:
@@ -155,14 +159,14 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class BackendClients:
-    """Two clients of one catalog, or twice the same one."""
+    """Two clients of one catalog; for third-party namespaces possibly the same."""
 
     outer: LanceNamespace
-    """Tells callers what it knows: it knows no secret of the storage."""
+    """Responds to callers, and has no credentials of the storage that it could reveal."""
     inner: LanceNamespace
-    """Reads and writes the data here."""
+    """Reads and writes the data here, with the storage's credentials."""
     confinement: Confinement
-    """What of the tables may be opened."""
+    """What may be opened of the tables."""
 
     @property
     def is_ours(self) -> bool:
@@ -171,7 +175,7 @@ class BackendClients:
 
     @property
     def tables(self) -> TableOperations:
-        """What reads and writes: the client itself, or our own code on the tables that it describes."""
+        """Operations on tables: the client itself, or our own code for the tables of a third-party client."""
         return self.inner if isinstance(self.inner, TableOperations) else ForeignTables(self.inner, self.confinement)
 
 
@@ -186,7 +190,7 @@ def _connect_clients(
     if not isinstance(client, TableOperations):
         return BackendClients(
             client, with_storage_options(client, full_properties), confinement
-        )  # others may need their storage to tell anything
+        )  # third-party namespaces may need their storage even to list tables
     public_properties = {
         key: value for key, value in full_properties.items() if not key.startswith(STORAGE) and key.lower() != VENDING
     }
@@ -202,7 +206,7 @@ def _connect_clients(
 def _connect(impl: str, properties: Properties) -> LanceNamespace:
     try:
         return connect(impl, dict(properties))
-    except ValueError as error:  # `connect` makes one of whatever a constructor raises
+    except ValueError as error:  # `connect` turns any error of a constructor into a ValueError
         kind = find_error_class(str(error)) or InvalidInputError
         raise kind(f"cannot connect to {impl!r}: {error}") from error
 
@@ -216,23 +220,24 @@ def run_operation(
     *,
     reads_all: bool = False,
 ) -> Any:
-    """Have a backend carry out an operation; its response, or the parts of an Arrow file.
+    """Run an operation on a backend; return its response, or the parts of an Arrow file.
 
     Args:
-        backend: which one.
-        operation: what to do.
-        request: with what.
-        token: of the caller.
-        data: rows, where the operation takes some.
-        reads_all: whether the caller may read everything of a backend that is no warehouse.
+        backend: the backend.
+        operation: the operation.
+        request: its request.
+        token: the caller's token.
+        data: rows, if the operation takes any.
+        reads_all: whether the caller may read everything in a backend that is not a warehouse.
 
     Raises:
-        LanceNamespaceError: as the backend has it.
-        UnsupportedOperationError: it has no such operation.
+        LanceNamespaceError: the error of the backend.
+        UnsupportedOperationError: the backend has no such operation.
     """
     with backend.translate_errors(operation):
         _check_storage_options(getattr(request, "storage_options", None) or {})
         clients = backend.connect(token, reads_all=reads_all)
+        # The prefix comes first: counting the rows that get a long literal uses the backend's ids.
         backend_request = rewrite_sql(add_prefix(request, backend.id_prefix), clients.tables.count_table_rows)
         if operation.response is ResponseEncoding.ARROW:
             return _retry_after_first_version(
@@ -250,7 +255,7 @@ def run_operation(
         if operation.method_name in ROOT_RESPONSES and backend.is_warehouse and not request.id:
             clients.inner.list_namespaces(
                 ListNamespacesRequest(id=backend_request.id, limit=1)
-            )  # whether the caller may see it
+            )  # raises if the caller may not see the warehouse
             return ROOT_RESPONSES[operation.method_name]
         response = _retry_after_first_version(
             clients, backend_request, lambda: _dispatch(clients, operation.method_name, backend_request)
@@ -262,7 +267,7 @@ def run_operation(
 
 
 def _check_storage_options(options: Mapping[str, str]) -> None:
-    """Refuse storage options of a caller that would lead the gateway's credentials elsewhere."""
+    """Refuse a caller's storage options that would send the gateway's credentials elsewhere."""
     if refused := sorted(options.keys() - harmless_options(options).keys()):
         raise InvalidInputError(
             f"storage_options: {', '.join(refused)}: the gateway reaches storage by its own options; it takes"
@@ -271,7 +276,7 @@ def _check_storage_options(options: Mapping[str, str]) -> None:
 
 
 def _retry_after_first_version(clients: BackendClients, request: Any, attempt: Callable[[], T]) -> T:
-    """An answer; where the first version of a table is missing to it, once that is accepted."""
+    """Run `attempt`; if it fails for lack of a first version, accept that version and run it again."""
     try:
         return attempt()
     except (InvalidTableStateError, TableVersionNotFoundError):
@@ -281,7 +286,10 @@ def _retry_after_first_version(clients: BackendClients, request: Any, attempt: C
 
 
 def _accept_first_version(namespace: LanceNamespace, id: Sequence[str] | None) -> bool:
-    """Whether a table has a first version that only has to be accepted, and now is; a caller may not be allowed to."""
+    """Accept the first version of a table if storage has one that the catalog does not know yet; return whether it did.
+
+    The caller may lack the permission to write, which is not an error here.
+    """
     accept = getattr(namespace, "accept_first", None)
     if accept is None or not id:
         return False
@@ -306,17 +314,21 @@ def _dispatch(clients: BackendClients, call: str, request: Any) -> Any:
 
 
 def _describe_table(clients: BackendClients, request: DescribeTableRequest) -> DescribeTableResponse:
-    """A look at the data needs credentials; what is told of them is what is told without a look."""
+    """Describe a table with details from its data.
+
+    Reading the data needs credentials, but the storage options in the response are those that callers get without
+    details.
+    """
     bare = request.model_copy(update={"load_detailed_metadata": None, "check_declared": None})
     if not clients.is_ours:
-        clients.tables.describe_table(bare)  # refuses a table that is not to be opened, before it is looked at
+        clients.tables.describe_table(bare)  # refuses a table that must not be opened, before its data are read
         return clients.outer.describe_table(request)
     options = clients.outer.describe_table(bare).storage_options
     return clients.inner.describe_table(request).model_copy(update={"storage_options": options})
 
 
 def _remove_secrets(backend: Backend, clients: BackendClients, response: Any) -> Any:
-    """An answer without storage options that are the gateway's own, and without context that repeats a secret."""
+    """Return a response without the gateway's own storage options, and without context that contains a secret."""
     if context := getattr(response, "context", None):
         safe_context = {key: value for key, value in context.items() if not backend.secrets.are_in(value)}
         response = response.model_copy(update={"context": safe_context})
@@ -343,7 +355,7 @@ def _remove_storage_options(result: CommitTableResult) -> CommitTableResult:
 
 
 def _start_stream(parts: Iterator[bytes], backend: Backend, operation: Operation) -> Iterator[bytes]:
-    """The same, but begun: a wrong query is an error, and not the middle of an answer."""
+    """Return the stream with its first part already read, so that a wrong query fails before the response starts."""
     first = next(parts)
 
     def stream() -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Namespaces of others, such as Lance's `dir`: their tables, read and written by our own code."""
+"""Tables of third-party namespaces, such as Lance's `dir`, read and written by our own code."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ TABLE_OPERATIONS = frozenset(
     {"create_table_version", "batch_create_table_versions", "batch_commit_tables"}
     | {name for part in TableOperations.__bases__ for name in vars(part) if not name.startswith("_")}
 )
-"""What can be done with a table that is described."""
+"""Operations that `ForeignTables` carries out on a table, once the namespace has described it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendConfinement:
-    """What is opened of the tables of a backend: what lies below its roots. It is a `Confinement`.
+    """Restricts what is opened of a backend's tables to its roots. Implements `Confinement`.
 
-    What a table takes from outside of its own location may belong to a namespace that the caller may not read, and a
-    location does not tell. So only who may read all of the backend has it.
+    Files that a table takes from outside its own location may belong to a namespace that the caller may not read, and
+    their location does not show which. So only callers who may read the whole backend get them.
     """
 
     reads_rows: ClassVar = True
@@ -62,10 +62,10 @@ class BackendConfinement:
     reads_all: bool
 
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Refuse a table outside of the roots, and of what the catalog announces beyond this machine.
+        """Refuse a table outside of the roots, unless the catalog announces its location and it is not on this machine.
 
         Raises:
-            OutsideError: it lies elsewhere.
+            OutsideError: it lies elsewhere, or behind a symlink.
         """
         remote = [place for place in announced if local_folder(place) is None]
         if not is_inside(location, (*self.roots, *remote)):
@@ -75,14 +75,14 @@ class BackendConfinement:
         require_no_links(location)
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Refuse the same places."""
+        """Refuse the same locations as `require_table`."""
         self.require_table(location, announced)
 
     def require_base(self, base: str) -> None:
         """Refuse a base path that the caller may not read.
 
         Raises:
-            OutsideError: it is one.
+            OutsideError: the caller may not read it.
         """
         self._require("the table takes files from", base)
 
@@ -90,7 +90,7 @@ class BackendConfinement:
         """Refuse an external blob that the caller may not read.
 
         Raises:
-            OutsideError: it is one.
+            OutsideError: the caller may not read it.
         """
         self._require("the table has an external blob,", uri)
 
@@ -106,9 +106,9 @@ class BackendConfinement:
 
 
 class ForeignTables(TableOperations):
-    """The tables of a namespace of others.
+    """The tables of a third-party namespace.
 
-    Its own code takes and gives rows as one piece of memory, and raises what has no code.
+    The namespace's own code would take and return rows in one piece of memory, and raise errors without codes.
     """
 
     def __init__(self, namespace: LanceNamespace, confinement: Confinement | None = None) -> None:
@@ -116,54 +116,57 @@ class ForeignTables(TableOperations):
         self.confinement = confinement
 
     def namespace_id(self) -> str:
-        """As the namespace has it."""
+        """Return the namespace's own id."""
         return str(self._namespace.namespace_id())
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
-        """As the namespace has it, like all that follow; unless the table lies where nothing is to be opened."""
+        """Describe a table, and refuse one whose location must not be opened."""
         return self._check_confinement(self._namespace.describe_table(request))
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
-        """Pass it on."""
+        """Declare a table, and refuse a location that must not be opened."""
         return self._check_confinement(self._namespace.declare_table(request))
 
     def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
-        """Pass it on."""
+        """Deregister a table."""
         return self._namespace.deregister_table(request)
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """Pass it on, like the next one, once it is known where the table lies."""
+        """List versions, after a check of the table's location."""
         self.describe_table(DescribeTableRequest(id=request.id))
         return self._pass_on("list_table_versions", request, ListTableVersionsResponse)
 
     def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
-        """Pass it on."""
+        """Describe a version, after a check of the table's location."""
         self.describe_table(DescribeTableRequest(id=request.id))
         return self._pass_on("describe_table_version", request, DescribeTableVersionResponse)
 
     def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
-        """Pass it on, like those that follow, if what was staged lies in the table: the namespace moves the file."""
+        """Create a version from a staged manifest.
+
+        The manifest must lie in the table, because the namespace moves whatever file the request names.
+        """
         self._require_own(request)
         return self._pass_on("create_table_version", request, CreateTableVersionResponse)
 
     def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
-        """Pass it on."""
+        """Create versions of several tables from staged manifests, each of which must lie in its table."""
         for entry in request.entries:
             self._require_own(entry)
         return self._pass_on("batch_create_table_versions", request, BatchCreateTableVersionsResponse)
 
     def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
-        """Pass it on."""
+        """Commit several operations; staged manifests must lie in their tables."""
         for operation in request.operations:
             if operation.create_table_version is not None:
                 self._require_own(operation.create_table_version)
         return self._pass_on("batch_commit_tables", request, BatchCommitTablesResponse)
 
     def _require_own(self, version: CreateTableVersionRequest | CreateTableVersionEntry) -> None:
-        """Refuse a staged manifest that is none of the table's own.
+        """Refuse a staged manifest that does not lie in the table.
 
         Raises:
-            InvalidInputError: it is none.
+            InvalidInputError: it does not.
         """
         location = self.describe_table(DescribeTableRequest(id=version.id)).location
         root, _, _ = parse_staged_path(version.manifest_path, version.branch, version.version)
@@ -171,7 +174,7 @@ class ForeignTables(TableOperations):
             raise InvalidInputError(f"{version.manifest_path!r} does not lie in the table")
 
     def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
-        """Pass it on if the namespace keeps the versions; if storage does, delete them there."""
+        """Delete versions, through the namespace if it manages them, else in storage."""
         entry = self.describe_table(DescribeTableRequest(id=request.id))
         if entry.managed_versioning is not True:
             return super().batch_delete_table_versions(request)
@@ -183,7 +186,10 @@ class ForeignTables(TableOperations):
         return response
 
     def _pass_on(self, call: str, request: BaseModel, response: type[M]) -> M:
-        """Pylance's own namespaces take and give dicts where it is about versions."""
+        """Call the namespace.
+
+        pylance's own namespaces take and return dicts in operations on versions, and models in all others.
+        """
         method = getattr(self._namespace, call)
         answer: Any = method(_to_dict(request) if _takes_dict(method) else request)
         return response.model_validate(answer) if isinstance(answer, dict) else answer

@@ -1,4 +1,4 @@
-"""Ids on their way: callers of a warehouse leave out its name, and are told names relative to what they asked for."""
+"""Add a warehouse's id prefix to requests and remove it from responses; check names in ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 def request_ids(request: Any) -> list[list[str]]:
-    """The tables or the namespace that a request is about."""
+    """Return the ids of all tables, or of the namespace, that a request concerns."""
     match request:
         case BatchCreateTableVersionsRequest():
             return [entry.id for entry in request.entries]
@@ -41,7 +41,7 @@ def request_ids(request: Any) -> list[list[str]]:
 
 
 def request_locations(request: Any) -> list[tuple[list[str], str]]:
-    """The locations that a request chooses, each with the id of its table."""
+    """Return the locations that a request chooses, each with the id of its table."""
     parts = [request]
     if isinstance(request, BatchCommitTablesRequest):
         parts = [part for operation in request.operations for part in _present_fields(operation).values()]
@@ -49,12 +49,12 @@ def request_locations(request: Any) -> list[tuple[list[str], str]]:
 
 
 def check_no_path(level: str) -> None:
-    """Refuse a name that would lead out of its folder where it is taken for a path.
+    """Refuse a name that, used as a path, would lead out of its folder.
 
     Raises:
-        InvalidInputError: it would.
+        InvalidInputError: the name is empty, `.` or `..`, or has a slash, a backslash or a control character.
     """
-    for name in (level, unquote(level)):  # in the address of a file, Lance decodes it once
+    for name in (level, unquote(level)):  # Lance percent-decodes a file URI once
         if name in ("", ".", "..") or _OF_PATHS.search(name):
             raise InvalidInputError(
                 f"{level[:80]!r} cannot be a name here: it is empty, . or .., or has a slash, a backslash or a control"
@@ -63,7 +63,7 @@ def check_no_path(level: str) -> None:
 
 
 def add_prefix(request: Any, prefix: Sequence[str]) -> Any:
-    """A request with the ids that the backend's client knows."""
+    """Return a request with the ids that the backend's client expects."""
     if not prefix:
         return request
 
@@ -94,13 +94,13 @@ def add_prefix(request: Any, prefix: Sequence[str]) -> Any:
 
 
 def remove_prefix(response: Any, request: Any, prefix: Sequence[str], *, whole_ids: bool) -> Any:
-    """A response as the gateway's callers know its names.
+    """Return a response with the names that the gateway's callers use.
 
     Args:
-        response: of the backend's client.
-        request: as it came.
+        response: the response of the backend's client.
+        request: the request as the caller sent it.
         prefix: the levels that callers leave out.
-        whole_ids: whether lists of namespaces name all levels, joined by a dot.
+        whole_ids: whether the backend lists namespaces with all their levels, joined by a dot.
     """
     match response:
         case DescribeTableResponse() if response.namespace:
@@ -127,7 +127,7 @@ def remove_prefix(response: Any, request: Any, prefix: Sequence[str], *, whole_i
 
 
 def _present_fields(operation: Any) -> dict[str, Any]:
-    """What an operation of a batch, or its result, holds: one thing, if it is right."""
+    """Return the fields that are set in an operation of a batch or in its result; a valid one has exactly one."""
     named = ((name, getattr(operation, name)) for name in type(operation).model_fields)
     return {name: part for name, part in named if part is not None}
 

@@ -1,4 +1,4 @@
-"""The calls of the Lance REST Namespace protocol, in one table: where each is, and in which form it comes and goes."""
+"""All operations of the Lance REST Namespace protocol in one table: paths, encodings, required access."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pydantic import BaseModel
 
 
 class RequestEncoding(Enum):
-    """How a request says what it wants."""
+    """How a request is encoded."""
 
     JSON = auto()
-    """As its model, with an id that must be that of the path; some fields may stand in the query."""
+    """Its model as JSON, with the same id as in the path; some fields may be in the query."""
     QUERY = auto()
     """In the query alone."""
     ARROW = auto()
-    """In the query; the rows are an Arrow IPC stream."""
+    """In the query; the rows are an Arrow IPC stream in the body."""
     PAIRS = auto()
-    """As a bare JSON object of texts."""
+    """A bare JSON object of strings."""
 
 
 class ResponseEncoding(Enum):
-    """How an answer looks."""
+    """How a response is encoded."""
 
     JSON = auto()
-    """As its model."""
+    """Its model as JSON."""
     NOTHING = auto()
-    """The status says it all."""
+    """An empty body: the status says everything."""
     NUMBER = auto()
     """A bare number."""
     TEXT = auto()
@@ -39,7 +39,7 @@ class ResponseEncoding(Enum):
     ARROW = auto()
     """An Arrow IPC file."""
     PAIRS = auto()
-    """A bare JSON object of texts."""
+    """A bare JSON object of strings."""
 
 
 class RequiredAccess(Enum):
@@ -47,37 +47,38 @@ class RequiredAccess(Enum):
 
     READ = auto()
     WRITE = auto()
-    """To tables."""
+    """Write to tables."""
     MANAGE = auto()
-    """To make, change and drop namespaces."""
+    """Create, change and drop namespaces."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call."""
+    """One operation of the protocol."""
 
     name: str
-    """As the protocol has it."""
+    """Name in the protocol."""
     method: str
-    """Of HTTP."""
+    """HTTP method."""
     path: str
+    """Path of the URL, with placeholders."""
     required_access: RequiredAccess
     body: RequestEncoding = RequestEncoding.JSON
     response: ResponseEncoding = ResponseEncoding.JSON
     status: int = 200
-    """Of an answer that is no error."""
+    """HTTP status of a successful response."""
 
     rows: bool = False
-    """Whether it reads or writes rows, and takes as long as there are."""
+    """Whether it reads or writes rows, so that it may take long."""
 
     @cached_property
     def method_name(self) -> str:
-        """The method of `LanceNamespace`."""
+        """Name of the method of `LanceNamespace`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
     @cached_property
     def model(self) -> type[BaseModel]:
-        """Of the request."""
+        """Model of the request."""
         signature = inspect.signature(getattr(LanceNamespace, self.method_name), eval_str=True)
         model: type[BaseModel] = signature.parameters["request"].annotation
         return model

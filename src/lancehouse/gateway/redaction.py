@@ -1,4 +1,4 @@
-"""What a backend is given to do its work, and nobody else may hear: kept out of answers, errors and logs."""
+"""Keep secrets of a backend's properties out of responses, errors and logs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from lancehouse.lake.errors import SECRET_KEYS
 logger = logging.getLogger(__name__)
 
 HEADER = "header."
+"""Part of the names of properties that are header fields."""
 SHORTEST = 4
-"""Characters of a secret: what is shorter stands in texts by chance."""
+"""Shortest secret in characters: shorter ones occur in texts by chance."""
 NO_SECRETS = frozenset({"true", "false", "none", "null"})
+"""Values that are never secret."""
 HIDDEN = "***"
+"""Replaces a secret."""
 PASSWORD = re.compile(r"://[^/@\s]*?:([^/@\s]+)@")
-"""In a URL."""
+"""The password in a URL."""
 
 
 class Secrets:
@@ -34,28 +37,29 @@ class Secrets:
             for secret in _property_secrets(key, value)
             for form in _secret_spellings(secret)
         }
+        # Longest first: a secret that is part of another one must not break it up before it is replaced.
         self._values = sorted(values, key=lambda each: (-len(each), each))
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)})"
 
     def are_in(self, text: str) -> bool:
-        """Whether a text repeats one of them."""
+        """Return whether a text contains a secret."""
         return any(value in text for value in self._values)
 
     def redact(self, text: str) -> str:
-        """The text without them."""
+        """Return the text with secrets replaced."""
         for value in self._values:
             text = text.replace(value, HIDDEN)
         return text
 
     @contextmanager
     def redact_errors(self, about: str) -> Iterator[None]:
-        """Let no error out that repeats one, not even as its cause: the log has the text of causes.
+        """Run a block whose errors must not contain secrets, not even in their causes, which the log shows.
 
         Raises:
-            LanceNamespaceError: as it was raised inside, without the secret.
-            InternalError: in the place of what nobody foresaw and what repeats one; the log has the rest.
+            LanceNamespaceError: the error of the block, without secrets.
+            InternalError: in place of an unexpected error that contains a secret; the log has the redacted trace.
         """
         try:
             yield
@@ -74,7 +78,7 @@ class Secrets:
 
 
 def _property_secrets(key: str, value: str) -> Iterator[str]:
-    """What of a property is a secret: all of it, a part of it, or the password of a URL."""
+    """Yield the secrets in a property: all of it, a part of it, or the password in a URL."""
     name = key.lower()
     if SECRET_KEYS.search(name) or HEADER in name:
         yield value
@@ -87,13 +91,13 @@ def _property_secrets(key: str, value: str) -> Iterator[str]:
 
 
 def _secret_spellings(secret: str) -> Iterator[str]:
-    """A secret as it is, and as URLs and forms have it."""
+    """Yield a secret as it is, and as it appears in URLs and forms."""
     if len(secret) >= SHORTEST and secret.lower() not in NO_SECRETS:
         yield from (secret, quote(secret, safe=""), quote_plus(secret))
 
 
 def _error_texts(error: BaseException | None) -> Iterator[str]:
-    """What a log would have of an error: its own text, its notes, and those of all that it came from."""
+    """Yield what a log would show of an error: its text, its notes, and those of all its causes."""
     while error is not None:
         yield str(error)
         yield from getattr(error, "__notes__", ())

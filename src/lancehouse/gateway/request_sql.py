@@ -1,4 +1,4 @@
-"""Where SQL stands in the requests of the protocol, and searches."""
+"""Find the SQL and searches in requests of the protocol, check and rewrite them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from lancehouse.gateway.searches import check_search
 from lancehouse.gateway.sql import MAX_CONSTANT, MAX_DEPTH, MAX_OPERATORS, Value, rewrite_condition, rewrite_value
 
 MAX_WRITTEN = 64 << 20
-"""Bytes that long literals of one update may become in all rows that it changes."""
+"""Most bytes that long literals of one update may take in all rows that it changes."""
 
 MAX_COLUMNS = 10_000
-"""That a query names."""
+"""Most columns that a query names."""
 MAX_COMPUTED = 1_000
-"""Columns that one request computes."""
+"""Most columns that one request computes."""
 MAX_ALL_COPIES = 100
-"""How often columns may be part of what all computed columns of a request hold together."""
+"""Most copies of column values in all computed columns of a request together."""
 MAX_ALL_CONSTANTS = 10 * MAX_CONSTANT
-"""Bytes of literals of all of them."""
+"""Most bytes of literals in all of them together."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -45,17 +45,18 @@ _CONDITIONS: dict[type[BaseModel], tuple[str, ...]] = {
     QueryTableRequest: ("filter",),
     UpdateTableRequest: ("predicate",),
 }
+"""Fields of each request that hold a condition."""
 
 
 def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
-    """The request with all SQL in it parsed and written anew, and what it searches for checked.
+    """Return the request with all its SQL parsed and rewritten, after a check of its searches.
 
     Args:
-        request: any request; those without SQL are returned as they are.
-        count: counts rows of a table. It is asked only where an update sets a long literal.
+        request: any request; one without SQL is returned as it is.
+        count: counts rows of a table; called only if an update sets a long literal.
 
     Raises:
-        InvalidInputError: SQL that is not allowed, or something that exceeds a limit.
+        InvalidInputError: the SQL is not allowed, or something exceeds a limit.
     """
     if isinstance(request, QueryTableRequest | AnalyzeTableQueryPlanRequest):
         check_search(request)
@@ -86,7 +87,7 @@ def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse more columns than tables have, and paths of fields that no table has: Lance reads them as SQL too."""
+    """Refuse too many columns, and field paths that are too deep: Lance parses names as SQL too."""
     if len(names) > MAX_COLUMNS:
         raise InvalidInputError(f"columns: {len(names):,} are named, and at most {MAX_COLUMNS:,} are allowed")
     for name in names:
@@ -95,7 +96,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _rewrite_columns(columns: Iterable[tuple[str, str]], field: str) -> list[str]:
-    """Values that all rows of a table may get, by the names of their columns."""
+    """Return rewritten expressions of computed columns, given as pairs of name and expression."""
     values = []
     for name, text in columns:
         value = rewrite_value(text, f"{field}: {name}"[:100])
@@ -112,7 +113,7 @@ def _rewrite_columns(columns: Iterable[tuple[str, str]], field: str) -> list[str
 
 
 def _check_all(values: Sequence[Value], field: str) -> None:
-    """Refuse columns that are too much together, though each alone is not."""
+    """Refuse computed columns that together exceed a limit."""
     for count, most, what in (
         (len(values), MAX_COMPUTED, "columns are computed"),
         (sum(value.operators for value in values), MAX_OPERATORS, "operators are used in all"),
@@ -125,7 +126,7 @@ def _check_all(values: Sequence[Value], field: str) -> None:
 def _rewrite_updates(
     request: UpdateTableRequest, predicate: str | None, count: Callable[[CountTableRowsRequest], Any]
 ) -> list[list[str]]:
-    """The [column, expression] pairs. Long literals are allowed if few rows get them."""
+    """Return the [column, expression] pairs rewritten. Long literals are allowed if few rows get them."""
     if any(len(pair) != 2 for pair in request.updates):
         raise InvalidInputError("updates: each is a pair of a column and an expression")
     values = [rewrite_value(text, f"updates: {name[:80]}") for name, text in request.updates]

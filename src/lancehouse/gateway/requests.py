@@ -1,4 +1,4 @@
-"""Requests as they come over HTTP, made into those of the Lance interface."""
+"""Parse HTTP requests of the Lance REST Namespace protocol into requests of the Lance interface."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from pydantic import BaseModel, ValidationError
 from lancehouse.gateway.operations import Operation, RequestEncoding
 
 DELIMITER = "$"
-"""Between the levels of an id in a path, where the query names no other."""
+"""Default separator of the levels of an id in a path."""
 HEADER = "header."
-"""What entries of a context begin with that are header fields."""
+"""Prefix of context entries that are header fields."""
 NOT_CONTEXT = frozenset(
     {"authorization", "x-api-key", "cookie", "host", "connection", "content-length", "content-type", "content-encoding"}
     | {"transfer-encoding", "accept-encoding", "expect", "te", "upgrade", "proxy-authorization"}
 )
-"""Header fields that are not part of a request's context: secrets, and what concerns the connection."""
+"""Header fields that do not become part of a request's context: secrets, and those about the connection."""
 LARGEST = 2**63 - 1
+"""Largest number in a query."""
 
 Query = Mapping[str, Sequence[str]]
+"""Parameters of a query, each with all its values."""
 
 
 def parse_query(raw: bytes) -> dict[str, list[str]]:
-    """The parameters of a query, each with all its values.
+    """Return the parameters of a query, each with all its values.
 
     Raises:
-        InvalidInputError: one is not UTF-8. It is named, its value is not: that may be a secret.
+        InvalidInputError: one is not UTF-8. The message has its name but not its value, which may be a secret.
     """
     parameters: dict[str, list[str]] = {}
     for part in filter(None, raw.split(b"&")):
@@ -44,10 +46,10 @@ def parse_query(raw: bytes) -> dict[str, list[str]]:
 
 
 def parse_id(segment: str, query: Query) -> list[str]:
-    """The id that a path names; the delimiter alone is the root.
+    """Return the id in a path; the delimiter alone stands for the root.
 
     Raises:
-        InvalidInputError: a level, or the delimiter, is empty.
+        InvalidInputError: a level or the delimiter is empty.
     """
     delimiter = get_delimiter(query)
     if segment == delimiter:
@@ -61,17 +63,17 @@ def parse_id(segment: str, query: Query) -> list[str]:
 def parse_request(
     operation: Operation, path_fields: Mapping[str, Any], query: Query, body: bytes, context: Mapping[str, str]
 ) -> Any:
-    """The request.
+    """Build the request of an operation.
 
     Args:
-        operation: which one.
-        path_fields: the fields that the path names, such as `id`.
-        query: the parameters.
-        body: as it came; of no meaning where it is rows, or none is expected.
-        context: what the header fields add to that of the request.
+        operation: the operation.
+        path_fields: fields from the path, such as `id`.
+        query: the parameters of the query.
+        body: the raw body; ignored if it holds rows, or if none is expected.
+        context: context entries from the header fields.
 
     Raises:
-        InvalidInputError: it is not what the operation takes.
+        InvalidInputError: it is not a valid request of the operation.
     """
     body_fields: Mapping[str, Any] = {}
     if operation.body is RequestEncoding.JSON:
@@ -88,15 +90,16 @@ def parse_request(
         raise InvalidInputError(f"{operation.name}: {place}: {first['msg']}") from None
     except RecursionError:
         raise InvalidInputError(f"{operation.name}: the body is nested too deeply") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # what the models raise for odd shapes
+    # raised by the models for JSON of an unexpected shape
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInputError(f"{operation.name}: the body has not the form of the request: {error}") from None
     assert request is not None
-    request.identity = None  # who calls is known by now, and is nothing for the backend
+    request.identity = None  # the caller is authenticated by now; the backend must not see their credentials
     return request
 
 
 def _merge_fields(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What all parts of a request say; who says a thing twice must say the same."""
+    """Merge the fields of body, query and path; a field that occurs twice must have the same value."""
     fields: dict[str, Any] = {}
     source_by_name: dict[str, str] = {}
     for part, part_fields in parts.items():
@@ -110,7 +113,7 @@ def _merge_fields(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def get_delimiter(query: Query) -> str:
-    """The text between the levels of an id.
+    """Return the separator of the levels of an id.
 
     Raises:
         InvalidInputError: it is empty.
@@ -122,12 +125,12 @@ def get_delimiter(query: Query) -> str:
 
 
 def headers_to_context(headers: Mapping[str, str]) -> dict[str, str]:
-    """The context that header fields are."""
+    """Return the context entries for header fields."""
     return {HEADER + name: value for name, value in headers.items() if name not in NOT_CONTEXT}
 
 
 def identity_headers(body: bytes) -> dict[str, str]:
-    """The header fields that say the same as the identity in a body; none for what is no body with one."""
+    """Return the header fields that are equivalent to the `identity` in a body; empty if there is none."""
     if b'"identity"' not in body:
         return {}
     try:
@@ -141,7 +144,7 @@ def identity_headers(body: bytes) -> dict[str, str]:
 
 
 def _merge_context(body_context: Any, headers: Mapping[str, str]) -> Any:
-    """The context of the body with that of the header fields, which are stronger."""
+    """Merge the context of the body with that of the header fields, which take precedence."""
     if not isinstance(body_context, dict):
         return body_context if body_context is not None else dict(headers) or None
     body_entries = {key: value for key, value in body_context.items() if not _is_header(key, headers)}
@@ -149,7 +152,7 @@ def _merge_context(body_context: Any, headers: Mapping[str, str]) -> Any:
 
 
 def _is_header(key: str, headers: Mapping[str, str]) -> bool:
-    """Whether an entry of a context is a header field that came as such, or that is none of a context's."""
+    """Return whether a context entry is a header field that was also sent as such, or that no context may have."""
     name = key.lower()
     return name in headers or (name.startswith(HEADER) and name.removeprefix(HEADER) in NOT_CONTEXT)
 
@@ -196,7 +199,7 @@ def _parse_value(name: str, kind: type, values: Sequence[str]) -> Any:
 
 @lru_cache
 def _query_field_types(model: type[BaseModel]) -> dict[str, type]:
-    """The fields of a model that a query can say, and what each is."""
+    """Return the fields of a model that a query may set, with their types."""
     kinds = {name: _base_type(field.annotation) for name, field in model.model_fields.items()}
     return {
         name: kind

@@ -1,4 +1,4 @@
-"""Answers as they go over HTTP: models as JSON, and errors with their codes."""
+"""Turn responses of the Lance interface into JSON and headers, and errors into status codes and bodies."""
 
 from __future__ import annotations
 
@@ -47,35 +47,37 @@ STATUSES: Mapping[int, int] = MappingProxyType(
         ErrorCode.THROTTLING: 429,
     }
 )
-"""The status of each code; what is not here is 500."""
+"""HTTP status for each error code; 500 for all others."""
 HEADER = "header."
+"""Prefix of context entries that are header fields."""
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""Valid names of header fields."""
 OWN = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "date", "keep-alive", "server", "trailer"}
     | {"transfer-encoding", "upgrade", "vary", "x-request-id"}
     | {"authorization", "proxy-authenticate", "set-cookie", "www-authenticate"}
 )
-"""Header fields that the server sets, and those that are between a backend and the gateway."""
+"""Header fields that the server sets itself, and those that concern only backend and gateway."""
 
 
 def http_status(code: int) -> int:
-    """The status that goes with a code."""
+    """Return the HTTP status for an error code."""
     return STATUSES.get(code, 500)
 
 
 def error_body(code: int, message: str, instance: str) -> bytes:
-    """The body of an error; `instance` says which occurrence it is."""
-    text = message.encode("utf-8", "backslashreplace").decode()  # a name that is no text may be repeated in it
+    """Return the body of an error; `instance` identifies the occurrence."""
+    text = message.encode("utf-8", "backslashreplace").decode()  # it may repeat a name that is not valid Unicode
     return orjson.dumps({"error": text, "code": int(code), "instance": instance})
 
 
 def error_code(error: BaseException) -> int:
-    """The code of an error; 18 for one that nobody foresaw."""
+    """Return the code of an error; 18 (internal) for unexpected ones."""
     return int(error.code) if isinstance(error, LanceNamespaceError) else int(ErrorCode.INTERNAL)
 
 
 def split_response(response: Any) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
-    """A response as JSON has it, and the header fields that its context asks for."""
+    """Return a response as JSON, and the header fields that its context asks for."""
     fields = response.to_dict() if response is not None else {}
     context = fields.pop("context", None) or {}
     headers = [
@@ -87,7 +89,7 @@ def split_response(response: Any) -> tuple[dict[str, Any], list[tuple[bytes, byt
 
 
 def _response_header(name: str, value: str) -> tuple[bytes, bytes] | None:
-    """A header field; None for what no answer can carry, or should."""
+    """Return a header field, or None for one that a response cannot or must not carry."""
     if not NAME.fullmatch(name) or name.lower() in OWN or not value.isprintable():
         return None
     return name.lower().encode(), value.encode("latin-1", "replace")

@@ -1,7 +1,7 @@
-"""Searches that callers send, by vectors and by words: bounded before Lance sees them.
+"""Limits on vector and full-text searches that callers send, checked before Lance runs them.
 
-Lance runs them in this process, and allocates room for as many rows as are asked for, whether there are so many or not.
-Deep full-text queries overflow its native stack, and each word of one takes time and memory.
+Lance runs searches in this process, and allocates memory for as many rows as are requested, whether they exist or not.
+Deep full-text queries overflow its native stack, and each word of a query takes time and memory.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from lance_namespace_urllib3_client.models.phrase_query import PhraseQuery
 from lance_namespace_urllib3_client.models.query_table_request_full_text_query import QueryTableRequestFullTextQuery
 
 MAX_CHARACTERS = 8_000
-"""Of all words together, once for each column that they are looked for in: an index may make a word of each."""
+"""Most characters of all words together, counted once for each column: an index may turn each character into a word."""
 MAX_QUERIES = 1_000
-"""Inside each other and beside each other."""
+"""Most parts of a full-text query."""
 MAX_DEPTH = 40
+"""Most levels of nested full-text queries."""
 MAX_EXPANSIONS = 200
-"""Words that stand for one that may be misspelt."""
+"""Most alternatives for a word that may be misspelt."""
 
 MAX_VECTORS = 1_000
-"""That are searched for at once."""
+"""Most vectors in one search."""
 MAX_FOUND = 1_000_000
-"""Rows that a search by vectors may find, and compare: `k` and `offset`, for each vector, times `refine_factor`."""
+"""Most rows that a vector search may compare: `k` plus `offset`, for each vector, times `refine_factor`."""
 
 Query = FtsQuery | MatchQuery | PhraseQuery | MultiMatchQuery | BooleanQuery | BoostQuery
 
 
 def check_search(query: QueryTableRequest | AnalyzeTableQueryPlanRequest) -> None:
-    """Refuse a search that would take too much.
+    """Refuse a search that would take too much time or memory.
 
     Raises:
-        InvalidInputError: it exceeds a limit; the text names which.
+        InvalidInputError: it exceeds a limit; the message says which.
     """
     _check_vectors(query)
     if query.full_text_query is not None:
@@ -68,7 +69,7 @@ def _check_words(query: QueryTableRequestFullTextQuery) -> None:
 
 
 def _measure(query: FtsQuery) -> int:
-    """The characters of all words, without recursion: what is too deep is found out here."""
+    """Return the characters of all words. Not recursive, because it must survive the depth that it checks."""
     characters = count = 0
     waiting: list[tuple[Query, int]] = [(query, 0)]
     while waiting:

@@ -1,6 +1,6 @@
-"""SQL that callers send: parsed, bounded, and written anew before Lance sees it.
+"""Parse, limit and rewrite SQL expressions that callers send, before Lance runs them.
 
-Lance runs filters in this process. Deep expressions overflow its native stack, and some functions allocate whatever a
+Lance runs filters in this process. Deep expressions overflow its native stack, and some functions allocate as much as a
 literal says, so a caller's text never reaches it: the text is split into tokens, parsed into a tree of known kinds of
 nodes, and Lance gets what is written from that tree.
 """
@@ -22,28 +22,30 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 MAX_LENGTH = 1_000_000
-"""Characters."""
+"""Most characters."""
 MAX_TOKENS = 100_000
-"""Words, numbers, texts, names and signs: 20,000 comparisons joined by OR have 80,000."""
+"""Most tokens: 20,000 comparisons joined by OR have 80,000."""
 MAX_NESTING = 40
-"""Brackets, NOT, minus and right sides of operators inside each other. Lance's parser stops at 47: with an error, or
-(where casts are among them) by trying every other reading for hours."""
+"""Most nested brackets, NOT, minus signs and right operands.
+
+Lance's parser stops at 47: with an error or, where casts are among them, by trying every other parse for hours.
+"""
 MAX_DEPTH = 64
-"""Levels of the tree. Chains of AND or OR are one level, as in Lance; `a || b || c` are two."""
+"""Most levels of the tree. A chain of AND or OR is one level, as in Lance; `a || b || c` has two."""
 MAX_OPERATORS = 2_000
-"""Arithmetic, `||`, subscripts and WHEN. Lance's planner takes about half a millisecond for each."""
+"""Most arithmetic operators, `||`, subscripts and WHEN. Lance's planner takes about half a millisecond for each."""
 MAX_RANGES = 2_000
-"""Comparisons by size (<, <=, >, >=, BETWEEN) joined by AND: Lance compares each with each."""
+"""Most range comparisons (<, <=, >, >=, BETWEEN) joined by AND: Lance compares each with each."""
 MAX_REGEXES = 20
-"""A regular expression may take ten megabytes once it is compiled."""
+"""Most regular expressions; a compiled one may take ten megabytes."""
 MAX_TERMS = 300_000
-"""Nodes of the tree once Lance has replaced `coalesce`, CASE and the like, which repeats their parts."""
+"""Most nodes of the tree once Lance has expanded `coalesce`, CASE and the like, which repeats their parts."""
 MAX_COPIES = 8
-"""How often columns may be part of one computed value: values are computed for thousands of rows at once."""
+"""Most column values that one computed value may contain: values are computed for thousands of rows at once."""
 MAX_CONSTANT = 1_000
-"""Bytes of literals in one computed value, for the same reason."""
+"""Most bytes of literals in one computed value, for the same reason."""
 LONG = 10_000
-"""Characters of a text that is parsed while no other long one is: parsing holds up every thread of the process."""
+"""Longer texts are parsed one at a time, because parsing holds the interpreter lock and so stalls all threads."""
 
 DOCS = "see “SQL that callers send” in docs/gateway.md"
 
@@ -53,33 +55,33 @@ TYPES = frozenset(
     {"int", "integer", "tinyint", "smallint", "bigint", "float", "double", "string", "binary"}
     | {"date", "timestamp", "datetime", "decimal", "boolean", "jsonb", "interval"}
 )
-"""Types that a cast, or a text with its type before it, may name, which are Lance's."""
+"""Names of Lance's types that a cast or a typed literal may use."""
 
 SMALL = frozenset(
-    # Of numbers
+    # Numbers
     {"abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "cot", "degrees"}
     | {"exp", "factorial", "floor", "gcd", "isnan", "iszero", "lcm", "ln", "log", "log10", "log2", "nanvl", "pi", "pow"}
     | {"power", "radians", "random", "round", "signum", "sin", "sinh", "sqrt", "tan", "tanh", "to_hex", "trunc"}
-    # Of texts
+    # Strings
     | {"ascii", "bit_length", "char_length", "character_length", "chr", "contains", "contains_tokens", "ends_with"}
     | {"find_in_set", "instr", "length", "octet_length", "regexp_count", "regexp_instr", "regexp_like", "starts_with"}
     | {"strpos", "md5", "sha224", "sha256", "sha384", "sha512", "is_valid"}
-    # Of dates and times
+    # Dates and times
     | {"current_date", "current_time", "current_timestamp", "date_bin", "date_part", "date_trunc", "datepart"}
     | {"datetrunc", "from_unixtime", "make_date", "now", "to_date", "to_local_time", "to_timestamp", "today"}
     | {"to_timestamp_micros", "to_timestamp_millis", "to_timestamp_nanos", "to_timestamp_seconds", "to_unixtime"}
-    # Of lists and vectors
+    # Lists and vectors
     | {"array_contains", "array_distance", "array_empty", "array_has", "array_has_all", "array_has_any"}
     | {"array_indexof", "array_length", "array_ndims", "array_position", "arrays_overlap", "cardinality"}
     | {"cosine_distance", "dot_product", "empty", "inner_product", "list_contains", "list_distance", "list_empty"}
     | {"list_has", "list_has_all", "list_has_any", "list_indexof", "list_length", "list_ndims", "list_position"}
-    # Of JSON
+    # JSON
     | {"json_array_contains", "json_array_length", "json_exists", "json_get_bool", "json_get_float", "json_get_int"}
-    # Of shapes
+    # Geometry
     | {"st_area", "st_contains", "st_distance", "st_intersects", "st_within", "st_touches", "st_crosses"}
     | {"st_overlaps", "st_covers", "st_coveredby", "st_disjoint", "st_length", "st_x", "st_y"}
 )
-"""Functions whose result is small, whatever they are called with."""
+"""Functions whose result is small, whatever their arguments."""
 
 SHAPING = frozenset(
     {"btrim", "initcap", "left", "lower", "ltrim", "regexp_match", "reverse", "right", "rtrim", "split_part", "substr"}
@@ -95,26 +97,30 @@ SHAPING = frozenset(
 """Functions whose result is no larger than their arguments together."""
 
 GROWING: Mapping[str, int] = {"decode": 2, "encode": 2, "string_to_array": 8, "translate": 4}
-"""Functions whose result may be so many times as large as their arguments."""
+"""Functions whose result may be this many times as large as their arguments."""
 
 FORMATTING: Mapping[str, int] = {"date_format": 20, "to_char": 20}
-"""Functions whose result may be so many times as large as their second argument, which must be a literal: `%c` is a
-whole date. The first one is no part of it."""
+"""Functions whose result may be this many times as large as their second argument, the format: `%c` is a whole date.
+
+The format must be a literal. The first argument does not count.
+"""
 
 REPLACING: Mapping[str, int] = {"replace": 2, "regexp_replace": 2, "array_to_string": 1, "list_to_string": 1}
-"""Functions that put one argument, by its place, in many places of another: it must be a literal."""
+"""Functions that may insert one argument, given by its index, many times into another: it must be a literal."""
 
 FUNCTIONS = SMALL | SHAPING | GROWING.keys() | FORMATTING.keys() | REPLACING.keys()
+"""All functions that are allowed."""
 
 LOOKING_UP = frozenset({"array_has_all", "array_has_any", "arrays_overlap", "list_has_all", "list_has_any"})
-"""Functions that take a list of literals as it is, and do not repeat it for each row."""
+"""Functions that use a list of literals as it is, without repeating it for each row."""
 
 REPEATED = frozenset({"coalesce", "ifnull", "nvl", "nvl2"})
-"""Functions whose arguments Lance repeats, as it does with what is BETWEEN."""
+"""Functions whose arguments Lance repeats, as it does with the operand of BETWEEN."""
 REPEATS = 3
-"""How many times as much time and memory each of them takes that stands in another."""
+"""Factor in time and memory for each of them that is nested in another."""
 
 REGEXES = frozenset(name for name in FUNCTIONS if name.startswith("regexp_"))
+"""Functions that take a regular expression."""
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -125,35 +131,36 @@ _WORDS = frozenset({"cast", "try_cast", "safe_cast", "array", "unsigned"})
 
 
 def rewrite_condition(text: str, field: str) -> str:
-    """A condition on rows, written anew.
+    """Return a condition on rows, rewritten.
 
     Args:
-        text: as the caller sent it.
-        field: what errors call it, such as `filter`.
+        text: the SQL as the caller sent it.
+        field: name of the field for messages, such as `filter`.
 
     Raises:
-        InvalidInputError: it is not SQL that this server reads, or exceeds a limit; the text names which.
+        InvalidInputError: it is not SQL that this server accepts, or it exceeds a limit; the message says which.
     """
     return rewrite_value(text, field).text
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression for a value of each row, written anew, and what it makes of a row."""
+    """A rewritten expression that computes a value for each row, and how large that value may be."""
 
     text: str
     constant: int = 0
-    """Bytes of literals."""
+    """Bytes of literals in it."""
     copies: int = 0
-    """How many values of columns are copied into it; a column as it is is not copied."""
+    """How many column values are copied into it; a plain column is not copied."""
     operators: int = 0
+    """Number of operators."""
 
 
 def rewrite_value(text: str, field: str) -> Value:
-    """An expression for a value of each row.
+    """Return an expression for a value of each row, rewritten and measured.
 
     Raises:
-        InvalidInputError: as for conditions. A value that is a literal may be long: the caller must bound the rows.
+        InvalidInputError: as for `rewrite_condition`. A plain literal may be long: our caller must limit the rows.
     """
     if len(text) > MAX_LENGTH:
         raise _sql_error(field, f"it has {len(text):,} characters, and at most {MAX_LENGTH:,} are allowed")
@@ -165,7 +172,8 @@ def rewrite_value(text: str, field: str) -> Value:
             raise _sql_error(field, "it is not one expression")
         writer = _Writer(field)
         size = writer.write_all(tree)
-        # The parser forgives some mistakes, and what it forgives would mean something else here than in Lance.
+        # The parser tolerates some mistakes, and what it then understands may differ from what Lance would. So the
+        # rewritten tokens must be the ones that were sent.
         if writer.words != [_format_token(word) for word in words]:
             raise _sql_error(field, "it is not SQL that can be read in one way only")
         copies = 0 if isinstance(tree, exp.Column) else size.copies
@@ -174,6 +182,7 @@ def rewrite_value(text: str, field: str) -> Value:
 
 @contextmanager
 def _translate_parse_errors(field: str) -> Iterator[None]:
+    """Run a block whose errors of the parser become ours."""
     try:
         yield
     except SqlglotError as error:
@@ -183,7 +192,7 @@ def _translate_parse_errors(field: str) -> Iterator[None]:
 
 
 def _describe_error(error: SqlglotError) -> str:
-    """What is wrong, in words for callers: those of the parser name its classes, and have colours."""
+    """Return what is wrong, in plain words: the parser's messages name its classes and contain colour codes."""
     details = (getattr(error, "errors", None) or [{}])[0]
     near = str(details.get("highlight") or "")[:40]
     description = str(details.get("description") or error).splitlines()[0][:100]
@@ -206,12 +215,12 @@ def _function_error(field: str, function: str) -> InvalidInputError:
 
 
 class LanceDialect(Dialect):
-    """The SQL that Lance reads: that of DataFusion, without escapes by backslash, and with texts in double quotes."""
+    """The SQL that Lance accepts: DataFusion's, without backslash escapes, and with strings also in double quotes."""
 
     NORMALIZE_NOT_NULL = False
 
     class Tokenizer(tokens.Tokenizer):
-        """A text ends at its quote, whatever stands before it; a doubled quote is a quote."""
+        """A string ends at its quote, whatever precedes it; a doubled quote stands for one quote."""
 
         QUOTES: ClassVar = ["'", '"']
         IDENTIFIERS: ClassVar = ["`"]
@@ -228,7 +237,7 @@ class LanceDialect(Dialect):
             "!=": TokenType.NEQ,
             "<=": TokenType.LTE,
             ">=": TokenType.GTE,
-            # The parser knows shifts as two signs each; these types have no other use here.
+            # The parser expects shifts as two tokens each; these token types have no other use here.
             "<<": TokenType.LR_ARROW,
             ">>": TokenType.DARROW,
             "AND": TokenType.AND,
@@ -254,7 +263,7 @@ class LanceDialect(Dialect):
         }
 
     class Parser(parser.Parser):
-        """Reads what Lance reads; functions keep the names that the caller gave them."""
+        """Parses what Lance parses; functions keep the names that the caller wrote."""
 
         FUNCTIONS: ClassVar = {}
         NO_PAREN_FUNCTIONS: ClassVar = {}
@@ -289,24 +298,27 @@ class LanceDialect(Dialect):
         }
 
         def _parse_atom(self) -> exp.Expr | None:
-            """Look for a type first: `date '2024-01-01'` is a literal, and `date` alone is a column."""
+            """Leave types to the type parser: `date '2024-01-01'` is a literal, and `date` alone is a column."""
             is_type = self._curr.token_type is TokenType.VAR and self._curr.text.lower() in TYPES
             return None if is_type else super()._parse_atom()
 
         def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
-            """Tell `ARRAY[1, 2]` from `[1, 2]`."""
+            """Parse a bracket, and mark `ARRAY[1, 2]` to tell it from `[1, 2]`."""
             tree = super()._parse_bracket(this)
             return (
                 _mark_spelling(tree, "ARRAY") if isinstance(this, exp.Column) and isinstance(tree, exp.Array) else tree
             )
 
         def _parse_paren(self) -> exp.Expr | None:
-            """Tell brackets that were written from those that the parser adds by itself."""
+            """Parse parentheses, and mark them to tell them from those that the parser adds itself."""
             tree = super()._parse_paren()
             return _mark_spelling(tree, "(") if isinstance(tree, exp.Paren) else tree
 
         def _parse_types(self, check_func: bool = False, **_: Any) -> exp.Expr | None:  # type: ignore[override]
-            """A type in Lance's words, such as `decimal(10, 2)` or `int unsigned`; before a literal if `check_func`."""
+            """Parse a type in Lance's notation, such as `decimal(10, 2)` or `int unsigned`.
+
+            With `check_func`, only before a string literal.
+            """
             start = self._index
             name = self._curr
             if name.token_type is not TokenType.VAR or name.text.lower() not in TYPES:
@@ -324,7 +336,7 @@ class LanceDialect(Dialect):
 
 
 def _mark_spelling(tree: Any, how: str) -> Any:
-    """Note how the caller spelled something that has several spellings."""
+    """Record how the caller spelled something that has several spellings, and return the node."""
     tree.meta["spelled"] = how
     return tree
 
@@ -334,8 +346,8 @@ def _spelling_of(tree: exp.Expr) -> str:
 
 
 def _tokenize(text: str, field: str) -> list[Token]:
-    """The tokens of a text, without a semicolon at the end; `.5` is one."""
-    if (count := sum(1 for _ in _WORD.finditer(text))) > MAX_TOKENS:  # a hundred times as fast as the tokenizer
+    """Return the tokens of a text, without a trailing semicolon; `.5` is one token."""
+    if (count := sum(1 for _ in _WORD.finditer(text))) > MAX_TOKENS:  # a hundred times faster than the tokenizer
         raise _sql_error(field, f"it has {count:,} words and signs, and at most {MAX_TOKENS:,} are allowed")
     raw_tokens = LanceDialect().tokenize(text)
     if raw_tokens and raw_tokens[-1].token_type is TokenType.SEMICOLON:
@@ -393,7 +405,7 @@ def _check_function(name: Token, field: str) -> None:
 
 
 def _format_token(word: Token) -> str:
-    """A token as it is written for Lance."""
+    """Return a token as it is written for Lance."""
     match word.token_type:
         case TokenType.STRING:
             return _quote_text(word.text)
@@ -419,10 +431,10 @@ def _quote_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """What an expression makes of a row, at most."""
+    """Upper bound of what an expression produces for each row."""
 
     copies: int = 0
-    """Of values of columns."""
+    """Copies of column values."""
     constant: int = 0
     """Bytes of literals."""
 
@@ -486,11 +498,11 @@ _ALLOWED_ARGS: Mapping[type[exp.Expr], frozenset[str]] = {
     exp.If: frozenset({"this", "true"}),
     exp.DataType: frozenset({"this", "kind"}),
 }
-"""The kinds of nodes that may be in a tree, and the parts that each may have."""
+"""The kinds of nodes that a tree may have, and the arguments that each may have."""
 
 
 class _Writer:
-    """Writes a tree as the words that Lance gets, and measures what it makes of a row."""
+    """Writes a tree as tokens for Lance, and measures what it produces for each row."""
 
     def __init__(self, field: str) -> None:
         self.words: list[str] = []
@@ -498,15 +510,15 @@ class _Writer:
         self.operators = 0
         self._regexes = 0
         self._comparisons = 0
-        """Pairs of comparisons by size that Lance compares with each other."""
+        """Pairs of range comparisons that Lance compares with each other."""
         self._ranges = 0
-        """Comparisons by size in the chain of AND that is being written."""
+        """Range comparisons in the current chain of AND."""
         self._nesting = 0
         self._terms = 0
         self._weight = 1
-        """How often Lance repeats what is being written, because of what stands around it."""
+        """How often Lance repeats the current node, because of the nodes around it."""
         self._negations = 0
-        """How many NOT stand before what is being written."""
+        """How many NOT enclose the current node."""
 
     def write_all(self, tree: exp.Expr) -> _Size:
         """Write a whole tree."""
@@ -515,7 +527,7 @@ class _Writer:
         return size
 
     def write(self, tree: Any, depth: int) -> _Size:
-        """Write a node and all below it."""
+        """Write a node and everything below it."""
         kind = type(tree)
         if kind not in _ALLOWED_ARGS or not _present_args(tree) <= _ALLOWED_ARGS[kind]:
             raise _sql_error(self._field, f"{_describe_node(tree)} is not allowed here")
@@ -532,13 +544,13 @@ class _Writer:
 
     @contextmanager
     def _multiply_weight(self, times: int) -> Iterator[None]:
-        """Lance repeats what is written inside."""
+        """Run a block whose nodes Lance repeats `times` times."""
         self._weight *= times
         yield
         self._weight //= times
 
     def _write_inside(self, tree: Any, depth: int) -> _Size:
-        """Write what Lance's parser reads one level further down."""
+        """Write a node that is one nesting level deeper for Lance's parser."""
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise _nesting_error(self._field)
@@ -557,7 +569,7 @@ class _Writer:
         return self._check_size(left + right) if isinstance(tree, exp.DPipe) else _SMALL
 
     def _write_chain(self, tree: exp.Connector, depth: int) -> _Size:
-        """A chain of AND or OR, in a loop: it may have thousands of links."""
+        """Write a chain of AND or OR iteratively, because it may have thousands of links."""
         links: list[exp.Expr] = []
         kind, word = (exp.And, "AND") if isinstance(tree, exp.And) else (exp.Or, "OR")
         node: Any = tree
@@ -565,7 +577,7 @@ class _Writer:
             links.append(node.expression)
             node = node.this
         links.append(node)
-        # Lance makes one chain of AND of those inside each other, and of OR behind NOT.
+        # Lance merges nested chains of AND into one, and also OR under NOT, which it turns into AND.
         is_apart = kind is exp.Or and not self._negations
         for place, link in enumerate(reversed(links)):
             if place:
@@ -604,7 +616,7 @@ class _Writer:
         return _SMALL
 
     def _write_paren(self, tree: exp.Paren, depth: int) -> _Size:
-        # Brackets are no level of the tree: how deep they may be is checked before.
+        # Parentheses are not a level of the tree; their depth was checked before.
         if _spelling_of(tree) != "(":
             return self.write(tree.this, depth - 1)
         return self._write_in_brackets("()", [tree.this], depth - 1)
@@ -714,7 +726,7 @@ class _Writer:
         return _SMALL if name in SMALL else size
 
     def _growth(self, name: str, arguments: Sequence[exp.Expr]) -> int:
-        """How many times as large as its arguments the result of a function may be."""
+        """Return how many times as large as its arguments the result of a function may be."""
         if name not in REPLACING:
             return GROWING.get(name, 1)
         return 1 + len(self._require_text(name, arguments, REPLACING[name]))
@@ -740,7 +752,7 @@ class _Writer:
 
     def _write_case(self, tree: exp.Case, depth: int) -> _Size:
         branches = tree.args["ifs"]
-        # One that is true or false becomes a chain of OR, in which each condition stands for every one that follows.
+        # A CASE that yields booleans becomes a chain of OR, in which each condition is repeated for every one after it.
         times = 1 if any(isinstance(branch.args["true"], exp.Literal) for branch in branches) else len(branches) + 2
         sizes = []
         self.words.append("CASE")
@@ -793,7 +805,7 @@ def _largest(sizes: Iterable[_Size]) -> _Size:
 
 
 def _present_args(tree: Any) -> set[str]:
-    """The parts of a node that say something."""
+    """Return the names of a node's arguments that are set."""
     parts = tree.args if isinstance(tree, exp.Expr) else {}
     return {name for name, part in parts.items() if part not in (None, False, [])}
 

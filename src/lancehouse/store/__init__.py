@@ -1,1 +1,1 @@
-"""What the catalog remembers: the only user of SQL."""
+"""The catalog's database, SQLite or Postgres; the only package that uses SQL."""

@@ -1,4 +1,4 @@
-"""Copies of the catalog's database, made while servers run on it."""
+"""Back up the catalog's database while servers use it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from lancehouse.store.database import Database
 from lancehouse.store.sqlite_writer import PATIENCE_S
 
 PART = ".part"
-"""How the file is called until it is whole."""
+"""Suffix of the file until it is complete."""
 
 
 def backup(database: Database, target: Path) -> None:
-    """Copy all that is committed at one moment into a new file, which is its owner's alone.
+    """Copy the state of one moment into a new file, which only its owner may read.
 
-    Of SQLite it is a database again, to be put in the other's place. Of Postgres it is an archive for `pg_restore`.
+    For SQLite the copy is a database file that can replace the original. For Postgres it is an archive for
+    `pg_restore`.
 
     Raises:
-        InvalidInputError: the file is there already or cannot be made, or there is nothing to copy.
+        InvalidInputError: the file exists or cannot be created, or there is no database.
     """
     if target.exists():
         raise InvalidInputError(f"{target} exists already: choose another name")
@@ -55,7 +56,8 @@ def _copy_sqlite(file: Path, part: Path) -> None:
             closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=PATIENCE_S)) as source,
             closing(sqlite3.connect(part)) as copy,
         ):
-            source.backup(copy)  # all pages in one step: writers need not wait, and it need not begin again
+            # All pages in one step: writers do not wait, and the copy need not restart when they write.
+            source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
             (check_result,) = copy.execute("PRAGMA quick_check").fetchone()
     except sqlite3.Error as error:
@@ -65,7 +67,10 @@ def _copy_sqlite(file: Path, part: Path) -> None:
 
 
 def _dump_postgres(url: str, part: Path) -> None:
-    """Have `pg_dump` do it. Its URL holds a password, so it is not for the command line, which others can see."""
+    """Run `pg_dump`.
+
+    The password goes into the environment, because other users can see the command line.
+    """
     program = shutil.which("pg_dump")
     if program is None:
         raise InvalidInputError("a backup of Postgres needs `pg_dump` on PATH: install Postgres' client programs")
@@ -85,9 +90,10 @@ def _dump_postgres(url: str, part: Path) -> None:
 
 
 def _publish(part: Path, target: Path) -> None:
-    """Give the file its name, once it is on the disk; never over another's."""
+    """Sync the file and give it its final name, without ever replacing an existing file."""
     _sync(part)
     try:
+        # A link fails if the target exists, whereas a rename would replace it.
         os.link(part, target)
     except FileExistsError:
         raise InvalidInputError(f"{target} exists already: choose another name") from None

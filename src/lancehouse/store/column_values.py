@@ -1,4 +1,4 @@
-"""How values lie in columns: namespaces as paths, mappings as JSON, and what is too long or cannot be stored."""
+"""Convert values to and from columns: namespace paths, index keys, JSON; and check what can be stored."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.schema import Table
 
 SEPARATOR = "\x1f"
+"""Separates the levels of a namespace in a path."""
 LONGEST = 2000
-"""Bytes of a name, which is in an index: Postgres has room for 2,700."""
+"""Longest indexed value in bytes: Postgres allows about 2,700."""
 SHORT = LONGEST // 4
-"""Characters that never take more bytes than that."""
+"""A text of at most this many characters never exceeds `LONGEST` bytes."""
 
 NONE: ColumnElement[int] = literal_column("0")
-"""An offset that is none; left out, SQLite's would be a value that nobody passes."""
+"""OFFSET 0, written out: SQLAlchemy would otherwise add a parameter for SQLite that nobody passes."""
 EVERYTHING = 1 << 62
-"""A limit that is none, in both databases."""
+"""A LIMIT that does not limit, in both databases."""
 
 
 def join_levels(levels: tuple[str, ...]) -> str:
-    """A namespace as one string, as Iceberg's URLs join it."""
+    """Return a namespace as one string, joined as in Iceberg's URLs."""
     joined = SEPARATOR.join(levels)
     if levels and joined.count(SEPARATOR) != len(levels) - 1:
         raise InvalidInputError(f"a level of a namespace holds the separator of levels: {list(levels)}")
@@ -33,12 +34,12 @@ def join_levels(levels: tuple[str, ...]) -> str:
 
 
 def split_levels(path: str) -> tuple[str, ...]:
-    """The namespace of a path."""
+    """Return the namespace of a path."""
     return tuple(path.split(SEPARATOR)) if path else ()
 
 
 def index_key(path: str) -> str:
-    """A path of any length as something short enough for an index, never the same for two paths."""
+    """Return a key for a path that is short enough for an index, and different for different paths."""
     if len(path) <= SHORT:
         return path
     digest = sha256(path.encode(errors="surrogatepass")).hexdigest()
@@ -46,10 +47,10 @@ def index_key(path: str) -> str:
 
 
 def check_indexed(what: str, value: str) -> str:
-    """A value that both databases can store and find again.
+    """Return a value that both databases can store in an index.
 
     Raises:
-        InvalidInputError: it is too long, or is no text.
+        InvalidInputError: it is too long, or contains NUL.
     """
     if "\x00" in value:
         raise InvalidInputError(f"{what} holds the character NUL: {value!r}")
@@ -59,10 +60,10 @@ def check_indexed(what: str, value: str) -> str:
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """A mapping as JSON.
+    """Return a mapping as JSON.
 
     Raises:
-        InvalidInputError: it holds something that JSON has not.
+        InvalidInputError: it holds a value that JSON cannot represent.
     """
     try:
         return orjson.dumps(dict(value)).decode()
@@ -71,15 +72,15 @@ def to_json(value: Mapping[str, Any]) -> str:
 
 
 def from_json(text: str) -> dict[str, Any]:
-    """The mapping of a JSON column."""
+    """Return the mapping in a JSON column."""
     return cast("dict[str, Any]", orjson.loads(text))
 
 
 def bind_values(*names: str) -> dict[str, BindParameter[Any]]:
-    """Values of a statement, each named like its column."""
+    """Return bind parameters that are named like their columns."""
     return {name: bindparam(name) for name in names}
 
 
 def insert_into(table: Table, *names: str) -> Insert:
-    """An insert of these columns. The dialect of the class does not matter: SQLite reads ON CONFLICT the same way."""
+    """Return an INSERT of these columns, with a method for ON CONFLICT that compiles for both databases."""
     return insert(table).inline().values(bind_values(*names))

@@ -1,4 +1,4 @@
-"""What the catalog accepted for the tables whose versions it manages: snapshots, refs, and who made them."""
+"""Rows of snapshots, refs and the record of commits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lancehouse.store.rows import CommitRow, RefRow, SnapshotRow
 from lancehouse.store.statements import Statement, Tx
 
 COMMIT = ("at_ms", "principal", "client", "request_id", "revision", "snapshot_id", "operation")
-"""In the order of CommitRow."""
+"""Columns in the order of CommitRow."""
 
 BEFORE_ALL = -1
-"""Ids count from 0."""
+"""Less than any snapshot id."""
 
 INSERT_SNAPSHOT = Statement(
     insert_into(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
@@ -64,7 +64,7 @@ COMMITS_BETWEEN = Statement(
 
 
 def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None:
-    """Add versions."""
+    """Insert snapshots."""
     tx.run_many(
         INSERT_SNAPSHOT,
         [
@@ -83,51 +83,51 @@ def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None
 
 
 def list_snapshots(tx: Tx, entry_id: int, after: int | None = None) -> list[SnapshotRow]:
-    """All versions, or those whose id is greater than one, by sequence."""
+    """Return all snapshots, or those with an id greater than `after`, ordered by sequence number."""
     values = {"entry": entry_id, "after": BEFORE_ALL if after is None else after}
     return [_snapshot_row(*row) for row in tx.fetch_all(SNAPSHOTS, values)]
 
 
 def count_snapshots(tx: Tx, entry_id: int) -> int:
-    """How many versions there are."""
+    """Return the number of snapshots."""
     ((count,),) = tx.fetch_all(COUNT_SNAPSHOTS, {"entry": entry_id})
     return int(count)
 
 
 def delete_snapshots(tx: Tx, entry_id: int, ids: Collection[int]) -> None:
-    """Forget versions."""
+    """Delete snapshots."""
     tx.run_many(DELETE_SNAPSHOT, [{"entry": entry_id, "snapshot": snapshot} for snapshot in ids])
 
 
 def put_ref(tx: Tx, entry_id: int, ref: RefRow) -> None:
-    """Set a tag or branch, or move it."""
+    """Create or move a tag or branch."""
     name = check_indexed("a ref's name", ref.name)
     tx.run(PUT_REF, {"entry_id": entry_id, "name": name, "kind": ref.kind, "snapshot_id": ref.snapshot_id})
 
 
 def delete_ref(tx: Tx, entry_id: int, name: str) -> None:
-    """Forget a tag or branch."""
+    """Delete a tag or branch."""
     tx.run(DELETE_REF, {"entry": entry_id, "called": name})
 
 
 def list_refs(tx: Tx, entry_id: int) -> list[RefRow]:
-    """All tags and branches, by name."""
+    """Return all tags and branches, ordered by name."""
     return [RefRow(*row) for row in tx.fetch_all(REFS, {"entry": entry_id})]
 
 
 def insert_commit(tx: Tx, entry_id: int, row: CommitRow) -> None:
-    """Remember who made a change."""
+    """Insert the record of a commit."""
     tx.run(INSERT_COMMIT, {"entry_id": entry_id, **{name: getattr(row, name) for name in COMMIT}})
 
 
 def list_commits(tx: Tx, entry_id: int, limit: int | None = None) -> list[CommitRow]:
-    """The changes of a table, newest first."""
+    """Return the commits of an entry, newest first."""
     size = EVERYTHING if limit is None else limit
     return [CommitRow(*row) for row in tx.fetch_all(COMMITS, {"entry": entry_id, "size": size})]
 
 
 def list_commits_between(tx: Tx, entry_id: int, first: int, last: int) -> list[CommitRow]:
-    """The changes of a table that name a snapshot with an id from `first` to `last`, newest first."""
+    """Return the commits of an entry with a snapshot id from `first` to `last`, newest first."""
     return [CommitRow(*row) for row in tx.fetch_all(COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})]
 
 

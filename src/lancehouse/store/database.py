@@ -1,4 +1,4 @@
-"""The catalog's database: SQLite in a file, or Postgres."""
+"""The `Database` of a catalog, SQLite in a file or Postgres: read and write transactions."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Database:
         """Check `url`; nothing is opened yet.
 
         Raises:
-            InvalidInputError: no such kind of database, or a URL that cannot be read.
+            InvalidInputError: the kind of database is unknown, or the URL cannot be parsed.
         """
         self.file: Path | None = None
-        """SQLite's file."""
+        """SQLite's file, or None."""
         self.url = ""
-        """Postgres' URL, password and all."""
+        """Postgres' URL, including its password."""
         self.name: str
-        """The URL without its secrets."""
+        """The URL without secrets."""
         scheme, _, rest = url.partition(":")
         if scheme == "sqlite":
             self.file = _parse_sqlite_path(rest)
@@ -50,50 +50,51 @@ class Database:
         else:
             raise InvalidInputError(f"no such kind of database: {EXPECTED}")
         self.is_local = self.file is not None
-        """Whether reads are so cheap that an event loop can make them itself."""
+        """Whether reads are so fast that an event loop can do them itself."""
         self._engines: dict[int, Sqlite | Postgres] = {}
 
     def __repr__(self) -> str:
         return f"Database({self.name!r})"
 
     def read(self, work: Callable[[Tx], T]) -> T:
-        """What `work` finds in one consistent snapshot. Within another read of the thread it is the same one.
+        """Run `work` in one consistent snapshot and return its result. A nested read of the thread shares the snapshot.
 
         Raises:
-            ServiceUnavailableError: the database is out of reach.
+            ServiceUnavailableError: the database cannot be reached.
         """
         return self.engine().read(work)
 
     def read_one(self, work: Callable[[Tx], T]) -> T:
-        """As `read`, for a `work` of one statement: that is a snapshot by itself, and costs no transaction."""
+        """Run `work`, which executes a single statement: this needs no transaction, so it is cheaper than `read`."""
         return self.engine().read_one(work)
 
     def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
-        """As `read_one`, from memory for as long as nobody, of any process, has written anything since.
+        """Run `work` like `read_one`, or return its last result if no process has written anything since.
 
-        It is for a thread that asks for the same again and again; `key` says what `work` asks for.
+        The cache is per thread; `key` identifies what `work` reads. None is not cached.
         """
         return self.engine().read_cached(key, work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
-        """Carry out `work` as one transaction, which is durable when this returns.
+        """Run `work` in one transaction, which is durable when this returns.
 
-        An error that `work` raises undoes what it did, and is raised here. `work` may run in another thread, more than
-        once, and while others wait for it: it must do nothing but work with its transaction.
+        An error that `work` raises rolls back its changes and is raised here. `work` may run in another thread, more
+        than once, and while others wait for it: it must do nothing but use its transaction.
 
         Raises:
-            ServiceUnavailableError: the database is out of reach; nothing was done.
-            CommitStateUnknownError: it may or may not have been done.
+            ServiceUnavailableError: the database cannot be reached; nothing was changed.
+            CommitStateUnknownError: it is not known whether the change was made.
         """
         return self.engine().write(work)
 
     def close(self) -> None:
-        """Finish the writes that wait and close the connections; what comes later is refused."""
+        """Finish waiting writes and close the connections; later calls are refused."""
         self.engine().close()
 
     def engine(self) -> Sqlite | Postgres:
-        """The connections of this process. Those of a process that it was forked from stay as they are: to close them
-        here would disturb it.
+        """Return the connections of this process.
+
+        Those inherited through a fork are left alone: closing them here would disturb the parent process.
         """
         pid = os.getpid()
         return self._engines.get(pid) or self._engines.setdefault(pid, self._open())
@@ -118,7 +119,7 @@ def _parse_sqlite_path(rest: str) -> Path:
 
 
 def _redact_url(url: str) -> str:
-    """A URL of Postgres without its secrets, which may be in its options too."""
+    """Return a URL of Postgres without its secrets, which may also be in its options."""
     if find_spec("psycopg") is None:
         raise InvalidInputError("Postgres needs its driver: pip install 'lancehouse[postgres]'")
     from lancehouse.store.postgres import check_url

@@ -1,4 +1,4 @@
-"""What the databases' own errors mean."""
+"""Errors of the databases, translated: constraint violations, conflicts, lost connections."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ UPGRADE = "run `lancehouse db upgrade`"
 
 
 class UniqueViolationError(InternalError):
-    """A value that is there once only is there already."""
+    """A value that must be unique exists already."""
 
 
 class ForeignKeyViolationError(InternalError):
-    """A row that another refers to would go, or one would refer to a row that is not there."""
+    """A row is still referred to, or would refer to one that does not exist."""
 
 
 class SerializationFailureError(ServiceUnavailableError):
-    """Two transactions stood in each other's way, and the database gave this one up: nothing was done."""
+    """The transaction conflicted with another one and was rolled back; it can be retried."""
 
 
 class ConnectionLostError(ServiceUnavailableError):
-    """The connection broke."""
+    """The connection broke before the transaction was committed."""
 
 
 def unreachable_error(reason: object) -> ServiceUnavailableError:
-    """Nothing was done; it may be tried again."""
+    """Build the error for a database that cannot be reached: nothing was done, and the caller may retry."""
     return ServiceUnavailableError(f"the catalog's database is out of reach: {first_line(reason)}")
 
 
 def closed_error() -> ServiceUnavailableError:
-    """The database was closed, here."""
+    """Build the error for a database that this process has closed."""
     return ServiceUnavailableError("the catalog's database is closed")
 
 
 def unstorable_error(reason: object) -> InvalidInputError:
-    """A value that no database column can hold."""
+    """Build the error for a value that no database column can hold."""
     return InvalidInputError(f"the catalog's database cannot hold a value of this request: {first_line(reason)}")
 
 
 def schema_missing_error() -> InvalidTableStateError:
-    """The tables are not there."""
+    """Build the error for a database without our tables."""
     return InvalidTableStateError(f"the catalog's database has no schema, or an older one: {UPGRADE}")
 
 
 def first_line(reason: object) -> str:
-    """Drivers add hints and the statement on further lines."""
+    """Return the first line of a message; drivers add hints and the statement on further lines."""
     return str(reason).strip().partition("\n")[0] or type(reason).__name__

@@ -1,4 +1,4 @@
-"""Tables and views, which share the names of a namespace."""
+"""Rows of tables and views: find, list, insert, change, rename and delete entries; find overlapping locations."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ COLUMNS = (
     e.c.version,
     e.c.metadata_location,
 )
-"""In the order of EntryRow."""
+"""Columns in the order of EntryRow."""
 NEW = (*(column.name for column in COLUMNS[1:]), "location_key")
 KINDS = ("kind_0", "kind_1", "kind_2")
 JSON = frozenset({"properties", "schema"})
+"""Columns that hold JSON."""
 CHANGEABLE = frozenset({*JSON, "version", "metadata_location", "location", "location_key", "uuid"})
+"""Columns that `advance_entry` may change."""
 ABOVE = 16
-"""Folders above a location that are looked up at once."""
+"""Parent folders that one statement looks up."""
 
 FIND = Statement(
     select(*COLUMNS)
@@ -122,7 +124,7 @@ ENCLOSING = Statement(
 
 
 def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) -> EntryRow | None:
-    """The table or view, if it is there."""
+    """Return a table or view, or None."""
     row = tx.fetch_one(FIND, {"warehouse": warehouse_id, "here": index_key(join_levels(levels)), "called": name})
     return None if row is None else _entry_row(row)
 
@@ -130,7 +132,7 @@ def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) ->
 def list_entries(
     tx: Tx, namespace_id: int, kinds: Collection[Kind], after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """Names of a namespace's entries of these kinds, ordered by code point."""
+    """Return the names of a namespace's entries of these kinds, ordered by code point."""
     if not kinds:
         return []
     padded_kinds = [*kinds, *[next(iter(kinds))] * len(KINDS)]
@@ -146,21 +148,21 @@ def list_entries_in_warehouse(
     limit: int | None = None,
     below: Collection[tuple[str, ...]] = (),
 ) -> list[tuple[tuple[str, ...], str]]:
-    """Namespace and name of the entries of a kind in all namespaces of a warehouse, in the order of an index.
+    """Return namespace and name of all entries of a kind in a warehouse, in the order of an index.
 
     Args:
         tx: the transaction.
-        warehouse_id: of the warehouse.
-        kind: of the entries.
-        after: the last one of the page before; it need not be there any more.
-        limit: how many at most.
-        below: only those in these namespaces and below them; if there are none, all.
+        warehouse_id: id of the warehouse.
+        kind: kind of the entries.
+        after: the last entry of the previous page, which may have been deleted since.
+        limit: most entries to return.
+        below: return only entries in these namespaces and below; if empty, in all.
     """
     size = EVERYTHING if limit is None else limit
     entries: list[tuple[tuple[str, ...], str]] = []
     namespace_key = ""
     if after is not None:
-        # The rest of one namespace, and then the namespaces behind it: each is one range of an index.
+        # The rest of one namespace, then the namespaces after it: each is one range of an index.
         namespace_key = index_key(join_levels(after[0]))
         values = {"warehouse": warehouse_id, "here": namespace_key, "kind_0": kind, "after": after[1], "size": size}
         entries = [(after[0], row[0]) for row in tx.fetch_all(LIST_REST, values)]
@@ -174,7 +176,7 @@ def list_entries_in_warehouse(
 
 @cache
 def _list_statement(places: int) -> Statement:
-    """Entries of one kind behind a namespace, within a number of places."""
+    """Return the statement that lists entries after a namespace, restricted to that many subtrees."""
     clause = (
         select(n.c.path, e.c.name)
         .join(e, e.c.namespace_id == n.c.id)
@@ -212,10 +214,10 @@ def insert_entry(
     version: int | None = None,
     metadata_location: str | None = None,
 ) -> EntryRow | None:
-    """A new one, at revision 1; None if the name is taken.
+    """Insert an entry at revision 1 and return it; None if the name is taken.
 
     Raises:
-        NamespaceNotFoundError: the namespace was dropped meanwhile.
+        NamespaceNotFoundError: the namespace has been dropped.
         InvalidInputError: a value cannot be stored.
     """
     values: dict[str, Any] = {
@@ -243,14 +245,16 @@ def insert_entry(
 
 
 def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **changes: Any) -> bool:
-    """Change an entry that is still at this revision; False if somebody was faster, or it is gone.
+    """Change an entry if it is still at the expected revision; return False if it has changed or no longer exists.
+
+    This is the compare-and-swap by which one of two concurrent commits wins.
 
     Args:
         tx: the transaction.
-        id: of the entry.
-        expected_revision: what the changes were made from.
-        now_ms: the time.
-        changes: of properties, schema, version, metadata_location, uuid, and location with location_key.
+        id: id of the entry.
+        expected_revision: the revision that the changes were made from.
+        now_ms: the current time.
+        changes: new values of properties, schema, version, metadata_location, uuid, or location with location_key.
     """
     unknown = changes.keys() - CHANGEABLE
     if unknown or ("location" in changes) != ("location_key" in changes):
@@ -269,10 +273,10 @@ def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **cha
 
 
 def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> bool:
-    """Give an entry another name, perhaps in another namespace; False if the name is taken.
+    """Rename an entry, possibly into another namespace; return False if the name is taken.
 
     Raises:
-        NamespaceNotFoundError, TableNotFoundError: it was dropped meanwhile.
+        NamespaceNotFoundError, TableNotFoundError: the namespace or the entry has been dropped.
     """
     values = {"entry": id, "namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
     try:
@@ -288,18 +292,20 @@ def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> 
 
 
 def delete_entry(tx: Tx, id: int) -> bool:
-    """Forget an entry and all that is known of it; False if it is gone already."""
+    """Delete an entry with its snapshots, refs and commits; return False if it no longer exists."""
     return tx.run(DELETE, {"entry": id}) == 1
 
 
 def find_overlapping_table(
     tx: Tx, location_key: str, exclude_id: int | None = None
 ) -> tuple[tuple[str, ...], str] | None:
-    """A table, of any warehouse, whose location is this one, above it or below it.
+    """Return a table of any warehouse whose location is this one, contains it, or lies in it; None if there is none.
 
-    In a write it stays true until the transaction ends: whoever else asks for an overlapping location waits.
+    In a write transaction the result stays true until its end: others that check an overlapping location wait.
     """
     above = _folders_above(location_key)
+    # Exclusive on the location, shared on all folders above it: siblings do not block each other, while a check of a
+    # folder waits for all checks below it.
     tx.lock(_lock_number(location_key), map(_lock_number, above))
     values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
     for folders in _folder_parameters(location_key, above):
@@ -310,7 +316,7 @@ def find_overlapping_table(
 
 
 def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str, tuple[str, ...]] | None:
-    """Warehouse and namespace of the table that lies at this location or above it."""
+    """Return warehouse and namespace of the table at this location or above it, or None."""
     for folders in _folder_parameters(location_key, [*_folders_above(location_key), location_key]):
         row = tx.fetch_one(ENCLOSING, folders)
         if row is not None:
@@ -324,7 +330,7 @@ def _folders_above(location_key: str) -> list[str]:
 
 
 def _folder_parameters(location_key: str, above: list[str]) -> Iterator[dict[str, str]]:
-    """The folders above a location in groups, each as parameters of a statement; the location fills the last one."""
+    """Yield parent folders in groups, as parameters of a statement; the last group is padded with the location."""
     for start in range(0, max(len(above), 1), ABOVE):
         group = [*above[start : start + ABOVE], *[location_key] * ABOVE][:ABOVE]
         yield {f"above_{number}": folder for number, folder in enumerate(group)}
@@ -369,7 +375,7 @@ def _entry_row(row: Row) -> EntryRow:
 
 
 def _lock_number(location_key: str) -> int:
-    """A lock's number."""
+    """Return the number of a location's advisory lock."""
     digest = blake2b(location_key.encode(errors="surrogatepass"), digest_size=8, person=b"lancehouse").digest()
     return int.from_bytes(digest, signed=True)
 

@@ -1,4 +1,4 @@
-"""Parquet copies of Lance tables that scans read."""
+"""Rows of Parquet copies in the scan cache."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lancehouse.store.rows import ExportRow
 from lancehouse.store.statements import Statement, Tx
 
 COLUMNS = ("warehouse", "table_uuid", "version", "fragment", "columns", "path", "bytes", "rows", "planned_ms")
-"""In the order of ExportRow, but for its id."""
+"""Columns in the order of ExportRow, without the id."""
 TOUCHED = 64
-"""Copies that are touched at once."""
+"""Copies that one statement marks."""
 
 EXPORTS = select(x.c.id, *(x.c[name] for name in COLUMNS))
 FIND = Statement(
@@ -39,17 +39,17 @@ DELETE = Statement(delete(x).where(x.c.id == bindparam("export"), x.c.planned_ms
 
 
 def list_version_exports(tx: Tx, table_uuid: str, version: str) -> list[ExportRow]:
-    """The copies of a version."""
+    """Return the copies of a table whose `version` column has this value."""
     return [ExportRow(*row) for row in tx.fetch_all(FIND, {"uuid": table_uuid, "wanted": version})]
 
 
 def list_exports(tx: Tx, table_uuid: str) -> list[ExportRow]:
-    """The copies of all versions of a table."""
+    """Return all copies of a table."""
     return [ExportRow(*row) for row in tx.fetch_all(OF_TABLE, {"uuid": table_uuid})]
 
 
 def list_oldest_exports(tx: Tx, warehouse: str, planned_before_ms: int, limit: int) -> list[ExportRow]:
-    """Copies that no plan has named since then, those first that have been unused for longest."""
+    """Return copies that no plan has named since a time, least recently named first."""
     values = {"place": warehouse, "before": planned_before_ms, "size": limit}
     return [ExportRow(*row) for row in tx.fetch_all(OLDEST, values)]
 
@@ -67,7 +67,7 @@ def insert_export(
     rows: int,
     planned_ms: int,
 ) -> ExportRow:
-    """Remember a copy."""
+    """Insert a copy and return its row."""
     row_values = (
         warehouse,
         check_indexed("a uuid", table_uuid),
@@ -84,11 +84,12 @@ def insert_export(
 
 
 def touch_exports(tx: Tx, ids: Collection[int], now_ms: int) -> set[int]:
-    """Say that a plan names these copies now. Those returned still exist, and are kept for a while."""
+    """Record that a plan names these copies now; return the ids of those that still exist."""
     touched: set[int] = set()
     ordered = sorted(ids)
     for start in range(0, len(ordered), TOUCHED):
         batch = ordered[start : start + TOUCHED]
+        # The statement has a fixed number of parameters, so that it is compiled once; repeated ids do no harm.
         padded = batch + batch[-1:] * (TOUCHED - len(batch))
         rows = tx.fetch_all(TOUCH, {"now": now_ms, **{f"id_{number}": export for number, export in enumerate(padded)}})
         touched.update(row[0] for row in rows)
@@ -96,11 +97,14 @@ def touch_exports(tx: Tx, ids: Collection[int], now_ms: int) -> set[int]:
 
 
 def count_export_bytes(tx: Tx, warehouse: str) -> int:
-    """Bytes of all copies of a warehouse."""
+    """Return the bytes of all copies of a warehouse."""
     (row,) = tx.fetch_all(SIZE, {"place": warehouse})
     return int(row[0] or 0)
 
 
 def delete_export(tx: Tx, id: int, planned_before_ms: int) -> bool:
-    """Forget a copy; False if it is gone already, or if a plan has named it meanwhile."""
+    """Delete a copy's row; return False if it no longer exists, or if a plan has named it since.
+
+    The condition on `planned_ms` makes this atomic against a plan that is just about to use the copy.
+    """
     return tx.run(DELETE, {"export": id, "before": planned_before_ms}) == 1

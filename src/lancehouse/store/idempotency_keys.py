@@ -1,4 +1,4 @@
-"""Idempotency keys: requests that were carried out, so that they are not carried out again."""
+"""Rows of idempotency keys: requests that were carried out, with their responses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ FORGET = Statement(delete(k).where(k.c.created_ms < bindparam("before")))
 
 
 def find_key(tx: Tx, key: str) -> tuple[str, int, bytes | None] | None:
-    """The digest of the request that had this key, and the status and body of its answer."""
+    """Return digest, status and body stored for a key, or None."""
     row = tx.fetch_one(FIND, {"called": key})
     return None if row is None else (row[0], row[1], row[2])
 
 
 def insert_key(tx: Tx, key: str, digest: str, status: int, body: bytes | None, now_ms: int) -> bool:
-    """Take a key; False if it is there already. Of two who take it at once, one waits for what becomes of the other."""
+    """Insert a key; return False if it exists already.
+
+    If two transactions insert the same key at once, the second waits until the first has ended.
+    """
     values = {"key": check_indexed("an idempotency key", key), "digest": digest, "status": status, "body": body}
     return tx.run(INSERT, {**values, "created_ms": now_ms}) == 1
 
 
 def finish_key(tx: Tx, key: str, status: int, body: bytes | None) -> None:
-    """Keep the answer with a key."""
+    """Store the response of a key."""
     tx.run(FINISH, {"called": key, "new_status": status, "new_body": body})
 
 
 def delete_keys_before(tx: Tx, before_ms: int) -> int:
-    """Forget the keys that were taken before that time, and count them."""
+    """Delete keys created before a time, and return their number."""
     return tx.run(FORGET, {"before": before_ms})

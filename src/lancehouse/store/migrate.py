@@ -1,4 +1,4 @@
-"""The schema of the catalog's database: made, checked and brought up to date."""
+"""Create, check and upgrade the schema of the catalog's database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lancehouse.store.sqlite import Sqlite
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = "0002"
-"""The newest migration. They are numbered, so that a program can tell an older schema from a newer one."""
+"""The newest migration. Numbers let a program tell an older schema from a newer one."""
 
 VERSION_TABLE = "lancehouse_schema"
 version = Table(
@@ -40,14 +40,14 @@ version = Table(
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )
-"""Where Alembic keeps the number; made as it would make it."""
+"""The table in which Alembic stores the number, created exactly as Alembic would."""
 
 LOCK = "SELECT pg_advisory_xact_lock(7883954722)"
-"""Whoever changes the schema holds it."""
+"""Held by whoever changes the schema."""
 
 
 class SchemaState(Enum):
-    """What can be done with a database."""
+    """How the schema of a database relates to this program."""
 
     CURRENT = "current"
     EMPTY = "empty"
@@ -60,19 +60,21 @@ ADVICE = {
     SchemaState.OLDER: f"make a backup (`lancehouse db backup`), then {database_errors.UPGRADE}",
     SchemaState.NEWER: "use a newer lancehouse, or a backup of the database from before",
 }
+"""What to do about each state that is not current."""
 
 
 def create_if_empty(database: Database) -> bool:
-    """Make the newest schema in an empty database; False if there is one already.
+    """Create the newest schema in an empty database; return False if there is one already.
 
-    Of several servers that start at once, one makes it and the others wait.
+    If several servers start at once, one creates it and the others wait.
 
     Raises:
-        InvalidTableStateError: the database holds tables of somebody else.
+        InvalidTableStateError: the database has tables of another application.
     """
     if read_schema_version(database) is not None:
         return False
     with _schema_transaction(database) as connection:
+        # Checked again under the lock: another server may have created it in between.
         if _read_version(connection) is not None:
             return False
         version.create(connection, checkfirst=False)
@@ -85,7 +87,7 @@ def check(database: Database) -> None:
     """Refuse a schema that is not this program's.
 
     Raises:
-        InvalidTableStateError: it is older, newer, or not there; the text says what to do.
+        InvalidTableStateError: it is older, newer, or missing; the message says what to do.
     """
     number = read_schema_version(database)
     if (advice := ADVICE.get(schema_state(number))) is not None:
@@ -93,7 +95,7 @@ def check(database: Database) -> None:
 
 
 def schema_state(number: str | None) -> SchemaState:
-    """What a schema's number says."""
+    """Return what the number of a schema means; None is an empty database."""
     if number is None:
         return SchemaState.EMPTY
     if number == HEAD:
@@ -102,7 +104,7 @@ def schema_state(number: str | None) -> SchemaState:
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
-    """Make the schema, or bring it up to date, in one transaction; the number before and after.
+    """Create or upgrade the schema in one transaction; return its number before and after.
 
     Raises:
         InvalidTableStateError: it is newer than this program.
@@ -118,7 +120,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def run_migrations(database: Database, target: str = "head") -> None:
-    """Run the migrations that are missing."""
+    """Run the missing migrations in one transaction."""
     from alembic import command
     from alembic.config import Config
 
@@ -131,7 +133,7 @@ def run_migrations(database: Database, target: str = "head") -> None:
 
 
 def read_schema_version(database: Database) -> str | None:
-    """The number of the schema; None in an empty database."""
+    """Return the number of the schema, or None for an empty database."""
     if database.file is not None and not database.file.exists():
         return None
     with _connect(database, "BEGIN") as connection:
@@ -151,7 +153,7 @@ def _read_version(connection: Connection) -> str | None:
 
 @contextmanager
 def _schema_transaction(database: Database) -> Iterator[Connection]:
-    """A transaction that changes the schema, alone."""
+    """Provide a transaction that may change the schema, while no other does."""
     with _connect(database, "BEGIN IMMEDIATE") as connection:
         if not database.is_local:
             connection.exec_driver_sql(LOCK)
@@ -160,7 +162,7 @@ def _schema_transaction(database: Database) -> Iterator[Connection]:
 
 @contextmanager
 def _connect(database: Database, begin: str) -> Iterator[Connection]:
-    """A connection of SQLAlchemy in a transaction, which on SQLite begins with `begin`."""
+    """Provide a SQLAlchemy connection in a transaction, which on SQLite starts with `begin`."""
     try:
         with _engine(database, begin).begin() as connection:
             yield connection

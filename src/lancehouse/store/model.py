@@ -1,4 +1,4 @@
-"""The tables of the catalog's database. A change here needs a migration beside it."""
+"""SQLAlchemy tables of the catalog's database; a change here needs an Alembic migration."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ metadata = MetaData(
 )
 
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+"""64-bit integer. In SQLite only the type INTEGER can be an automatic primary key."""
 TEXT = Text(collation="C").with_variant(Text(), "sqlite")
-"""Ordered by code point in both databases."""
+"""Text that both databases order by code point."""
 
 
 def _id_column() -> Column[int]:
@@ -37,13 +38,13 @@ def _id_column() -> Column[int]:
 
 
 def _foreign_key(table: str, *, cascade: bool = False, **options: Any) -> Column[int]:
-    """A row of another table, which cannot go before this one, or which takes this one along."""
+    """Return a foreign key column; the row that it refers to cannot be deleted, or its deletion cascades."""
     key = ForeignKey(f"{table}.id", ondelete="CASCADE" if cascade else "RESTRICT")
     return Column({"entries": "entry_id"}.get(table, f"{table[:-1]}_id"), NUMBER, key, nullable=False, **options)
 
 
 NEVER_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}
-"""An id is not given out a second time: who still holds it must not meet another row."""
+"""Ids are never reused, so that whoever still holds one cannot meet another row."""
 
 warehouses = Table(
     "warehouses",
@@ -87,7 +88,7 @@ entries = Table(
     Column("version", NUMBER),
     Column("metadata_location", TEXT),
     UniqueConstraint("namespace_id", "name"),
-    Index(None, "namespace_id", "name", "kind"),  # all that a list of names needs
+    Index(None, "namespace_id", "name", "kind"),  # covers the query that lists names
     **NEVER_AGAIN,
 )
 

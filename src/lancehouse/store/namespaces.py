@@ -1,4 +1,4 @@
-"""Namespaces of any depth."""
+"""Rows of namespaces, which may be nested."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DELETE = Statement(delete(n).where(n.c.id == bindparam("namespace")))
 
 
 def find_namespace(tx: Tx, warehouse_id: int, levels: tuple[str, ...], *, lock: bool = False) -> NamespaceRow | None:
-    """The namespace, if it is there. With `lock` nobody else changes its properties until the transaction ends."""
+    """Return a namespace, or None. With `lock`, nobody else can change its properties until the transaction ends."""
     row = tx.fetch_one(LOCK if lock else FIND, {"warehouse": warehouse_id, "here": index_key(join_levels(levels))})
     return None if row is None else NamespaceRow(row[0], warehouse_id, levels, from_json(row[1]))
 
@@ -49,7 +49,7 @@ def find_namespace(tx: Tx, warehouse_id: int, levels: tuple[str, ...], *, lock: 
 def list_namespaces(
     tx: Tx, warehouse_id: int, parent: tuple[str, ...], after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """Names of the namespaces directly below `parent`, ordered by code point. A parent that is not there has none."""
+    """Return the names of the namespaces directly below `parent`, ordered by code point; none if it does not exist."""
     values = {"warehouse": warehouse_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
     if not parent:
         return [row[0] for row in tx.fetch_all(ROOTS, values)]
@@ -60,10 +60,10 @@ def list_namespaces(
 def insert_namespace(
     tx: Tx, warehouse_id: int, levels: tuple[str, ...], properties: Mapping[str, str]
 ) -> NamespaceRow | None:
-    """A new one; None if it is there already.
+    """Insert a namespace and return it; None if it exists already.
 
     Raises:
-        NamespaceNotFoundError: its parent is not there.
+        NamespaceNotFoundError: its parent does not exist.
         InvalidInputError: a name is empty, or cannot be stored.
     """
     if not all(levels) or not levels:
@@ -89,12 +89,15 @@ def insert_namespace(
 
 
 def update_namespace(tx: Tx, id: int, properties: Mapping[str, str]) -> bool:
-    """Put these properties in the place of all others; False if the namespace is gone."""
+    """Replace all properties of a namespace; return False if it no longer exists."""
     return tx.run(UPDATE, {"namespace": id, "new": to_json(properties)}) == 1
 
 
 def delete_namespace(tx: Tx, id: int) -> bool:
-    """Drop an empty namespace; False if something is in it, or came into it meanwhile."""
+    """Delete an empty namespace; return False if it is not empty.
+
+    Foreign keys decide that, so an entry that is created at the same moment is not lost.
+    """
     try:
         with tx.savepoint():
             tx.run(DELETE, {"namespace": id})

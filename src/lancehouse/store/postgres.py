@@ -1,4 +1,4 @@
-"""Postgres: a pool of connections, and transactions that are tried again when they clash."""
+"""Postgres: a connection pool, transactions with retries, and the meaning of the driver's errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ T = TypeVar("T")
 Connection = psycopg.Connection[Row]
 
 CONNECTIONS = 24
-"""At most, in one process."""
+"""Most connections of one process."""
 PATIENCE_S = 30.0
-"""How long a thread waits for a connection."""
+"""How long a thread waits for a connection, in seconds."""
 CONNECT_TIMEOUT_S = 5
 ATTEMPTS = 8
+"""Most attempts at a write that conflicts with others."""
 SECRETS = frozenset({"sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
+"""Connection parameters that are secret, besides the password."""
 FIRST_NAP_S = 0.005
+"""Longest pause before the first retry, in seconds; doubled for each one after."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -38,7 +41,9 @@ DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
 )
+"""Turns `synchronous_commit` on where the server has it off: an acknowledged commit must survive a crash."""
 SETTINGS = ("SET standard_conforming_strings = on", "SET lock_timeout = '30s'", DURABLE)
+"""Statements that are run on every new connection."""
 
 MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], Callable[[psycopg.Error], LanceNamespaceError]], ...] = (
     (
@@ -52,14 +57,14 @@ MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], Callable[[psycopg.Error],
     ((errors.OperationalError, errors.InterfaceError), database_errors.unreachable_error),
     ((errors.ReadOnlySqlTransaction, errors.InternalError), database_errors.unreachable_error),
 )
-"""What the driver's errors mean; the first that fits."""
+"""Maps the driver's errors to ours; the first entry that matches is used."""
 
 
 def check_url(url: str) -> None:
-    """Refuse what the driver cannot read, without repeating it.
+    """Refuse a URL that the driver cannot parse; the message does not repeat it, as it may hold a password.
 
     Raises:
-        InvalidInputError: why.
+        InvalidInputError: it cannot be parsed.
     """
     try:
         parameters = conninfo_to_dict(url)
@@ -73,7 +78,7 @@ def check_url(url: str) -> None:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """A block whose driver errors become ours."""
+    """Run a block in which errors of the driver are replaced by ours."""
     try:
         yield
     except psycopg.Error as error:
@@ -83,7 +88,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
-    """What the driver's error means."""
+    """Return our error for an error of the driver."""
     for kinds, build in MEANINGS:
         if isinstance(error, kinds):
             return build(error)
@@ -91,7 +96,7 @@ def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
 
 
 class PostgresTx(Tx):
-    """Here a statement that fails spoils its transaction, but for those that are attempted."""
+    """A transaction on Postgres. A failed statement aborts it, except within `savepoint`."""
 
     __slots__ = ("_connection", "_readonly")
 
@@ -113,7 +118,7 @@ class PostgresTx(Tx):
         return self._connection.transaction()
 
     def lock(self, own: int, shared: Iterable[int]) -> None:
-        """Advisory locks. Who only reads claims nothing."""
+        """Take advisory locks until the transaction ends; a read-only transaction takes none."""
         if not self._readonly:
             keys = {"shared": sorted(shared), "own": own}
             self._execute("SELECT pg_advisory_xact_lock_shared(key) FROM unnest(%(shared)s::bigint[]) AS key", keys)
@@ -125,7 +130,7 @@ class PostgresTx(Tx):
 
 
 class Postgres:
-    """Connections of one process to one database."""
+    """The connections of one process to one database. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -136,7 +141,7 @@ class Postgres:
         self._closed = False
 
     def read(self, work: Callable[[Tx], T]) -> T:
-        """Give a snapshot to `work`. A connection that broke since it was last used is replaced, once."""
+        """Run `work` in a read-only snapshot; if the pooled connection was broken, once again with a new one."""
         tx: Tx | None = getattr(self._local, "reading", None)
         if tx is not None:
             return work(tx)
@@ -146,7 +151,7 @@ class Postgres:
             return self._read(work)
 
     def read_one(self, work: Callable[[Tx], T]) -> T:
-        """Let `work` make one statement, which is a transaction by itself."""
+        """Run `work`, which executes one statement; that is a transaction by itself."""
         tx: Tx | None = getattr(self._local, "reading", None)
         if tx is not None:
             return work(tx)
@@ -156,11 +161,14 @@ class Postgres:
             return self._read(work, begin=False)
 
     def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:  # noqa: ARG002
-        """Let `work` ask: to find out whether anything was written would cost as much."""
+        """Run `work` each time: finding out whether anything was written would cost as much."""
         return self.read_one(work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
-        """Carry out `work`; again if it clashed with another, or if its connection was lost before COMMIT was sent."""
+        """Run `work` in a transaction and commit it.
+
+        It is run again if it conflicted with another transaction, or if the connection broke before COMMIT was sent.
+        """
         if getattr(self._local, "writing", False):
             raise InternalError("a write within a write: pass the transaction on instead")
         for attempt in range(ATTEMPTS - 1):
@@ -174,7 +182,7 @@ class Postgres:
         return self._write(work)
 
     def close(self) -> None:
-        """Wait for the transactions under way, and go."""
+        """Wait for transactions in progress, then close all connections."""
         self._closed = True
         for _ in range(CONNECTIONS):
             self._capacity.acquire(timeout=PATIENCE_S)
@@ -183,7 +191,7 @@ class Postgres:
             self._capacity.release()
 
     def connect(self) -> Connection:
-        """A connection that is durable; it is the caller's to close."""
+        """Return a new connection with durable commits; the caller must close it."""
         with translate_errors():
             options: dict[str, Any] = (
                 {} if "connect_timeout" in self._parameters else {"connect_timeout": CONNECT_TIMEOUT_S}
@@ -219,21 +227,32 @@ class Postgres:
             connection.execute(cast("Any", statement))
 
     def _commit(self, connection: Connection) -> None:
-        """Make it so. An answer of the server is final; with none, nobody knows."""
+        """Commit the transaction.
+
+        Raises:
+            CommitStateUnknownError: the connection broke, so that it is not known whether the commit was made.
+            LanceNamespaceError: the server refused; nothing was changed.
+        """
         try:
             status = connection.execute("COMMIT").statusmessage
         except psycopg.Error as error:
+            # No SQLSTATE, class 08 (connection exception) and 57P (operator intervention) all mean that the reply was
+            # lost: COMMIT may have taken effect. Any other reply of the server is final.
             if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
                 raise CommitStateUnknownError(
                     f"the change may or may not have been made: {database_errors.first_line(error)}"
                 ) from error
             raise to_lance_error(error) from error
+        # COMMIT of an aborted transaction is answered with ROLLBACK, and is not an error for the driver.
         if status != "COMMIT":
             raise InternalError("a statement had failed, so the database undid the change")
 
     @contextmanager
     def _pooled_connection(self) -> Iterator[Connection]:
-        """A connection of the pool; one that broke in the block is not put back, and then the error says so."""
+        """Provide a connection from the pool.
+
+        One that broke in the block is not returned to the pool, and the error becomes `ConnectionLostError`.
+        """
         if not self._capacity.acquire(timeout=PATIENCE_S):
             raise database_errors.unreachable_error("all connections are in use")
         try:
@@ -259,7 +278,7 @@ class Postgres:
             return self.connect()
 
     def _drop_idle(self) -> None:
-        """Close what nobody uses; if one connection broke, the others did too."""
+        """Close all idle connections; if one broke, the others probably did too."""
         while self._idle:
             try:
                 self._idle.pop().close()
@@ -267,7 +286,7 @@ class Postgres:
                 return
 
     def _release(self, connection: Connection) -> None:
-        """Undo what is left open; keep what is sound."""
+        """Roll back what is still open, and return the connection to the pool if it is usable."""
         try:
             if connection.info.transaction_status != TransactionStatus.IDLE:
                 connection.execute("ROLLBACK")
@@ -282,10 +301,10 @@ class Postgres:
 
 
 def split_secrets(url: str) -> tuple[str, dict[str, str]]:
-    """A URL for a command line, which others can see, and the variables that hold what is left out.
+    """Return a URL that can be shown on a command line, and environment variables with the secrets left out.
 
     Raises:
-        InvalidInputError: there is a secret that Postgres' programs take in no other way.
+        InvalidInputError: it has a secret that Postgres' programs accept in no other way.
     """
     parameters: dict[str, Any] = conninfo_to_dict(url)
     password = parameters.pop("password", None)

@@ -1,4 +1,4 @@
-"""Who may call: principals, their tokens and grants, and the key that signs ours. Secrets are here as hashes only."""
+"""Rows of principals, their tokens and grants, and the key that signs tokens; secrets are stored as hashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lancehouse.store.rows import GrantRow, PrincipalRow
 from lancehouse.store.statements import Statement, Tx
 
 EVERYWHERE = ""
-"""All warehouses; no warehouse is called so."""
+"""Stands for all warehouses in a grant; no warehouse has this name."""
 
 PRINCIPALS = select(p.c.id, p.c.name, p.c.client_id, p.c.secret_hash, p.c.created_ms)
 ALL = Statement(PRINCIPALS.order_by(p.c.name))
@@ -58,14 +58,14 @@ INSERT_SIGNING_KEY = Statement(insert_into(s, "key").values(id=literal_column("1
 def insert_principal(
     tx: Tx, name: str, client_id: str | None, secret_hash: str | None, now_ms: int
 ) -> PrincipalRow | None:
-    """A new one; None if its name, or its client id, is taken."""
+    """Insert a principal and return it; None if its name or client id is taken."""
     values = {"name": check_indexed("a name", name), "client_id": client_id, "secret_hash": secret_hash}
     row = tx.fetch_one(INSERT, {**values, "created_ms": now_ms})
     return None if row is None else PrincipalRow(row[0], name, client_id, secret_hash, now_ms)
 
 
 def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = None) -> PrincipalRow | None:
-    """The principal of a name, or else of a client id."""
+    """Return the principal with a name, or else with a client id, or None."""
     row = (
         tx.fetch_one(BY_NAME, {"called": name}) if name is not None else tx.fetch_one(BY_CLIENT, {"client": client_id})
     )
@@ -73,15 +73,15 @@ def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = N
 
 
 def list_principals(tx: Tx) -> list[PrincipalRow]:
-    """All, by name."""
+    """Return all principals, ordered by name."""
     return [PrincipalRow(*row) for row in tx.fetch_all(ALL, {})]
 
 
 def update_secret(tx: Tx, id: int, client_id: str | None, secret_hash: str | None) -> None:
-    """Put new credentials in the place of the old ones.
+    """Replace a principal's client id and the hash of its secret.
 
     Raises:
-        InvalidInputError: the client id is another's.
+        InvalidInputError: another principal has the client id.
     """
     try:
         with tx.savepoint():
@@ -91,52 +91,52 @@ def update_secret(tx: Tx, id: int, client_id: str | None, secret_hash: str | Non
 
 
 def delete_principal(tx: Tx, id: int) -> bool:
-    """Forget a principal with its tokens and grants; False if it is gone already."""
+    """Delete a principal with its tokens and grants; return False if it no longer exists."""
     return tx.run(DELETE, {"principal": id}) == 1
 
 
 def insert_token(tx: Tx, principal_id: int, label: str, token_hash: str, now_ms: int) -> bool:
-    """Add a token; False if the principal has one of that label."""
+    """Insert a token; return False if the principal has one with that label."""
     values = {"principal_id": principal_id, "label": check_indexed("a label", label), "token_hash": token_hash}
     return tx.run(INSERT_TOKEN, {**values, "created_ms": now_ms}) == 1
 
 
 def find_token_owner(tx: Tx, token_hash: str) -> PrincipalRow | None:
-    """Whose token it is."""
+    """Return the principal that owns a token, or None."""
     row = tx.fetch_one(BY_TOKEN, {"hash": token_hash})
     return None if row is None else PrincipalRow(*row)
 
 
 def list_tokens(tx: Tx, principal_id: int) -> list[tuple[str, int]]:
-    """The label of each token and when it was made."""
+    """Return label and creation time of each token."""
     return [(row[0], row[1]) for row in tx.fetch_all(TOKENS, {"principal": principal_id})]
 
 
 def delete_token(tx: Tx, principal_id: int, label: str) -> bool:
-    """Forget a token; False if there is none of that label."""
+    """Delete a token; return False if there is none with that label."""
     return tx.run(DELETE_TOKEN, {"principal": principal_id, "called": label}) == 1
 
 
 def delete_tokens(tx: Tx, principal_id: int) -> None:
-    """Forget all tokens of a principal."""
+    """Delete all tokens of a principal."""
     tx.run(DELETE_TOKENS, {"principal": principal_id})
 
 
 def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:
-    """Give a role; to give it twice is to give it once."""
+    """Insert a grant; one that exists already is left as it is."""
     here = join_levels(grant.levels)
     values = {"principal_id": principal_id, "role": grant.role, "warehouse": grant.warehouse or EVERYWHERE}
     tx.run(PUT_GRANT, {**values, "path": here, "path_key": index_key(here)})
 
 
 def delete_grant(tx: Tx, principal_id: int, grant: GrantRow) -> bool:
-    """Take a role back; False if it was not given."""
+    """Delete a grant; return False if there is no such grant."""
     values = {"principal": principal_id, "given": grant.role, "place": grant.warehouse or EVERYWHERE}
     return tx.run(DELETE_GRANT, {**values, "here": index_key(join_levels(grant.levels))}) == 1
 
 
 def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
-    """The roles of a principal."""
+    """Return the grants of a principal."""
     return [
         GrantRow(row[0], row[1] or None, split_levels(row[2]))
         for row in tx.fetch_all(GRANTS, {"principal": principal_id})
@@ -144,11 +144,11 @@ def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
 
 
 def find_signing_key(tx: Tx) -> str | None:
-    """The key that signs our tokens, the same for all servers."""
+    """Return the key that signs tokens on all servers, or None."""
     row = tx.fetch_one(SIGNING_KEY, {})
     return None if row is None else str(row[0])
 
 
 def insert_signing_key(tx: Tx, key: str) -> bool:
-    """Keep the key; False if another server was faster: read it then."""
+    """Insert the key; return False if another server was first, in which case its key must be read."""
     return tx.run(INSERT_SIGNING_KEY, {"key": key}) == 1

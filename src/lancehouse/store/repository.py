@@ -1,4 +1,4 @@
-"""Every statement of the catalog, by noun; each takes a transaction first. Services open it, here it is used."""
+"""All functions that read and write the catalog's rows, gathered from the modules of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the repository hands out: rows as values."""
+"""Immutable dataclasses for the rows of the catalog's database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal["lance", "iceberg", "view"]
-"""What a name in a namespace stands for; tables and views share their names."""
+"""The kind of an entry; tables and views share one set of names."""
 
 Json = dict[str, Any]
 
@@ -33,7 +33,10 @@ class NamespaceRow:
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """A table or a view. `revision` counts its changes, each of which names the one it was made from."""
+    """A table or a view.
+
+    `revision` increases with each change, and a change applies only to the revision that it was made from.
+    """
 
     id: int
     namespace_id: int
@@ -46,9 +49,9 @@ class EntryRow:
     created_ms: int
     updated_ms: int
     schema: Json | None = None
-    """Lance: the last Iceberg schema known, for as long as the dataset cannot say."""
+    """Lance tables: the last known Iceberg schema, used while the dataset itself cannot be read."""
     version: int | None = None
-    """Lance, managed by the catalog: the current version."""
+    """Lance tables that the catalog manages: the current version."""
     metadata_location: str | None = None
     """Iceberg tables and views: the current metadata file."""
 
@@ -76,7 +79,7 @@ class RefRow:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """Who changed a table, when and with what."""
+    """The record of a commit: who changed an entry, when, and with which client."""
 
     at_ms: int
     principal: str
@@ -89,7 +92,7 @@ class CommitRow:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRow:
-    """Somebody, or some program, that may call. Secrets are kept as hashes only."""
+    """A person or program that may call the server. Secrets are stored as hashes only."""
 
     id: int
     name: str
@@ -100,7 +103,7 @@ class PrincipalRow:
 
 @dataclass(frozen=True, slots=True)
 class GrantRow:
-    """A role on all warehouses (None), on one, or on a namespace of it and all below."""
+    """A role on all warehouses (None), on one, or on one of its namespaces and all below."""
 
     role: str
     warehouse: str | None
@@ -109,16 +112,18 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True)
 class ExportRow:
-    """A Parquet file made of one fragment of one version of a Lance table."""
+    """A Parquet copy of rows of one fragment of a Lance table."""
 
     id: int
     warehouse: str
     table_uuid: str
     version: str
+    """Digest of the fragment, and the first row of it that the copy holds."""
     fragment: int
     columns: str
+    """Ids of the columns, separated by commas."""
     path: str
     bytes: int
     rows: int
     planned_ms: int
-    """When it was last named in a plan."""
+    """When a plan last named it."""

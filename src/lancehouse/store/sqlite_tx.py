@@ -1,4 +1,4 @@
-"""Statements on SQLite, and what its errors mean."""
+"""Run statements on SQLite, and translate its errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lancehouse.store import database_errors
 from lancehouse.store.statements import Row, Statement, Tx, Values
 
 BAD_VALUES = (OverflowError, UnicodeEncodeError)
-"""What the driver raises of values before the database sees them."""
+"""Errors that the driver raises for values before the database sees them."""
 
 
 def to_lance_error(error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> LanceNamespaceError:
-    """What the driver's error means."""
+    """Return our error for an error of the driver."""
     if isinstance(error, BAD_VALUES):
         return database_errors.unstorable_error(error)
     if isinstance(error, sqlite3.IntegrityError):
@@ -37,7 +37,11 @@ def to_lance_error(error: sqlite3.Error | OverflowError | UnicodeEncodeError) ->
 
 
 class SqliteTx(Tx):
-    """Here a statement that fails undoes itself, and who writes is alone."""
+    """A transaction on SQLite.
+
+    A failed statement undoes only itself, and there is one writer at a time, so neither savepoints nor locks are
+    needed.
+    """
 
     __slots__ = ("_execute", "_execute_many")
 

@@ -1,4 +1,4 @@
-"""Writes to SQLite. All works that wait go into one transaction, and so wait for the disk once."""
+"""The writer of a SQLite file: waiting writes share one transaction, and so one fsync (group commit)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from lancehouse.store.statements import Tx
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
-"""How long a write waits for other processes."""
+"""How long a write waits for other processes, in seconds."""
 LONGEST_NAP_S = 0.003
+"""Longest pause between two attempts, in seconds."""
 BATCH = 128
-"""Works in one transaction; more of them would let the first wait for long."""
+"""Most writes in one transaction; with more, the first would wait too long."""
 NOT_MADE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
-"""Errors of COMMIT after which it is sure that nothing was written; of others it is not."""
+"""Errors of COMMIT after which it is certain that nothing was written; after others it is not."""
 
 
 class Writer:
-    """The connection that writes. Whoever finds nobody writing writes all that waits, and the next one what came then.
+    """The connection that writes, shared by all threads of a process.
 
-    There is no thread for it: to wake one, and to be woken by it, takes longer than the write.
+    A thread that finds nobody writing becomes the leader: it carries out all waiting writes in one transaction, then
+    wakes the first of those that came meanwhile to lead next. There is no writer thread: waking it, and being woken by
+    it, would take longer than the write.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -43,10 +46,11 @@ class Writer:
         self._busy = False
         self._closing = False
         self._leader = 0
-        """The thread that writes."""
+        """Id of the thread that is writing, or 0."""
 
     def write(self, work: Callable[[Tx], T]) -> T:
-        """Have `work` carried out, by this thread or another."""
+        """Run `work` in a transaction, in this thread or in another; it is durable on return."""
+        # The leader would wait for itself.
         if threading.get_ident() == self._leader:
             raise InternalError("a write within a write: pass the transaction on instead")
         with self._guard:
@@ -60,7 +64,7 @@ class Writer:
         return result
 
     def close(self) -> None:
-        """Finish what waits; what comes later is refused."""
+        """Finish waiting writes; later ones are refused."""
         with self._guard:
             self._closing = True
             last, is_first = self._enqueue(lambda _: None)
@@ -76,6 +80,7 @@ class Writer:
     def _complete(self, pending: _PendingWrite, is_first: bool) -> None:
         if not is_first:
             pending.wait()
+        # A waiting thread is woken either because its write is done, or because it is now the leader.
         if not pending.is_done:
             self._write_batch()
 
@@ -86,7 +91,7 @@ class Writer:
         self._leader = threading.get_ident()
         try:
             make_error = self._run_batch(batch)
-        finally:  # whatever happens, nobody waits for ever
+        finally:  # whatever happens, the next leader is woken and no thread waits for ever
             self._leader = 0
             with self._guard:
                 self._busy = bool(self._queue)
@@ -95,7 +100,12 @@ class Writer:
             _finish_batch(batch, make_error)
 
     def _run_batch(self, batch: Sequence[_PendingWrite]) -> Callable[[], LanceNamespaceError] | None:
-        """Carry out all, each with its own result or error; what is returned is the error of those without one."""
+        """Run all writes of a batch, each in its own savepoint, and commit.
+
+        Each write keeps its own result or error. Returns a factory for the error of all writes that have none yet, or
+        None if the commit succeeded. It is a factory because each waiting thread must raise an exception object of its
+        own.
+        """
         try:
             connection = self._begin()
         except LanceNamespaceError as error:
@@ -110,7 +120,7 @@ class Writer:
                 if work.error is not None:
                     connection.execute("ROLLBACK TO work")
                 connection.execute("RELEASE work")
-            except sqlite3.Error as error:  # a full or broken disk undoes the whole transaction
+            except sqlite3.Error as error:  # a full or broken disk rolls back the whole transaction
                 self._close_connection()
                 reason = database_errors.first_line(error)
                 return lambda: database_errors.unreachable_error(reason)
@@ -119,6 +129,7 @@ class Writer:
     def _begin(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._connect()
+            # `retry_while_busy` does the waiting, with shorter pauses than SQLite's own.
             self._connection.execute("PRAGMA busy_timeout=0")
         connection = self._connection
         try:
@@ -140,14 +151,14 @@ class Writer:
         return None
 
     def _close_connection(self) -> None:
-        """Leave a connection that failed; what it had begun is undone."""
+        """Close a connection that failed, which rolls back what it had begun."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 class _PendingWrite:
-    """A write that waits, and then what became of it. As a context it keeps the error of its block."""
+    """A write in the queue, later with its result or error. As a context manager it captures the error of its block."""
 
     __slots__ = ("_woken", "error", "is_done", "result", "work")
 
@@ -169,7 +180,7 @@ class _PendingWrite:
         return True
 
     def wake(self) -> None:
-        """End its wait: it is done, or it is its turn to write."""
+        """Wake the waiting thread: its write is done, or it is its turn to lead."""
         self._woken.release()
 
     def wait(self) -> None:
@@ -177,9 +188,9 @@ class _PendingWrite:
 
 
 def retry_while_busy(step: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    """Repeat a step for as long as another process is in its way.
+    """Repeat a step while another process holds the lock.
 
-    SQLite's own waiting sleeps for up to 100 ms at a time, in which others come first.
+    SQLite's own busy handler sleeps for up to 100 ms at a time, during which others get ahead.
     """
     deadline = monotonic() + patience_s
     while True:

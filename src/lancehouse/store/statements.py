@@ -1,4 +1,4 @@
-"""Statements, written once for both databases and compiled once for each; and the transactions that run them."""
+"""SQL statements compiled for SQLite and Postgres, and the interface of transactions that run them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 
 Row = tuple[Any, ...]
+"""A row of a result."""
 Values = Mapping[str, Any]
+"""Values of a statement's bind parameters, by name."""
 
 SQLITE = SQLiteDialect_pysqlite(paramstyle="named")
 POSTGRES = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
 
 
 class Statement:
-    """One statement. Its values are named by `bindparam`; constants are written out in it."""
+    """One statement. Values are named by `bindparam`; constants must be literals in it."""
 
     def __init__(self, clause: ClauseElement) -> None:
         self._clause = clause
 
     @cached_property
     def sqlite(self) -> str:
-        """As SQLite reads it."""
+        """The SQL for SQLite."""
         return self._compile(SQLITE)
 
     @cached_property
     def postgres(self) -> str:
-        """As Postgres reads it."""
+        """The SQL for Postgres."""
         return self._compile(POSTGRES)
 
     def _compile(self, dialect: Dialect) -> str:
@@ -44,31 +46,31 @@ class Statement:
 
 
 class Tx(ABC):
-    """A transaction in progress. It belongs to the function that it is given to, and ends with it."""
+    """A transaction in progress. It must not be used after the function to which it was passed returns."""
 
     __slots__ = ()
 
     @abstractmethod
     def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
-        """The rows of a result."""
+        """Run a statement and return all rows of its result."""
 
     @abstractmethod
     def run(self, statement: Statement, values: Values) -> int:
-        """Change rows, and count them."""
+        """Run a statement and return the number of changed rows."""
 
     @abstractmethod
     def run_many(self, statement: Statement, values: Sequence[Values]) -> None:
-        """Change rows, many times."""
+        """Run a statement once for each set of values."""
 
     @abstractmethod
     def savepoint(self) -> AbstractContextManager[object]:
-        """A block whose statement may break a constraint without harm to the transaction."""
+        """Return a block in which a statement may violate a constraint without aborting the transaction."""
 
     @abstractmethod
     def lock(self, own: int, shared: Iterable[int]) -> None:
-        """Hold locks until the transaction ends: one for us alone, others together with all who share them."""
+        """Take locks until the transaction ends: `own` exclusively, the others shared."""
 
     def fetch_one(self, statement: Statement, values: Values) -> Row | None:
-        """The only row of a result, if there is one."""
+        """Run a statement and return the only row of its result, or None."""
         rows = self.fetch_all(statement, values)
         return rows[0] if rows else None

@@ -1,4 +1,4 @@
-"""Warehouses."""
+"""Rows of warehouses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ IS_USED = Statement(select(exists().where(n.c.warehouse_id == bindparam("warehou
 
 
 def list_warehouses(tx: Tx) -> list[WarehouseRow]:
-    """All that this database has served, oldest first."""
+    """Return all warehouses that this database has served, oldest first."""
     return [WarehouseRow(*row) for row in tx.fetch_all(ALL, {})]
 
 
 def insert_warehouse(tx: Tx, name: str, location: str) -> WarehouseRow | None:
-    """A new one; None if the name is taken."""
+    """Insert a warehouse and return it; None if the name is taken."""
     row = tx.fetch_one(INSERT, {"name": check_indexed("a warehouse's name", name), "location": location})
     return None if row is None else WarehouseRow(row[0], name, location)
 
 
 def move_warehouse(tx: Tx, id: int, location: str) -> None:
-    """Give it another location."""
+    """Change a warehouse's location."""
     tx.run(MOVE, {"warehouse": id, "place": location})
 
 
 def is_warehouse_empty(tx: Tx, id: int) -> bool:
-    """Whether nothing was ever made in it, or all is gone."""
+    """Return whether a warehouse has no namespaces."""
     (row,) = tx.fetch_all(IS_USED, {"warehouse": id})
     return not row[0]

@@ -1,1 +1,1 @@
-"""Models of foreign JSON, without logic."""
+"""Pydantic models of the JSON that catalogs' REST APIs exchange, without logic."""

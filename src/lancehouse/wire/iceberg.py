@@ -1,4 +1,4 @@
-"""Iceberg REST: the parts of its requests and answers that Lance tables need."""
+"""Requests and responses of Iceberg REST, as far as clients of Lance tables need them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lancehouse.wire.model import KebabModel, Paged
 
 
 class CatalogConfig(KebabModel):
-    """Answer of `GET /v1/config`."""
+    """Response of `GET /v1/config`."""
 
     defaults: dict[str, Any] | None = None
     overrides: dict[str, Any] | None = None
@@ -31,34 +31,34 @@ class NamespacePage(Paged, KebabModel):
 
 
 class TableIdentifier(KebabModel):
-    """Name of a table and of its namespace."""
+    """A table's name and its namespace."""
 
     namespace: list[str]
     name: str
 
 
 class TablePage(Paged, KebabModel):
-    """One page of tables, Iceberg's and Polaris' generic ones alike."""
+    """One page of tables, both Iceberg's and Polaris' generic ones."""
 
     identifiers: list[TableIdentifier] | None = None
 
 
 class TableMetadata(KebabModel):
-    """What we read of Iceberg's table metadata."""
+    """The parts of Iceberg's table metadata that we read."""
 
     location: str | None = None
     properties: dict[str, str] | None = None
 
 
 class StorageCredential(KebabModel):
-    """Vended access to everything below a prefix."""
+    """Vended credentials for everything below a prefix."""
 
     prefix: str
     config: dict[str, str] = Field(repr=False)
 
 
 class LoadedTable(KebabModel):
-    """Answer of LoadTable and CreateTable."""
+    """Response of LoadTable and CreateTable."""
 
     metadata: TableMetadata
     config: dict[str, str] | None = Field(default=None, repr=False)
@@ -66,7 +66,7 @@ class LoadedTable(KebabModel):
 
 
 class Snapshot(KebabModel):
-    """A version of a table."""
+    """A snapshot of a table."""
 
     snapshot_id: int
     sequence_number: int = 0
@@ -76,14 +76,14 @@ class Snapshot(KebabModel):
 
 
 class SnapshotRef(KebabModel):
-    """What a branch or tag names."""
+    """The snapshot that a branch or tag points to."""
 
     snapshot_id: int
     type: str
 
 
 class VersionedMetadata(TableMetadata):
-    """Table metadata with what it says of versions."""
+    """Table metadata with snapshots, refs and schemas."""
 
     table_uuid: str
     last_updated_ms: int = 0
@@ -95,14 +95,18 @@ class VersionedMetadata(TableMetadata):
 
 
 class VersionedTable(LoadedTable):
-    """Answer of LoadTable, with versions."""
+    """Response of LoadTable, with snapshots."""
 
     metadata: VersionedMetadata
     metadata_location: str | None = None
 
 
 class LatestMetadata(VersionedMetadata):
-    """The same, with the snapshots that branches and tags name; a server may send thousands of others all the same."""
+    """Table metadata with only those snapshots that branches and tags point to.
+
+    A server may send all of them, possibly thousands, although only these were requested; the others are dropped before
+    they are parsed.
+    """
 
     @field_validator("snapshots", mode="before")
     @classmethod
@@ -118,13 +122,13 @@ class LatestMetadata(VersionedMetadata):
 
 
 class LatestTable(VersionedTable):
-    """Answer of LoadTable, with the latest versions."""
+    """Response of LoadTable, with only those snapshots that refs point to."""
 
     metadata: LatestMetadata
 
 
 class CommitTable(KebabModel):
-    """Request of UpdateTable; with an identifier, one of the changes of a transaction."""
+    """Request of UpdateTable; with an identifier, one of the changes of CommitTransaction."""
 
     identifier: TableIdentifier | None = None
     requirements: list[dict[str, Any]]
@@ -145,7 +149,7 @@ class CreateTable(KebabModel):
     table_schema: dict[str, Any] = Field(alias="schema")
     properties: dict[str, str]
     stage_create: bool = False
-    """Nessie fails without it, though Iceberg's specification has a default."""
+    """Sent although the specification has a default, because Nessie fails without it."""
 
 
 class RenameTable(KebabModel):
@@ -156,7 +160,7 @@ class RenameTable(KebabModel):
 
 
 class Token(KebabModel):
-    """Answer of an OAuth2 token endpoint."""
+    """Response of an OAuth2 token endpoint."""
 
     access_token: str = Field(alias="access_token", repr=False, pattern=r"^[\x21-\x7e]+$")
     expires_in: float | None = Field(default=None, alias="expires_in")

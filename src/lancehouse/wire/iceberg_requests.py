@@ -1,7 +1,7 @@
-"""Iceberg REST: the shapes of requests, as a server checks them before it does anything.
+"""Models that validate the bodies of Iceberg REST requests on the server.
 
-Types are strict (a number is no string), unknown keys are let through, and what is `null` counts as left out, as
-Iceberg's own parsers have it. What the parts mean is checked by whoever uses them.
+Types are strict (a number is not a string), unknown keys are ignored, and `null` counts as missing, as in Iceberg's own
+parsers. The meaning of the parts is checked by the code that uses them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
 class RequestModel(BaseModel):
-    """JSON of a client, with kebab-case names."""
+    """Base class of request bodies, with kebab-case names."""
 
     model_config = ConfigDict(
         strict=True,
@@ -28,7 +28,7 @@ Properties = dict[str, str]
 
 
 class StructField(RequestModel):
-    """A column; its type is read with the rest of the schema."""
+    """A column; its type is parsed with the rest of the schema."""
 
     id: int | None = None
     name: str
@@ -38,7 +38,7 @@ class StructField(RequestModel):
 
 
 class Schema(RequestModel):
-    """A struct of columns."""
+    """A schema: a struct of columns."""
 
     type: str | None = None
     fields: list[StructField]
@@ -47,21 +47,21 @@ class Schema(RequestModel):
 
 
 class CreateNamespaceRequest(RequestModel):
-    """A namespace that is to be made."""
+    """Create a namespace."""
 
     namespace: list[str]
     properties: Properties | None = None
 
 
 class UpdateNamespacePropertiesRequest(RequestModel):
-    """Properties to set and to remove."""
+    """Set and remove properties of a namespace."""
 
     updates: Properties | None = None
     removals: list[str] | None = None
 
 
 class CreateTableRequest(RequestModel):
-    """A table that is to be made, or staged."""
+    """Create a table, or stage it."""
 
     name: str
     table_schema: Schema = Field(alias="schema")
@@ -73,7 +73,7 @@ class CreateTableRequest(RequestModel):
 
 
 class RegisterTableRequest(RequestModel):
-    """A table that is there already, and gets a name."""
+    """Register an existing table under a name."""
 
     name: str
     metadata_location: str
@@ -81,40 +81,40 @@ class RegisterTableRequest(RequestModel):
 
 
 class RegisterViewRequest(RequestModel):
-    """A view that is there already, and gets a name."""
+    """Register an existing view under a name."""
 
     name: str
     metadata_location: str
 
 
 class Identifier(RequestModel):
-    """Name of a table or view and of its namespace."""
+    """Name of a table or view, and its namespace."""
 
     namespace: list[str]
     name: str
 
 
 class RenameTableRequest(RequestModel):
-    """From one name to another; views too."""
+    """Rename a table or a view."""
 
     source: Identifier
     destination: Identifier
 
 
 class Requirement(RequestModel):
-    """What must hold for a commit."""
+    """A requirement of a commit."""
 
     type: str
 
 
 class Update(RequestModel):
-    """One change of a commit."""
+    """One update of a commit."""
 
     action: str
 
 
 class CommitTableRequest(RequestModel):
-    """Changes of one table."""
+    """Commit changes to one table."""
 
     identifier: Identifier | None = None
     requirements: list[Requirement] | None = None
@@ -122,23 +122,23 @@ class CommitTableRequest(RequestModel):
 
 
 class CommitViewRequest(CommitTableRequest):
-    """Changes of one view."""
+    """Commit changes to one view."""
 
 
 class TableChange(CommitTableRequest):
-    """Changes of one table among several."""
+    """The changes to one table in a transaction over several."""
 
     identifier: Identifier
 
 
 class CommitTransactionRequest(RequestModel):
-    """Changes of several tables, all or none."""
+    """Commit changes to several tables, all or none."""
 
     table_changes: list[TableChange]
 
 
 class ViewVersion(RequestModel):
-    """What a view says."""
+    """One version of a view's definition."""
 
     version_id: int
     timestamp_ms: int
@@ -150,7 +150,7 @@ class ViewVersion(RequestModel):
 
 
 class CreateViewRequest(RequestModel):
-    """A view that is to be made."""
+    """Create a view."""
 
     name: str
     view_schema: Schema = Field(alias="schema")
@@ -160,14 +160,14 @@ class CreateViewRequest(RequestModel):
 
 
 class ReportMetricsRequest(RequestModel):
-    """How a scan or a commit went."""
+    """Report metrics of a scan or a commit."""
 
     report_type: str
     table_name: str | None = None
 
 
 class PlanTableScanRequest(RequestModel):
-    """Which rows and columns of which version are wanted."""
+    """Plan a scan: which rows and columns, of which snapshot."""
 
     snapshot_id: int | None = None
     select: list[str] | None = None
@@ -181,13 +181,13 @@ class PlanTableScanRequest(RequestModel):
 
 
 class FetchScanTasksRequest(RequestModel):
-    """More of a plan."""
+    """Fetch the tasks that a plan task stands for."""
 
     plan_task: str
 
 
 def format_validation_error(error: ValidationError) -> str:
-    """What is wrong with a request, in one sentence that names the fields and not their values."""
+    """Return what is wrong with a request in one sentence, with the names of fields but not their values."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     details = "; ".join(f"{_format_path(fault['loc'])}: {fault['msg'].lower()}" for fault in faults[:3])
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""

@@ -1,4 +1,4 @@
-"""What all wire models share: names follow the specification, unknown keys are ignored, required means required."""
+"""Base classes of the wire models: frozen, unknown keys ignored, names as in the specifications."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class KebabModel(BaseModel):
 
 
 class Paged(BaseModel):
-    """One page of a listing."""
+    """One page of a listing, with the token of the next one."""
 
     next_page_token: str | None = None

@@ -1,4 +1,4 @@
-"""Unity Catalog: schemas and tables."""
+"""Requests and responses of Unity Catalog: schemas, tables and temporary credentials."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class UnityCreateTable(Model):
 
 
 class ListedTable(Model):
-    """A table of a schema as a list has it; its columns are passed over."""
+    """A table as a listing returns it; its columns are ignored."""
 
     name: str
     table_type: str | None = None
@@ -53,7 +53,7 @@ class ListedTable(Model):
 
 
 class UnityTable(ListedTable):
-    """A table of a schema. Columns stay JSON: servers add keys to them."""
+    """A table of a schema. Columns stay JSON, because servers add keys to them."""
 
     columns: list[dict[str, Any]] | None = None
     table_id: str | None = None
@@ -66,14 +66,14 @@ class UnityTablePage(Paged, Model):
 
 
 class CredentialsRequest(Model):
-    """Request for temporary access to a table's storage."""
+    """Request for temporary credentials for a table's storage."""
 
     table_id: str
     operation: str
 
 
 class AwsCredentials(Model):
-    """Temporary access to S3."""
+    """Temporary credentials for S3."""
 
     access_key_id: str = Field(repr=False)
     secret_access_key: str = Field(repr=False)
@@ -81,19 +81,19 @@ class AwsCredentials(Model):
 
 
 class AzureDelegation(Model):
-    """Temporary access to Azure storage."""
+    """Temporary credentials for Azure storage."""
 
     sas_token: str = Field(repr=False)
 
 
 class GcpToken(Model):
-    """Temporary access to Google Cloud Storage."""
+    """Temporary credentials for Google Cloud Storage."""
 
     oauth_token: str = Field(repr=False)
 
 
 class TemporaryCredentials(Model):
-    """Access to a table's storage, as `temporary-table-credentials` vends it."""
+    """Response of `temporary-table-credentials`."""
 
     aws_temp_credentials: AwsCredentials | None = None
     azure_user_delegation_sas: AzureDelegation | None = None

@@ -1,1 +1,1 @@
-"""Metadata of Iceberg tables and views: what requests make of them, without a database."""
+"""Metadata of Iceberg tables and views as JSON: parse, validate and update them, without a database."""

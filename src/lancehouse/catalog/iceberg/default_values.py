@@ -1,4 +1,4 @@
-"""Default values of Iceberg's columns, in the JSON form of single values."""
+"""Check default values of columns (`initial-default`, `write-default`) against the column's type."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TIME = r"\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 
 
 def check_default(value: object, type_: object) -> object:
-    """The value as every reader takes it.
+    """Return the value in the form that every reader accepts.
 
     Raises:
-        IllegalArgumentError: no value of this type, or a type that has no defaults.
+        IllegalArgumentError: it is not a value of this type, or the type cannot have a default.
     """
     if isinstance(type_, str):
         for name, check in _CHECKS.items():
@@ -44,7 +44,7 @@ def _integer_check(bits: int) -> Callable[[object, str], object]:
 def _check_real(value: object, _: str) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < 1 << 1023 else None  # readers tell a real number by its point
+    return float(value) if abs(value) < 1 << 1023 else None  # readers recognize a float by its decimal point
 
 
 def _pattern_check(pattern: str, parse: Callable[[str], object]) -> Callable[[object, str], object]:

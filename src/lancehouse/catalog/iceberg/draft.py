@@ -1,7 +1,7 @@
-"""Metadata of an Iceberg table in the making.
+"""The `Draft` of an Iceberg table's new metadata, on which the updates of a commit work.
 
-The metadata are JSON; a change replaces parts of them and never changes a part in place, so old and new metadata share
-what is the same.
+The metadata are JSON. A change replaces parts of them and never modifies a part in place, so that old and new metadata
+share what is the same.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from lancehouse.catalog.iceberg.json_values import Json
 FORMAT_VERSIONS = (1, 2, 3)
 DEFAULT_FORMAT_VERSION = 2
 ROW_LINEAGE = 3
-"""The first version that numbers rows."""
+"""First format version that assigns row ids."""
 
 METADATA_VERSIONS_MAX = "write.metadata.previous-versions-max"
+"""Property that limits the metadata log."""
 
 
 def empty_metadata(format_version: int) -> Json:
-    """The metadata from which a new table starts."""
+    """Return the metadata from which a new table starts."""
     check_format_version(format_version, "Unsupported format version")
     return {
         "format-version": format_version,
@@ -51,13 +52,13 @@ def empty_metadata(format_version: int) -> Json:
 
 
 def check_format_version(version: int, words: str) -> None:
-    """Refuse a version of the format that is not there."""
+    """Refuse a format version that is not supported."""
     if version not in FORMAT_VERSIONS:
         raise IllegalArgumentError(f"{words}: v{version} (supported: v{FORMAT_VERSIONS[-1]})")
 
 
 class Draft:
-    """What the updates of one commit work on."""
+    """New metadata of a table while the updates of one commit are applied."""
 
     def __init__(self, base: Json | None, format_version: int = DEFAULT_FORMAT_VERSION) -> None:
         self.base = base
@@ -68,18 +69,19 @@ class Draft:
         self.last_order: int | None = None
         self.snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in self.md["snapshots"]}
         self.added: set[int] = set()
-        """Ids of snapshots that this commit adds."""
+        """Ids of the snapshots that this commit adds."""
         self.main_heads: list[int] = []
-        """Ids of snapshots to which this commit sets the main branch, one after the other."""
+        """Ids of the snapshots to which this commit sets the main branch, in order."""
         self.expired = False
+        """Whether this commit removes snapshots."""
         self._changed = base is None
         self._layout_changed = base is None
 
     def build(self, metadata_location: str | None) -> Json:
-        """The new metadata; the base itself if nothing changed.
+        """Return the new metadata; the base itself if nothing changed.
 
         Args:
-            metadata_location: of the base, for the log of metadata files.
+            metadata_location: the metadata file of the base, for the metadata log.
         """
         if self.base is not None and not self._changed:
             return self.base
@@ -99,39 +101,39 @@ class Draft:
         return md
 
     def change(self, changes: Json, *, layout: bool = False) -> None:
-        """Change parts of the metadata; with `layout`, such that decide whether spec and order fit the schema."""
+        """Replace parts of the metadata; with `layout`, spec and sort order are then checked against the schema."""
         self.md |= changes
         self._changed = True
         self._layout_changed |= layout
 
     def remove(self, key: str, id_key: str, removed: Collection[Any]) -> None:
-        """Take items out of a list by their ids."""
+        """Remove items from a list by their ids."""
         items = self.md.get(key, [])
         remaining = [item for item in items if item[id_key] not in removed]
         if len(remaining) < len(items):
             self.change({key: remaining})
 
     def replace(self, key: str, file: Json) -> None:
-        """Put a file in the place of the one for the same snapshot."""
+        """Add a statistics file, replacing the one for the same snapshot."""
         others = [item for item in self.md[key] if item["snapshot-id"] != file["snapshot-id"]]
         self.change({key: [*others, file]})
 
     def set_default(self, key: str, chosen: int, items: str, id_key: str, words: str) -> None:
-        """Choose one of a list by its id."""
+        """Set the default spec or sort order to an item of a list, by its id."""
         if chosen != self.md[key]:
             if not any(item[id_key] == chosen for item in self.md[items]):
                 raise IllegalArgumentError(f"Cannot set default {words} to unknown {words}: {chosen}")
             self.change({key: chosen}, layout=True)
 
     def get_by_id(self, items: str, id_key: str, chosen: int) -> Json:
-        """One of a list by its id."""
+        """Return the item of a list that has this id, or raise IllegalArgumentError."""
         result: Json | None = next((item for item in self.md[items] if item[id_key] == chosen), None)
         if result is None:
             raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
         return result
 
     def current_columns(self, what: str) -> dict[int, schemas.IcebergColumn]:
-        """The columns of the current schema; `what` is to be added."""
+        """Return the columns of the current schema by id; `what` names the part to be added, for the message."""
         if not self.md["schemas"]:
             raise ValidationError(f"Attempting to add a {what} before a schema is added")
         return schemas.columns_of(self.get_by_id("schemas", "schema-id", self.md["current-schema-id"]))
@@ -153,6 +155,7 @@ class Draft:
         )
 
     def _clean_snapshot_log(self) -> None:
+        """Remove log entries of snapshots that were current only during this commit, and all up to an expired one."""
         current = self.md.get("current-snapshot-id")
         intermediate = {chosen for chosen in self.main_heads if chosen in self.added and chosen != current}
         if not intermediate and not self.expired:
@@ -161,7 +164,7 @@ class Draft:
         for entry in self.md["snapshot-log"]:
             if entry["snapshot-id"] not in self.snapshots:
                 if self.expired:
-                    log.clear()  # a gap would make time travel before it answer wrongly
+                    log.clear()  # a gap would make time travel before it return wrong rows
             elif entry["snapshot-id"] not in intermediate:
                 log.append(entry)
         if current is not None and (not log or log[-1]["snapshot-id"] != current):
@@ -175,10 +178,10 @@ def version_fields(format_version: int) -> Json:
 
 
 def metadata_versions_max(properties: Mapping[str, str]) -> int:
-    """How many earlier metadata files the log names, at least 1.
+    """Return how many earlier metadata files the metadata log keeps, at least 1.
 
     Raises:
-        ValidationError: the property is no number.
+        ValidationError: the property is not a number.
     """
     value = properties.get(METADATA_VERSIONS_MAX, "100")
     try:

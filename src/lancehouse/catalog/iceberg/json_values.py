@@ -1,4 +1,4 @@
-"""Values out of a client's JSON, of the kind that is needed or refused in one sentence.
+"""Read typed values from a client's JSON, or raise InvalidInputError with a message that names the key.
 
 `where` names the object in messages: "snapshot", "update add-schema". A key whose value is null counts as missing.
 """
@@ -21,7 +21,7 @@ _LARGEST = {32: 1 << 31, 64: 1 << 63}
 
 
 def format_value(value: object) -> str:
-    """A value for a message: short, whatever it is."""
+    """Return a short text for a value of any kind, for messages."""
     match value:
         case None:
             return "null"
@@ -40,10 +40,10 @@ def format_value(value: object) -> str:
 
 
 def require_object(value: object, where: str) -> Json:
-    """The value itself, if it is a JSON object.
+    """Return the value if it is a JSON object.
 
     Raises:
-        InvalidInputError: it is not.
+        InvalidInputError: it is none.
     """
     if not isinstance(value, dict):
         raise InvalidInputError(f"{where} must be an object, got {format_value(value)}")
@@ -51,26 +51,27 @@ def require_object(value: object, where: str) -> Json:
 
 
 def integer(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) -> int:
-    """A whole number that a signed integer of so many bits holds."""
+    """Return a whole number that fits a signed integer of `bits` bits."""
     value = json.get(key)
-    if type(value) is int and -_LARGEST[bits] <= value < _LARGEST[bits]:  # most are right, and messages cost more
+    # Fast path: building the names for messages costs more than the check.
+    if type(value) is int and -_LARGEST[bits] <= value < _LARGEST[bits]:
         return value
     return _require(optional_integer(json, key, where, bits=bits), key, where)
 
 
 def optional_integer(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) -> int | None:
-    """A whole number, or None where there is none."""
+    """Return a whole number, or None if the key is missing."""
     value = json.get(key)
     return None if value is None else _check_integer(value, f"{where}: '{key}'", bits)
 
 
 def integers(json: Mapping[str, Any], key: str, where: str, *, bits: int = 32) -> list[int]:
-    """A list of whole numbers."""
+    """Return a list of whole numbers."""
     return [_check_integer(value, f"each of {where}: '{key}'", bits) for value in items(json, key, where)]
 
 
 def text(json: Mapping[str, Any], key: str, where: str) -> str:
-    """A string."""
+    """Return a string."""
     value = json.get(key)
     if type(value) is str:
         return value
@@ -78,18 +79,18 @@ def text(json: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def optional_text(json: Mapping[str, Any], key: str, where: str) -> str | None:
-    """A string, or None where there is none."""
+    """Return a string, or None if the key is missing."""
     value = json.get(key)
     return None if value is None else _check_text(value, f"{where}: '{key}'")
 
 
 def texts(json: Mapping[str, Any], key: str, where: str) -> list[str]:
-    """A list of strings."""
+    """Return a list of strings."""
     return [_check_text(value, f"each of {where}: '{key}'") for value in items(json, key, where)]
 
 
 def flag(json: Mapping[str, Any], key: str, where: str) -> bool:
-    """True or false."""
+    """Return a boolean."""
     value = _require(json.get(key), key, where)
     if not isinstance(value, bool):
         raise InvalidInputError(f"{where}: '{key}' must be true or false, got {format_value(value)}")
@@ -97,7 +98,7 @@ def flag(json: Mapping[str, Any], key: str, where: str) -> bool:
 
 
 def items(json: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    """A list of anything."""
+    """Return a list of anything."""
     value = _require(json.get(key), key, where)
     if not isinstance(value, list):
         raise InvalidInputError(f"{where}: '{key}' must be a list, got {format_value(value)}")
@@ -105,12 +106,12 @@ def items(json: Mapping[str, Any], key: str, where: str) -> list[Any]:
 
 
 def inner_object(json: Mapping[str, Any], key: str, where: str) -> Json:
-    """An object inside the object."""
+    """Return an object inside the object."""
     return require_object(_require(json.get(key), key, where), f"{where}: '{key}'")
 
 
 def string_map(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
-    """An object whose values are strings."""
+    """Return an object whose values are strings."""
     values = inner_object(json, key, where)
     for name, value in values.items():
         if type(value) is not str:
@@ -119,12 +120,12 @@ def string_map(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
 
 
 def optional_string_map(json: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
-    """An object whose values are strings; empty where there is none."""
+    """Return an object whose values are strings, or an empty one if the key is missing."""
     return {} if json.get(key) is None else string_map(json, key, where)
 
 
 def uuid(json: Mapping[str, Any], key: str, where: str) -> str:
-    """A UUID in its usual form, in lower case."""
+    """Return a UUID in its canonical form, in lower case."""
     value = text(json, key, where)
     if not _UUID.fullmatch(value):
         raise InvalidInputError(f"{where}: '{key}' must be a UUID, got {format_value(value)}")
@@ -132,10 +133,10 @@ def uuid(json: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def get_handler(handlers: Mapping[str, T], json: object, key: str, what: str) -> tuple[T, Json]:
-    """What handles this object, by the name under `key`, and the object.
+    """Return the handler for an object, chosen by the name under `key`, and the object.
 
     Raises:
-        InvalidInputError: the name is missing or not known.
+        InvalidInputError: the name is missing or unknown.
     """
     json_object = require_object(json, f"each {what}")
     name = text(json_object, key, what)
@@ -145,7 +146,7 @@ def get_handler(handlers: Mapping[str, T], json: object, key: str, what: str) ->
 
 
 def parse_list(json: object, what: str, check: Callable[[Any], T]) -> list[T]:
-    """A list, each item checked."""
+    """Return a list with each item converted by `check`."""
     if not isinstance(json, list):
         raise InvalidInputError(f"{what} must be a list, got {format_value(json)}")
     return [check(item) for item in json]

@@ -1,4 +1,4 @@
-"""Metadata files of Iceberg tables, of every version of the format, read into one form."""
+"""Parse metadata files of Iceberg tables, of every format version, into one form."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from lancehouse.catalog.iceberg.updates import MAIN
 from lancehouse.catalog.warehouse_files import MAX_BYTES
 
 _PIECE = 1 << 20
+"""Bytes that are decompressed at a time."""
 
 
 def parse_metadata(raw: bytes) -> Json:
-    """A metadata file, packed or not.
+    """Parse a metadata file, compressed or not.
 
     Raises:
-        InvalidInputError: it holds no metadata of an Iceberg table, or such that contradict themselves.
+        InvalidInputError: it does not hold valid metadata of an Iceberg table.
     """
     try:
         json = json_values.require_object(orjson.loads(_decompress(raw)), "table metadata")
@@ -39,7 +40,7 @@ def parse_metadata(raw: bytes) -> Json:
 
 
 def get_by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
-    """One of a list by its id."""
+    """Return the item of a list that has this id, or raise IllegalArgumentError."""
     result: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
     if result is None:
         raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
@@ -64,7 +65,7 @@ def _decompress(raw: bytes) -> bytes:
 
 
 def _decompress_chunks(raw: bytes) -> Iterator[bytes]:
-    """What was packed, bit by bit: a small file may unpack to any size."""
+    """Yield the decompressed content in small pieces, because a small file may decompress to any size."""
     decompressor = zlib.decompressobj(wbits=31)
     for start in range(0, len(raw), _PIECE):
         packed = raw[start : start + _PIECE]

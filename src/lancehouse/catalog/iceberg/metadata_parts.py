@@ -1,4 +1,4 @@
-"""The smaller parts of Iceberg's table metadata, as a client may send them: only what the format names is kept."""
+"""Parse snapshots, refs, statistics files and encryption keys in Iceberg table metadata."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from lancehouse.catalog.iceberg import json_values
 from lancehouse.catalog.iceberg.json_values import Json
 
 OPERATIONS = ("append", "replace", "overwrite", "delete")
+"""Values that Iceberg allows for `operation` in a snapshot's summary."""
 
 
 def parse_snapshot(value: object) -> Json:
-    """A snapshot."""
+    """Parse a snapshot."""
     where = "snapshot"
     json = json_values.require_object(value, where)
     parsed: Json = {
@@ -35,7 +36,7 @@ def parse_snapshot(value: object) -> Json:
 
 
 def parse_ref(json: Json, where: str) -> Json:
-    """A branch or a tag."""
+    """Parse a branch or a tag."""
     kind = json_values.text(json, "type", where).lower()
     if kind not in ("branch", "tag"):
         raise InvalidInputError(f"{where}: 'type' must be branch or tag, got {json_values.format_value(kind)}")
@@ -59,7 +60,7 @@ def parse_ref(json: Json, where: str) -> Json:
 
 
 def parse_statistics(value: object) -> Json:
-    """A file of statistics of a table."""
+    """Parse a statistics file of a table."""
     where = "statistics"
     json = json_values.require_object(value, where)
     parsed = {
@@ -72,7 +73,7 @@ def parse_statistics(value: object) -> Json:
 
 
 def parse_partition_statistics(value: object, where: str = "partition-statistics") -> Json:
-    """A file of statistics of partitions."""
+    """Parse a partition statistics file."""
     json = json_values.require_object(value, where)
     return {
         "snapshot-id": json_values.integer(json, "snapshot-id", where, bits=64),
@@ -82,7 +83,7 @@ def parse_partition_statistics(value: object, where: str = "partition-statistics
 
 
 def parse_encryption_key(value: object) -> Json:
-    """A key, itself encrypted."""
+    """Parse an encryption key, which is itself encrypted."""
     where = "encryption-key"
     json = json_values.require_object(value, where)
     parsed: Json = {

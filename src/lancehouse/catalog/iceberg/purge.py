@@ -1,4 +1,4 @@
-"""Which files an Iceberg table leaves behind when it is dropped."""
+"""List the files of an Iceberg table that a purge deletes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GC_ENABLED = "gc.enabled"
 
 
 def list_table_files(md: Json, files: WarehouseFiles) -> Iterator[str]:
-    """Every file of a table below its location, each once: data and deletes first, then what names them."""
+    """Yield every file of a table below its location, each once: data and delete files first, then metadata."""
     seen: set[str] = set()
     root = locations.key(md["location"], "iceberg")
     for file in _list_all_files(md, files, root):

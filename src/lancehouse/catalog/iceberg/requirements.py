@@ -1,4 +1,4 @@
-"""What a commit to an Iceberg table takes for granted, and the words in which clients learn that it no longer holds."""
+"""Check the requirements of a commit to an Iceberg table, with the messages of Iceberg's own library."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CREATE = "assert-create"
 
 
 def check_requirements(md: Json | None, requirements: object) -> None:
-    """Hold the requirements against the table's metadata; None where there is no table.
+    """Check the requirements against the table's metadata, or against None if there is no table.
 
     Raises:
         ConcurrentModificationError: one does not hold.
-        InvalidInputError: one is not known, or a new table is required and something of it too.
+        InvalidInputError: one is unknown, or there is no table and one is not `assert-create`.
     """
     for item in json_values.parse_list(requirements, "requirements", lambda value: value):
         check_one, requirement = json_values.get_handler(_CHECKS, item, "type", "requirement")
@@ -31,7 +31,7 @@ def check_requirements(md: Json | None, requirements: object) -> None:
 
 
 def is_create(requirements: object) -> bool:
-    """Whether a commit is to make the table."""
+    """Return whether the commit is to create the table."""
     items = json_values.parse_list(
         requirements, "requirements", lambda value: json_values.require_object(value, "each requirement")
     )

@@ -1,4 +1,4 @@
-"""Iceberg's schemas in their JSON form: one form for each schema, so that equal ones are equal."""
+"""Parse and compare Iceberg schemas in JSON, in a canonical form so that equal schemas are equal objects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from lancehouse.catalog.iceberg import json_values
 from lancehouse.catalog.iceberg.json_values import Json
 
 Parents = tuple[tuple[str, bool], ...]
+"""For each enclosing field, outermost first: its kind, and whether it is required."""
 
 MAX_DEPTH = 64
+"""Most levels of nesting."""
 
 _PRIMITIVES = frozenset(
     {
@@ -29,32 +31,34 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d{1,3})\s*,\s*(\d{1,3})\s*\)")
 _FIXED = re.compile(r"fixed\[\s*(\d{1,9})\s*\]")
 _SPATIAL = re.compile(r"geometry\([^,()]+\)|geography\([^,()]+(,[^,()]+)?\)", re.IGNORECASE)
 _SINCE_V3 = re.compile(r"timestamp(tz)?_ns|variant|unknown|geometry.*|geography.*")
+"""Types that format version 3 introduced."""
 _MAX_PRECISION = 38
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergColumn:
-    """A field at any depth."""
+    """A field of a schema, at any depth."""
 
     id: int
     name: str
-    """With the names of all fields above it."""
+    """Full name, with the names of all enclosing fields."""
     type: Any
     required: bool
     default: object
     parents: Parents
-    """The kinds of the fields it lies in, outermost first, and whether each is required."""
+    """The enclosing fields, outermost first."""
 
     @property
     def is_primitive(self) -> bool:
+        """Whether the type is primitive; variant does not count as such."""
         return isinstance(self.type, str) and self.type != "variant"
 
 
 def parse_schema(value: object, where: str = "schema") -> Json:
-    """A client's schema in its one form.
+    """Parse a client's schema into the canonical form.
 
     Raises:
-        InvalidInputError: no schema at all, or one that contradicts itself.
+        InvalidInputError: it is not a schema, or it contradicts itself.
     """
     json = json_values.require_object(value, where)
     if json.get("type", "struct") != "struct":
@@ -74,10 +78,10 @@ def parse_schema(value: object, where: str = "schema") -> Json:
 
 
 def columns_of(schema: Json) -> dict[int, IcebergColumn]:
-    """Every field by its id.
+    """Return every field, at any depth, by its id.
 
     Raises:
-        ValidationError: an id or a name is given twice.
+        ValidationError: an id or a name occurs twice.
     """
     by_id: dict[int, IcebergColumn] = {}
     names: dict[str, int] = {}
@@ -95,20 +99,20 @@ def columns_of(schema: Json) -> dict[int, IcebergColumn]:
 
 
 def highest_id(schema: Json) -> int:
-    """The highest field id; 0 for no fields."""
+    """Return the highest field id, or 0 if there are no fields."""
     return max((column.id for column in _walk_struct(schema, "", ())), default=0)
 
 
 def is_same(one: Json, other: Json) -> bool:
-    """Whether two schemas differ in nothing but their ids."""
+    """Return whether two schemas differ in nothing but their schema ids."""
     return {**one, "schema-id": 0} == {**other, "schema-id": 0}
 
 
 def check_version(schema: Json, version: int) -> None:
-    """Refuse what this version of the format does not have.
+    """Refuse types and defaults that this format version does not have.
 
     Raises:
-        IllegalArgumentError: it names the columns.
+        IllegalArgumentError: there are some; the message names the columns.
     """
     problems = []
     for column in columns_of(schema).values() if version < 3 else ():
@@ -124,7 +128,7 @@ def check_version(schema: Json, version: int) -> None:
 
 
 def assign_fresh_ids(schema: Json) -> tuple[Json, dict[int, int]]:
-    """The schema with ids counted from 1 as Iceberg does it, and the new id of each old one."""
+    """Return the schema with ids assigned from 1 as Iceberg does it, and the new id for each old one."""
     new_ids: dict[int, int] = {}
     fields = _renumber(schema, new_ids, count(1))["fields"]
     identifiers = [new_ids[key] for key in schema.get("identifier-field-ids", [])]
@@ -255,6 +259,7 @@ def _renumber(type_: Any, new: dict[int, int], ids: Iterator[int]) -> Any:
     if isinstance(type_, str):
         return type_
     if type_["type"] == "struct":
+        # Iceberg numbers all fields of a struct before those nested in them.
         for field in type_["fields"]:
             new[field["id"]] = next(ids)
         fields = [

@@ -1,4 +1,4 @@
-"""How an Iceberg table lays out its rows: partition specs and sort orders, in their JSON form."""
+"""Parse and check partition specs and sort orders of Iceberg tables in JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.schemas import IcebergColumn
 
 Columns = Mapping[int, IcebergColumn]
+"""Columns of a schema by field id."""
 
 FIRST_FIELD_ID = 1000
-"""Of partition fields."""
+"""First id of partition fields."""
 
 UNSORTED: Json = {"order-id": 0, "fields": []}
+"""The empty sort order."""
 
 _WITH_NUMBER = re.compile(r"(bucket|truncate)\[\s*(\d{1,10})\s*\]")
 _DATES = ("date",)
@@ -32,11 +34,14 @@ _SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "truncate": ("int", "long", "decimal", "string", "binary"),
     }
 )
-"""Which types a transform takes; identity takes nearly all, void all, and one we do not know is the clients' matter."""
+"""Types that each transform accepts.
+
+Identity accepts nearly all and void all; unknown transforms are left to the clients.
+"""
 
 
 def parse_spec(value: object, where: str = "partition spec") -> Json:
-    """A client's partition spec; a field without an id has None for it."""
+    """Parse a client's partition spec; a field without an id gets None."""
     json = json_values.require_object(value, where)
     fields = [_parse_spec_field(item, where) for item in json_values.items(json, "fields", where)]
     missing = [field for field in fields if field["field-id"] is None]
@@ -51,7 +56,7 @@ def parse_spec(value: object, where: str = "partition spec") -> Json:
 
 
 def parse_order(value: object, where: str = "sort order") -> Json:
-    """A client's sort order."""
+    """Parse a client's sort order."""
     json = json_values.require_object(value, where)
     fields = [_parse_sort_field(item, where) for item in json_values.items(json, "fields", where)]
     order_id = json_values.optional_integer(json, "order-id", where)
@@ -63,22 +68,22 @@ def parse_order(value: object, where: str = "sort order") -> Json:
 
 
 def is_same_spec(one: Json, other: Json) -> bool:
-    """Whether two specs partition alike, under the same names."""
+    """Return whether two specs partition alike, with the same field names."""
     return _comparable_fields(one) == _comparable_fields(other)
 
 
 def last_field_id(spec: Json) -> int:
-    """The highest id of a partition field; one less than the first where there is none."""
+    """Return the highest id of a partition field, or 999 if there is none."""
     return max((field["field-id"] for field in spec["fields"]), default=FIRST_FIELD_ID - 1)
 
 
 def is_sequential(spec: Json) -> bool:
-    """Whether the fields have the only ids that version 1 of the format can tell."""
+    """Return whether the fields have consecutive ids from 1000, the only ones that format version 1 can express."""
     return all(field["field-id"] == FIRST_FIELD_ID + index for index, field in enumerate(spec["fields"]))
 
 
 def assign_field_ids(spec: Json, specs: list[Json], last: int) -> Json:
-    """The spec with an id for each field: that of the same field in an earlier spec, or else the next one."""
+    """Return the spec with an id for each field: that of the same field in an earlier spec, or the next free one."""
     known_ids = {
         (field["source-id"], field["transform"]): field["field-id"] for old in specs for field in old["fields"]
     }
@@ -94,10 +99,10 @@ def assign_field_ids(spec: Json, specs: list[Json], last: int) -> Json:
 
 
 def remap_sources(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
-    """A spec or an order for a schema whose columns have new ids.
+    """Return a spec or sort order for a schema whose columns got new ids.
 
     Raises:
-        ValidationError: a column that the schema does not have.
+        ValidationError: the schema lacks a source column.
     """
     for field in layout["fields"]:
         if field["source-id"] not in ids:
@@ -106,7 +111,7 @@ def remap_sources(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
 
 
 def check_partition_names(spec: Json, columns: Columns) -> None:
-    """Refuse names of partition fields that are empty, given twice, or another column's."""
+    """Refuse partition field names that are empty, used twice, or the name of another column."""
     names = {column.name: column.id for column in columns.values()}
     seen: set[str] = set()
     for field in spec["fields"]:
@@ -123,7 +128,7 @@ def check_partition_names(spec: Json, columns: Columns) -> None:
 
 
 def check_spec(spec: Json, columns: Columns) -> None:
-    """Refuse a spec whose source columns are not there or cannot be partitioned so."""
+    """Refuse a spec whose source columns do not exist or do not fit their transforms."""
     for field in spec["fields"]:
         if field["transform"] != "void":
             column = _get_source(field, columns, "partition", "partition by")
@@ -132,7 +137,7 @@ def check_spec(spec: Json, columns: Columns) -> None:
 
 
 def check_order(order: Json, columns: Columns) -> None:
-    """Refuse an order whose source columns are not there or cannot be sorted so."""
+    """Refuse a sort order whose source columns do not exist or do not fit their transforms."""
     for field in order["fields"]:
         _get_source(field, columns, "sort", "sort by")
 

@@ -1,7 +1,7 @@
-"""Iceberg tables as their metadata: made, read, changed and written; no database, and no storage but for a purge.
+"""Iceberg table metadata as JSON: create, parse, update and serialize them, and list the files to purge.
 
-The metadata stay JSON from file to file: pyiceberg's models know less than the format (no variant, no encryption keys,
-few kinds of statistics) and would lose what they do not know. What every step does is what Iceberg's own library does.
+The metadata stay JSON throughout: pyiceberg's models cover less than the format (no variant, no encryption keys, few
+kinds of statistics) and would lose what they do not know. Each step follows Iceberg's own library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RESERVED = frozenset(
         *("current-snapshot-id", "current-snapshot-summary", "current-snapshot-timestamp-ms"),
     }
 )
-"""Properties that say something about a request or an answer and are not kept."""
+"""Properties that belong to a request or a response, and are not stored."""
 
 _RETRIES = tuple(f"commit.retry.{name}" for name in ("num-retries", "min-wait-ms", "max-wait-ms", "total-timeout-ms"))
 _VERSION = re.compile(r"(?:.*/)?(\d{1,9})-[^/]*")
@@ -45,23 +45,23 @@ _VERSION = re.compile(r"(?:.*/)?(\d{1,9})-[^/]*")
 
 @dataclass(frozen=True, slots=True)
 class IcebergTableMetadata:
-    """One state of an Iceberg table. Its JSON is shared with other states: nobody changes it."""
+    """One state of an Iceberg table. Its JSON is shared with other states, so it must not be modified."""
 
     json: Json = field(repr=False)
 
     @property
     def location(self) -> str:
-        """The root of the table."""
+        """The table's location."""
         return str(self.json["location"])
 
     @property
     def table_uuid(self) -> str:
-        """What stays the same over all states, and under all names."""
+        """The table's UUID, which survives commits and renames."""
         return str(self.json["table-uuid"])
 
     @property
     def format_version(self) -> int:
-        """1, 2 or 3."""
+        """The format version: 1, 2 or 3."""
         return int(self.json["format-version"])
 
     @property
@@ -72,19 +72,19 @@ class IcebergTableMetadata:
 
     @property
     def current_snapshot_id(self) -> int | None:
-        """None for an empty table."""
+        """Id of the current snapshot; None for an empty table."""
         current: int | None = self.json.get("current-snapshot-id")
         return current
 
     def schema(self) -> Json:
-        """The current schema."""
+        """Return the current schema."""
         return iceberg_reading.get_by_id(self.json, "schemas", "schema-id", self.json["current-schema-id"])
 
     def to_pyiceberg(self) -> PyicebergMetadata:
-        """The same for pyiceberg, as far as pyiceberg knows the format.
+        """Return the metadata as pyiceberg's model.
 
         Raises:
-            UnsupportedOperationError: there is something in it that pyiceberg cannot read.
+            UnsupportedOperationError: they contain something that pyiceberg cannot parse.
         """
         try:
             return TableMetadataUtil.parse_raw(dump(self).decode())
@@ -95,14 +95,14 @@ class IcebergTableMetadata:
 
 
 def new_table(request: Json, location: str) -> IcebergTableMetadata:
-    """The first state of a table, with all ids counted afresh.
+    """Return the metadata of a new table, with all ids assigned anew.
 
     Args:
-        request: of CreateTable.
-        location: the table's root; the request's is not looked at.
+        request: the body of CreateTable.
+        location: the table's location; that of the request is ignored.
 
     Raises:
-        InvalidInputError: the request makes no table.
+        InvalidInputError: the request does not describe a valid table.
     """
     json = json_values.require_object(request, "request")
     properties = json_values.optional_string_map(json, "properties", "request")
@@ -127,32 +127,32 @@ def new_table(request: Json, location: str) -> IcebergTableMetadata:
 
 
 def parse(raw: bytes) -> IcebergTableMetadata:
-    """A metadata file, packed or not.
+    """Parse a metadata file, compressed or not.
 
     Raises:
-        InvalidInputError: it holds no metadata of an Iceberg table, or such that contradict themselves.
+        InvalidInputError: it does not hold valid metadata of an Iceberg table.
     """
     return IcebergTableMetadata(iceberg_reading.parse_metadata(raw))
 
 
 def dump(md: IcebergTableMetadata) -> bytes:
-    """The JSON of metadata files and of answers."""
+    """Return the metadata as JSON, for files and responses."""
     return orjson.dumps(md.json)
 
 
 def keep_ref_snapshots(raw: bytes) -> bytes:
-    """A metadata file with only those snapshots that a branch or a tag names."""
+    """Return a metadata file with only those snapshots that a branch or a tag points to."""
     md = parse(raw).json
     named = {ref["snapshot-id"] for ref in md["refs"].values()}
     return orjson.dumps({**md, "snapshots": [item for item in md["snapshots"] if item["snapshot-id"] in named]})
 
 
 def check_requirements(md: IcebergTableMetadata | None, requirements: Sequence[object]) -> None:
-    """Hold a commit's requirements against a table; None where there is none.
+    """Check a commit's requirements against a table, or against None if there is no table.
 
     Raises:
-        ConcurrentModificationError: one does not hold, in the words that clients know.
-        InvalidInputError: one is not known.
+        ConcurrentModificationError: one does not hold; the message is that of Iceberg's own library.
+        InvalidInputError: one is unknown.
     """
     iceberg_requirements.check_requirements(md.json if md else None, requirements)
 
@@ -160,16 +160,16 @@ def check_requirements(md: IcebergTableMetadata | None, requirements: Sequence[o
 def apply_updates(
     md: IcebergTableMetadata | None, updates: Sequence[object], metadata_location: str | None
 ) -> IcebergTableMetadata:
-    """The table after the updates; `md` itself where they change nothing.
+    """Return the table after the updates; `md` itself if they change nothing.
 
     Args:
-        md: the state before; None for a table that was staged and is now made.
-        updates: in their order.
-        metadata_location: of `md`, for the log of metadata files.
+        md: the state before; None for a staged table that is now created.
+        updates: the updates, in their order.
+        metadata_location: the metadata file of `md`, for the metadata log.
 
     Raises:
-        InvalidInputError: an update that is not known, or not possible.
-        ConcurrentModificationError: a snapshot that was made for an older state.
+        InvalidInputError: an update is unknown or not possible.
+        ConcurrentModificationError: a snapshot was made for an older state of the table.
     """
     parsed = json_values.parse_list(
         updates, "updates", lambda update: json_values.require_object(update, "each update")
@@ -183,12 +183,12 @@ def apply_updates(
 
 
 def next_metadata_location(md: IcebergTableMetadata, previous: str | None) -> str:
-    """Where the next metadata file goes, numbered after the previous one."""
+    """Return the location of the next metadata file, numbered after the previous one."""
     return next_metadata_file(md.location, md.properties, previous)
 
 
 def next_metadata_file(location: str, properties: dict[str, str], previous: str | None) -> str:
-    """The same for anything that has a location and properties."""
+    """Return the location of the next metadata file, for a table or a view."""
     match = _VERSION.fullmatch(previous) if previous else None
     number = int(match[1]) + 1 if match else 0
     folder = properties.get(METADATA_PATH) or f"{location.rstrip('/')}/metadata"
@@ -196,7 +196,7 @@ def next_metadata_file(location: str, properties: dict[str, str], previous: str 
 
 
 def obsolete_metadata_files(before: IcebergTableMetadata, after: IcebergTableMetadata) -> list[str]:
-    """Metadata files that the log no longer names, where the table wants them deleted after a commit."""
+    """Return metadata files that left the metadata log, if the table wants them deleted after a commit."""
     if after.properties.get(DELETE_OBSOLETE, "false").lower() != "true":
         return []
     logged_files = {entry["metadata-file"] for entry in after.json["metadata-log"]}
@@ -204,11 +204,11 @@ def obsolete_metadata_files(before: IcebergTableMetadata, after: IcebergTableMet
 
 
 def list_purge_files(md: IcebergTableMetadata, files: WarehouseFiles) -> Iterator[str]:
-    """Every file of a table but its newest metadata file, each once: data and deletes first, then what names them.
+    """Yield every file of a table but its newest metadata file, each once: data and delete files first, then metadata.
 
-    Only files below the table's location are named, and only such manifests are read: what a client wrote into a
-    manifest must not make the server delete what is another's. Data files stay where `gc.enabled` is false. A manifest
-    that cannot be read is left out.
+    Only files below the table's location are returned, and only manifests there are read: what a client wrote into a
+    manifest must not make the server delete files of others. Data files are left out where `gc.enabled` is false, and
+    manifests that cannot be read are skipped.
     """
     return iceberg_purge.list_table_files(md.json, files)
 

@@ -1,4 +1,4 @@
-"""Updates of an Iceberg table, each with the effect that Iceberg's own library gives it."""
+"""Apply the updates of a commit to an Iceberg table, with the effects that Iceberg's own library gives them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ from lancehouse.catalog.iceberg.json_values import Json
 MAIN = "main"
 
 _LAST_ADDED = -1
+"""Id by which an update refers to the schema, spec or sort order added last."""
 _CLOCK_SKEW_MS = 60_000
+"""How far clocks of clients and server may differ, in milliseconds."""
 
 
 def apply_update(draft: Draft, update: object) -> None:
-    """Apply one update.
+    """Apply one update to a draft.
 
     Raises:
-        InvalidInputError: not known, not well formed, or not possible here.
-        ConcurrentModificationError: made for an older state of the table.
+        InvalidInputError: the update is unknown, malformed, or not possible here.
+        ConcurrentModificationError: the update was made for an older state of the table.
     """
     handler, fields = json_values.get_handler(_ACTIONS, update, "action", "update")
     handler(draft, fields)
 
 
 def check_manifest_lists(draft: Draft) -> None:
-    """Refuse new snapshots whose manifest list is not where the table was before, or is now.
+    """Refuse new snapshots whose manifest list lies outside the table.
+
+    Both its locations before and after the commit are allowed, because one commit may add a snapshot and move the
+    table.
 
     Raises:
         InvalidInputError: there is such a snapshot.

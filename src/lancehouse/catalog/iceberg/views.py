@@ -1,4 +1,4 @@
-"""Views as Iceberg's view metadata, in JSON: made, read and changed; no database, and no storage."""
+"""Iceberg view metadata as JSON: create, parse and update them, without database or storage."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.tables import next_metadata_file
 
 HISTORY_SIZE = "version.history.num-entries"
+"""Property that limits how many versions of a view are kept."""
 DROP_DIALECT = "replace.drop-dialect.allowed"
+"""Property that allows a replacement to drop SQL dialects."""
 
 _LAST_ADDED = -1
 _SUPPORTED = 1
 _MEANING = ("summary", "representations", "default-catalog", "default-namespace", "schema-id")
-"""The keys of a version that make it differ from another."""
+"""Keys by which two versions are compared."""
 
 
 def new_view(request: Json, location: str) -> Json:
-    """The first state of a view.
+    """Return the metadata of a new view.
 
     Args:
-        request: of CreateView.
-        location: the view's root; the request's is not looked at.
+        request: the body of CreateView.
+        location: the view's location; that of the request is ignored.
 
     Raises:
-        InvalidInputError: the request makes no view.
+        InvalidInputError: the request does not describe a valid view.
     """
     json = json_values.require_object(request, "request")
     builder = _ViewBuilder(None)
@@ -50,11 +52,11 @@ def new_view(request: Json, location: str) -> Json:
 
 
 def apply_updates(md: Json, requirements: Sequence[object], updates: Sequence[object]) -> Json:
-    """The view after the updates; `md` itself where they change nothing.
+    """Return the view after the updates; `md` itself if they change nothing.
 
     Raises:
         ConcurrentModificationError: a requirement does not hold.
-        InvalidInputError: a requirement or an update that is not known, or not possible.
+        InvalidInputError: a requirement or an update is unknown or not possible.
     """
     for item in json_values.parse_list(requirements, "requirements", lambda value: value):
         check_one, requirement = json_values.get_handler(_CHECKS, item, "type", "requirement")
@@ -66,10 +68,10 @@ def apply_updates(md: Json, requirements: Sequence[object], updates: Sequence[ob
 
 
 def parse(raw: bytes) -> Json:
-    """A metadata file of a view.
+    """Parse a metadata file of a view.
 
     Raises:
-        InvalidInputError: it holds no metadata of a view, or such that contradict themselves.
+        InvalidInputError: it does not hold valid metadata of a view.
     """
     where = "view metadata"
     try:
@@ -95,12 +97,12 @@ def parse(raw: bytes) -> Json:
 
 
 def next_metadata_location(md: Json, previous: str | None) -> str:
-    """Where the next metadata file goes, numbered after the previous one."""
+    """Return the location of the next metadata file, numbered after the previous one."""
     return next_metadata_file(md["location"], md["properties"], previous)
 
 
 class _ViewBuilder:
-    """A view in the making."""
+    """New metadata of a view while updates are applied."""
 
     def __init__(self, base: Json | None) -> None:
         self._base = base
@@ -210,7 +212,7 @@ class _ViewBuilder:
             )
 
     def _expire(self, size: int) -> None:
-        """Forget the oldest versions, but none that is current or was just added."""
+        """Remove the oldest versions beyond `size`, but not the current one or those just added."""
         md = self._md
         keep = max(size, len(self._added | {md["current-version-id"]}))
         if len(md["versions"]) <= keep:

@@ -1,1 +1,1 @@
-"""Scans that the server plans, of Lance tables and of Iceberg tables."""
+"""Scan planning on the server, for Lance tables and Iceberg tables."""

@@ -1,4 +1,4 @@
-"""Data and delete files as scan plans name them, the way Iceberg's Java library reads them."""
+"""Encode data and delete files in JSON for scan plans, as Iceberg's Java library reads them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _CONTENT: Mapping[DataFileContent, str] = {
     DataFileContent.EQUALITY_DELETES: "equality-deletes",
 }
 _FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = 16, 17, 18, 19
-"""Places of what version 3 adds to a file; pyiceberg reads it, and has no names for it."""
+"""Positions of fields that format version 3 adds to a file; pyiceberg reads them but has no names for them."""
 
 
 def first_row_id(file: DataFile) -> int | None:
-    """The row id of the first row."""
+    """Return the row id of a file's first row, or None."""
     number: int | None = _version_3_field(file, _FIRST_ROW_ID)
     return number
 
 
 def referenced_file(file: DataFile) -> str | None:
-    """The data file that all deletes of a delete file are about."""
+    """Return the only data file that a delete file applies to, or None."""
     path = _version_3_field(file, _REFERENCED)
     return None if path is None else str(path)
 
 
 def content_offset(file: DataFile) -> int | None:
-    """Where a deletion vector begins; None for what is none."""
+    """Return the offset of a deletion vector in its file; None for other files."""
     offset: int | None = _version_3_field(file, _OFFSET)
     return offset
 
@@ -43,13 +43,13 @@ def content_offset(file: DataFile) -> int | None:
 def content_file_json(
     file: DataFile, partition: list[Any], *, row_id: int | None = None, stats: Collection[int] = ()
 ) -> Json:
-    """A file in JSON.
+    """Return a file as JSON.
 
     Args:
-        file: of a manifest that was read with the schema of version 3.
-        partition: its partition, from `partition_json`.
+        file: a file from a manifest that was read with the schema of version 3.
+        partition: its partition values, from `partition_json`.
         row_id: the row id of its first row, if it is a data file that has one.
-        stats: ids of the fields whose statistics are told.
+        stats: ids of the fields whose statistics are included.
     """
     json: Json = {
         "spec-id": file.spec_id,
@@ -77,7 +77,7 @@ def content_file_json(
 
 
 def partition_json(spec: PartitionSpec, file: DataFile, schemas: Collection[Schema]) -> list[Any]:
-    """The values of a file's partition, in the order of the spec's fields."""
+    """Return the partition values of a file, in the order of the spec's fields."""
     values: list[Any] = []
     for position, field in enumerate(spec.fields):
         value = file.partition[position]

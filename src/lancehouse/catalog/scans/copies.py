@@ -1,4 +1,4 @@
-"""Files of the scan cache: in a local folder or in an object store, one folder for each table."""
+"""Files of the scan cache: write, list and delete Parquet copies, in a local folder or an object store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUFFIX = ".parquet"
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """A file that is complete."""
+    """A complete file of the cache."""
 
     path: str
     bytes: int
@@ -34,7 +34,7 @@ class ExportFile:
 
 
 class ExportFiles:
-    """The files of one warehouse's cache; cheap to make."""
+    """The files of one warehouse's scan cache. Instances are cheap."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._files = WarehouseFiles(warehouse)
@@ -42,16 +42,16 @@ class ExportFiles:
         self._folder = local_folder(self._root)
 
     def table_folder(self, table_uuid: str) -> str:
-        """Where the copies of a table lie."""
+        """Return the folder of a table's copies."""
         return f"{self._root}/{table_uuid}"
 
     def write(self, table_uuid: str, name: str, rows: Callable[[IO[bytes]], int]) -> ExportFile:
-        """Make a file under a name that was never there before; if that fails, there is none.
+        """Write a file under a name that never existed before; if that fails, no file is left.
 
         Args:
-            table_uuid: of the table.
-            name: how the file's name begins.
-            rows: writes the file and says how many rows it has.
+            table_uuid: UUID of the table.
+            name: prefix of the file's name.
+            rows: writes the file and returns its number of rows.
 
         Raises:
             ServiceUnavailableError: the cache cannot be written.
@@ -71,21 +71,21 @@ class ExportFiles:
             with sink:
                 count, size = rows(sink), sink.tell()
         except BaseException:
-            # What was written until now may have become an object.
+            # Closing the stream may have turned what was written so far into an object.
             with suppress(OSError, ServiceUnavailableError):
                 self._files.delete(path)
             raise
         return ExportFile(path, size, count)
 
     def may_exist(self, path: str) -> bool:
-        """False for a file that somebody else has removed, where that is cheap to tell: not in an object store."""
+        """Return False for a local file that no longer exists; True for an object store, where asking is slow."""
         return self._folder is None or Path(path.removeprefix("file://")).exists()
 
     def delete(self, path: str) -> None:
-        """Remove a file, if it is still there.
+        """Delete a file; a missing one is not an error.
 
         Raises:
-            ServiceUnavailableError: it cannot be removed.
+            ServiceUnavailableError: it cannot be deleted.
         """
         if self._folder is None:
             self._files.delete(path)
@@ -97,7 +97,7 @@ class ExportFiles:
             raise ServiceUnavailableError(f"{path} cannot be removed: {error.strerror}") from error
 
     def list_older_than(self, seconds: float) -> list[tuple[str, str]]:
-        """Tables and paths of all files that were last written so long ago, those included that were never finished."""
+        """Return table UUID and path of all files last written that many seconds ago, including incomplete ones."""
         limit = time.time() - seconds
         if self._folder is not None:
             files = [file for file in self._folder.glob("*/*") if file.is_file() and file.stat().st_mtime < limit]
@@ -113,7 +113,7 @@ class ExportFiles:
 
 
 def _to_iceberg_path(file: Path) -> str:
-    """A path as clients of Iceberg read it: they take a `file:` URI as it stands, but for what ends a path in a URI."""
+    """Return a path as Iceberg's clients read it: they do not decode a `file:` URI, but split it at `?` and `#`."""
     return str(file) if set("?#") & set(str(file)) else f"file://{file}"
 
 

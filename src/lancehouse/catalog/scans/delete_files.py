@@ -1,4 +1,4 @@
-"""Which delete files apply to which data files of an Iceberg table."""
+"""Find the delete files that apply to each data file of an Iceberg table."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from pyiceberg.partitioning import PartitionSpec
 from lancehouse.catalog.scans.content_files import content_offset, referenced_file
 
 PATH_ID = 2147483546
-"""Of the column of a position delete file that has the paths of data files."""
+"""Field id of the path column in position delete files."""
 
 SequencedFile = tuple[int, DataFile]
+"""A delete file with its sequence number."""
 Partition = tuple[object, ...]
+"""Spec id and partition values."""
 
 
 class DeleteFiles:
-    """Delete files of a snapshot, by what they are about."""
+    """The delete files of a snapshot, indexed by what they apply to."""
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
         self._vectors: dict[str, list[SequencedFile]] = defaultdict(list)
@@ -44,10 +46,10 @@ class DeleteFiles:
             self._positions[_partition(file)].append(numbered)
 
     def list_for(self, entry: ManifestEntry) -> list[DataFile]:
-        """Those that apply to a data file.
+        """Return the delete files that apply to a data file.
 
-        Deletes by position are of the same commit or a later one, deletes by value of a later one. Where there is a
-        deletion vector, it holds all positions that are deleted.
+        Position deletes apply from the same commit or a later one, equality deletes only from a later one. A deletion
+        vector holds all deleted positions of its data file, so position deletes are then ignored.
         """
         sequence, file = entry.sequence_number or 0, entry.data_file
         partition = _partition(file)
@@ -72,7 +74,7 @@ def _single_path(file: DataFile) -> str | None:
 
 def _can_name(delete: DataFile, path: str) -> bool:
     lower, upper = _path_bounds(delete)
-    # A bound may be cut short: an upper one was then made greater, a lower one is a prefix.
+    # Bounds may be truncated: an upper one was then increased, a lower one is a prefix. Both still enclose the path.
     return lower is None or upper is None or lower <= path.encode() <= upper
 
 

@@ -1,8 +1,8 @@
-"""Parquet copies of fragments, made when a scan needs them and kept for as long as there is room.
+"""The scan cache: Parquet copies of Lance fragments, created when a scan needs them and evicted by age.
 
-A copy is a file of its own name and a row in the database, which any number of servers share. The row comes after the
-file and goes before it, so what a plan names is there. A plan says in the row when it named the copy, and for
-`KEPT_MS` from then on nobody removes it.
+A copy is a file with a unique name and a row in the database, which any number of servers share. The row is inserted
+after the file is written and deleted before the file is, so whatever a plan names exists. A plan records in the row
+when it named the copy, and for `KEPT_MS` after that no server removes it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,32 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEPT_MS = 70 * 60_000
-"""An hour, and what it takes to make a plan and to send it."""
+"""How long a copy is kept after a plan named it: an hour, plus the time to make and send the plan. In milliseconds."""
 
 FRESH_MS = 5 * 60_000
+"""A copy that was named this recently, in milliseconds, need not be marked again."""
 SWEEP_S = 3600.0
+"""Seconds between two searches for files without a row."""
 AT_ONCE = 2
-"""Copies that one process makes at the same time: each takes some tens of megabytes of memory."""
+"""Copies that one process creates at the same time: each takes tens of megabytes of memory."""
 
 EVICTED = 100
+"""Rows that are read at a time when copies are evicted."""
 
 AT = "@"
-"""In the version of a row, between the digest of a fragment and the first row of it that the copy has."""
+"""Separates, in the `version` column, a fragment's digest from the first row that the copy holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """Some columns of some rows of a fragment, which are counted without those that are deleted."""
+    """Some columns of a range of rows of a fragment; deleted rows are not counted."""
 
     fragment: ExportFragment
     columns: frozenset[int]
     rows: range
 
     def with_rows(self, rows: range) -> ExportRequest:
-        """The same of other rows."""
+        """Return the same request for other rows."""
         return replace(self, rows=rows)
 
 
@@ -69,12 +72,14 @@ class Exports:
     def find(
         self, warehouse: Warehouse, table_uuid: str, requests: Sequence[ExportRequest]
     ) -> list[ExportRow | ExportRequest]:
-        """In order, copies that are there, which from now on are kept for a while, and what there is no copy of."""
+        """Return, in order, existing copies, which from now on are kept for a while, and requests for the rest."""
         by_digest: dict[str, list[ExportRow]] = {}
         for export in self._database.read(lambda tx: repository.list_exports(tx, table_uuid)):
             by_digest.setdefault(_fragment_digest(export), []).append(export)
         parts = [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
         used = {part.id: part for part in parts if isinstance(part, ExportRow)}
+        # Between the read and this write another server may have evicted a copy: only those that could still be marked
+        # are used, and the requests are then covered again without the others.
         available = self._extend_retention(used.values()) - self._delete_lost(ExportFiles(warehouse), used.values())
         if available == used.keys():
             return parts
@@ -82,7 +87,7 @@ class Exports:
         return [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
 
     def _extend_retention(self, rows: Collection[ExportRow]) -> set[int]:
-        """The ids of those that nobody removes for an hour; one that a plan has named just now need not be touched."""
+        """Mark copies as named by a plan now, and return the ids of those that will not be removed for an hour."""
         fresh = now_ms() - FRESH_MS
         ids = {row.id for row in rows}
         stale = {row.id for row in rows if row.planned_ms < fresh}
@@ -91,7 +96,7 @@ class Exports:
         return ids - stale | self._database.write(lambda tx: repository.touch_exports(tx, stale, now_ms()))
 
     def _delete_lost(self, copies: ExportFiles, rows: Iterable[ExportRow]) -> set[int]:
-        """The ids of those whose files somebody else has removed; their rows go too."""
+        """Delete the rows of copies whose local files were removed by somebody else, and return their ids."""
         lost = {row.id for row in rows if not copies.may_exist(row.path)}
         if lost:
             later = now_ms() + KEPT_MS
@@ -101,12 +106,12 @@ class Exports:
     def create(
         self, warehouse: Warehouse, table_uuid: str, version: VersionExporter, requests: Sequence[ExportRequest]
     ) -> list[ExportRow]:
-        """Make copies, in the order given. Those who want the same at the same time wait for one of them.
+        """Create copies, in the order given. Threads that need the same copy at the same time share the work.
 
-        A copy has fewer rows than wanted, but the first of them, where there is much in them.
+        Where rows are large, a copy has only the first ones of those requested.
 
         Raises:
-            InvalidInputError: a value that Iceberg's type cannot hold.
+            InvalidInputError: a value does not fit Iceberg's type.
             ServiceUnavailableError: the cache cannot be written.
         """
 
@@ -151,7 +156,7 @@ class Exports:
             log.warning("the scan cache of warehouse %s could not be tidied: %s", warehouse.name, error)
 
     def trim(self, warehouse: Warehouse) -> None:
-        """Remove copies until the cache is within its limit, those first that no plan has named for longest."""
+        """Delete copies until the cache is within its limit, least recently planned first."""
         copies = ExportFiles(warehouse)
         excess_bytes = self._database.read(lambda tx: repository.count_export_bytes(tx, warehouse.name)) - self._limit
         before = now_ms() - KEPT_MS
@@ -165,11 +170,15 @@ class Exports:
                     excess_bytes -= row.bytes
 
     def _remove(self, copies: ExportFiles, row: ExportRow, before_ms: int) -> None:
+        # The row goes first, and only if no plan has named the copy since: the file then has no user left.
         if self._database.write(lambda tx: repository.delete_export(tx, row.id, before_ms)):
             copies.delete(row.path)
 
     def sweep(self, warehouse: Warehouse) -> None:
-        """Remove files that no row knows: of a server that died before it wrote the row, or after it removed it."""
+        """Delete files without a row: a server died before it inserted the row, or after it deleted it.
+
+        Only files older than `KEPT_MS` are deleted, since a younger one may be about to get its row.
+        """
         copies = ExportFiles(warehouse)
         old_files = copies.list_older_than(KEPT_MS / 1000)
         for table_uuid in {uuid for uuid, _ in old_files}:
@@ -180,7 +189,7 @@ class Exports:
                     copies.delete(path)
 
     def close(self) -> None:
-        """Finish what is being made."""
+        """Wait for copies that are being created, and drop those that wait."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -189,12 +198,15 @@ def _fragment_digest(row: ExportRow) -> str:
 
 
 def _first_row(row: ExportRow) -> int:
-    # A row without it is of an earlier program, which copied whole fragments.
+    # Rows of earlier versions lack it: they held whole fragments.
     return int(row.version.partition(AT)[2] or 0)
 
 
 def _cover(request: ExportRequest, rows: Iterable[ExportRow]) -> Iterator[ExportRow | ExportRequest]:
-    """What is wanted, out of copies where there are some that have all columns, the smallest of them."""
+    """Yield copies that cover the requested rows and have all columns, and requests for the ranges without one.
+
+    Of several copies that start at the same row, the one with the fewest bytes per row is used.
+    """
     candidates = [row for row in rows if request.columns <= {int(column) for column in row.columns.split(",")}]
     by_start: dict[int, list[ExportRow]] = {}
     for row in candidates:

@@ -1,4 +1,4 @@
-"""Filters that clients send with a scan, as pyiceberg and Iceberg's Java library write them."""
+"""Parse the filters of scan requests, as pyiceberg and Iceberg's Java library write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyiceberg.types import BinaryType, FixedType, IcebergType, NestedField, Pri
 from lancehouse.catalog.iceberg.json_values import format_value, require_object
 
 MAX_DEPTH = 100
-"""Of a filter's JSON, once its chains are trees. What is deeper cannot be written in an answer."""
+"""Most levels of a filter's JSON, once its chains are balanced. A deeper one could not be serialized in a response."""
 
 PredicateFactory = Callable[..., BooleanExpression]
 
@@ -55,26 +55,26 @@ _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 @dataclass(frozen=True)
 class Filter:
-    """What rows a scan is about."""
+    """The filter of a scan."""
 
     residual: Any
-    """The JSON that readers are to apply to rows; None where there is nothing to apply."""
+    """The JSON that readers apply to rows; None if there is nothing to apply."""
     superset: BooleanExpression
-    """Without negations; true for every row that the filter is true for, and for more where pyiceberg cannot tell."""
+    """An expression without negations, true for every matching row, and for more where pyiceberg cannot tell."""
     is_exact: bool
-    """Whether `superset` says the same as the filter."""
+    """Whether `superset` is equivalent to the filter."""
     fields: frozenset[int]
-    """The ids of fields that it looks at."""
+    """Ids of the fields that it uses."""
 
 
 NO_FILTER = Filter(None, AlwaysTrue(), True, frozenset())
 
 
 def balance(json: Any) -> Any:
-    """A filter that says the same, with long chains of one operator as trees of little depth.
+    """Return an equivalent filter, with long chains of one operator as balanced trees.
 
     Raises:
-        InvalidInputError: it is still too deep.
+        InvalidInputError: it is still deeper than `MAX_DEPTH`.
     """
     tree = _balance_node(json, 0)
     if nesting_depth(tree) > MAX_DEPTH:
@@ -83,7 +83,7 @@ def balance(json: Any) -> Any:
 
 
 def nesting_depth(json: Any) -> int:
-    """How many levels of objects and lists there are."""
+    """Return the number of nested objects and lists, without recursion."""
     levels, level = -1, [json]
     while level:
         levels += 1
@@ -93,10 +93,10 @@ def nesting_depth(json: Any) -> int:
 
 
 def parse_filter(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
-    """A filter out of a request, balanced, where null is none.
+    """Parse a balanced filter of a request; null means none.
 
     Raises:
-        InvalidInputError: it is no expression, or names a column that the table has not.
+        InvalidInputError: it is not an expression, or names a column that does not exist.
     """
     if json is None or json is True:
         return NO_FILTER
@@ -106,7 +106,7 @@ def parse_filter(json: Any, schema: Schema, *, case_sensitive: bool) -> Filter:
 
 
 def find_field(schema: Schema, name: str, *, case_sensitive: bool) -> NestedField | None:
-    """A field by its full name, such as `a.b` or `list.element`."""
+    """Return a field by its full name, such as `a.b` or `list.element`, or None."""
     try:
         return schema.find_field(name, case_sensitive)
     except ValueError:
@@ -122,7 +122,10 @@ class _FilterParser:
         self.fields: set[int] = set()
 
     def to_readable_json(self, json: Any) -> Any:
-        """The filter as a client reads it back. pyiceberg writes infinity as null, which it does not read."""
+        """Return the filter in a form that clients can read: pyiceberg writes infinity as null, but cannot read that.
+
+        Such a predicate is replaced by one that is always true.
+        """
         if id(json) in self._unreadable:
             term = json["term"]
             return {
@@ -167,7 +170,7 @@ class _FilterParser:
     def _build_predicate(
         self, operation: str, name: str, dtype: IcebergType, node: dict[str, Any]
     ) -> BooleanExpression | None:
-        """None where pyiceberg cannot tell what the predicate says of a column."""
+        """Return pyiceberg's predicate, or None if pyiceberg cannot evaluate it on this column."""
         predicate: BooleanExpression | None
         if operation in _UNARY:
             predicate = _UNARY[operation](name)
@@ -193,7 +196,7 @@ class _FilterParser:
         if isinstance(dtype, (BinaryType, FixedType)) or not isinstance(dtype, PrimitiveType):
             return None
         if isinstance(dtype, TimestamptzType) and isinstance(value, str) and not _ZONE.search(value):
-            # pyiceberg leaves the zone out, which is always UTC.
+            # pyiceberg omits the time zone, which is always UTC.
             value += "+00:00"
         try:
             return literal(value).to(dtype)
@@ -210,7 +213,7 @@ class _FilterParser:
 
 
 def unknown_column_error(where: str, name: str, schema: Schema) -> InvalidInputError:
-    """The error about a column that a table has not."""
+    """Build the error about a column that does not exist."""
     names = ", ".join(field.name for field in schema.fields[:20])
     more = ", …" if len(schema.fields) > 20 else ""
     return InvalidInputError(f"{where}: the table has no column {format_value(name)}; it has {names}{more}")
@@ -247,7 +250,7 @@ def _too_deep_error() -> InvalidInputError:
 
 
 def _flatten_chain(node: Any, kind: str) -> Iterator[Any]:
-    """The parts of a chain of one operator, however it is nested."""
+    """Yield the operands of a chain of one operator, however it is nested."""
     pending = [node]
     while pending:
         part = pending.pop()
@@ -258,7 +261,7 @@ def _flatten_chain(node: Any, kind: str) -> Iterator[Any]:
 
 
 def _parse_term(term: Any) -> tuple[str, bool]:
-    """The name of a column, and whether the term is the column itself and no transform of it."""
+    """Return the name of a column, and whether the term is the column itself rather than a transform of it."""
     match term:
         case str():
             return term, True

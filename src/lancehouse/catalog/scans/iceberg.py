@@ -1,4 +1,4 @@
-"""Scans of Iceberg tables: which files hold rows that a filter lets through, and what is deleted in them."""
+"""Plan scans of Iceberg tables: find data files that may match a filter, and the delete files that apply."""
 
 from __future__ import annotations
 
@@ -46,33 +46,33 @@ from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, encode_tas
 logger = logging.getLogger(__name__)
 
 FILES = 10_000
-"""Data files of one answer, about; the others are plan tasks."""
+"""Approximate number of data files in one response; the others become plan tasks."""
 
 _VERSION = 3
-"""Manifests of all versions are read with the schema of this one."""
+"""Format version whose schema is used to read manifests of all versions."""
 
 
 class FileAccess(Protocol):
-    """Knows which files a caller may be told to read."""
+    """Decides which files a caller may be told to read."""
 
     def check_readable(self, file: str, what: str) -> None:
-        """Refuse one that they may not."""
+        """Raise if the caller may not read this file."""
 
 
 def plan(
     metadata: TableMetadata, io: FileIO, request: ScanRequest, files: FileAccess, *, has_nulls: bool = True
 ) -> Json:
-    """The tasks of a scan.
+    """Return the tasks of a scan.
 
     Args:
-        metadata: of the table.
-        io: to read its manifests with.
-        request: of the client.
+        metadata: the table's metadata.
+        io: reads its manifests.
+        request: the client's request.
         files: refuses files that the caller may not read.
-        has_nulls: whether the client reads nulls among partition values; pyiceberg 0.12 does not.
+        has_nulls: whether the client accepts nulls among partition values; pyiceberg 0.12 does not.
 
     Raises:
-        InvalidInputError: the request names a snapshot or a column that the table has not, or a snapshot that is
+        InvalidInputError: the request names a snapshot or a column that does not exist, or a snapshot that is
             scanned names a manifest outside of the table.
         PermissionDeniedError: a manifest names a file that the caller may not read.
         MetadataNotFoundError: a manifest cannot be read.
@@ -86,10 +86,10 @@ def plan(
 def fetch_tasks(
     metadata: TableMetadata, io: FileIO, content: Json, files: FileAccess, *, has_nulls: bool = True
 ) -> Json:
-    """What a plan task stands for.
+    """Return the tasks that a plan task stands for.
 
     Raises:
-        PlanTaskNotFoundError: no plan gave it out, or the table has changed too much since.
+        PlanTaskNotFoundError: it is not from a plan of this table, or the table has changed too much since.
     """
     scan = _Scan(metadata, io, ScanRequest.from_json(content.get("request")), files, has_nulls)
     paths = content.get("manifests")
@@ -122,7 +122,7 @@ class _Scan:
 
     @cached_property
     def snapshot(self) -> Snapshot | None:
-        """The one that is scanned, or the last one of a range."""
+        """The snapshot to scan; of an incremental scan, the last one. None for an empty table."""
         snapshot_id = self.request.end_id if self.request.is_incremental else self.request.snapshot_id
         if snapshot_id is None:
             return self.metadata.current_snapshot()
@@ -132,7 +132,7 @@ class _Scan:
 
     @cached_property
     def schema(self) -> Schema:
-        """That the names of the filter are of."""
+        """The schema that the names in the filter refer to."""
         if self.request.use_snapshot_schema and self.snapshot is not None and self.snapshot.schema_id is not None:
             schema_id = self.snapshot.schema_id
             return next(
@@ -151,7 +151,7 @@ class _Scan:
 
     @cached_property
     def appended_snapshot_ids(self) -> frozenset[int] | None:
-        """Of an incremental scan: the snapshots that only added rows."""
+        """Of an incremental scan, the snapshots that only appended rows; else None."""
         if not self.request.is_incremental:
             return None
         ancestors, current = [], self.snapshot
@@ -181,7 +181,7 @@ class _Scan:
 
     @cached_property
     def matching_manifests(self) -> list[ManifestFile]:
-        """Those of data files that the filter lets through."""
+        """Manifests of data files that may match the filter."""
         self.request.selected_ids(*self.schemas)
         self.request.stats_field_ids(*self.schemas)
         if isinstance(self.filter.superset, AlwaysFalse):
@@ -204,7 +204,7 @@ class _Scan:
         return list(by_path.values())
 
     def build_tasks(self, paths: Sequence[str], later: Sequence[str]) -> Json:
-        """The tasks for data files of some manifests."""
+        """Return the tasks for the data files of some manifests; `later` are plan tasks to include."""
         path_set = frozenset(paths)
         deletes = self._read_deletes() if paths and self.appended_snapshot_ids is None else DeleteFiles((), {})
         files: list[Json] = []
@@ -232,13 +232,14 @@ class _Scan:
             return None
         stats = self.request.stats_field_ids(*self.schemas)
         task: Json = {"data-file": self._content_file(entry.data_file, row_id, stats)}
-        # Java fails on a file of a partition without a residual; else none is needed where nothing is left to filter.
+        # Iceberg's Java library fails without a residual on a file of a partitioned spec; otherwise none is needed if
+        # nothing is left to filter.
         if residual is not None or not self._get_spec(entry.data_file.spec_id).is_unpartitioned():
             task["residual-filter"] = True if residual is None else residual
         return task
 
     def _residual(self, file: DataFile) -> Any:
-        """What is left to filter in a file; None for nothing, False if no row can match."""
+        """Return the filter that is left to apply to a file's rows; None for none, False if no row can match."""
         expression = self.filter.superset
         spec = self._get_spec(file.spec_id)
         if spec.is_unpartitioned() or self.filter.residual is None:
@@ -262,7 +263,10 @@ class _Scan:
         return content_file_json(file, visible, row_id=row_id, stats=stats or ())
 
     def _data_entries(self, manifest: ManifestFile) -> Iterator[tuple[ManifestEntry, int | None]]:
-        """Data files that may hold rows, with the row id of their first row."""
+        """Yield data files that may have matching rows, with the row id of their first row.
+
+        Deleted entries are counted before they are skipped: row ids are inherited by position in the manifest.
+        """
         partition_filter = self._partition_filter(manifest)
         next_id = manifest._data[15]
         for entry in self._read_entries(manifest):
@@ -351,7 +355,7 @@ class _Scan:
 
 @dataclass(frozen=True)
 class _PartitionFilter:
-    """What partitions of one spec tell."""
+    """Filters manifests and data files by the partitions of one spec."""
 
     matches_manifest: Callable[[ManifestFile], bool]
     matches_partition: Callable[[DataFile], bool]
@@ -371,6 +375,6 @@ def _build_partition_filter(
         by_summary = manifest_evaluator(spec, schema, projected, case_sensitive)
         by_value = expression_evaluator(partitions, projected, case_sensitive)
     except (ValueError, TypeError):
-        # A spec over a column that was dropped tells nothing of those that are left.
+        # A spec on a dropped column cannot be evaluated, so nothing is filtered out.
         return _ALL
     return _PartitionFilter(by_summary, lambda file: by_value(file.partition))

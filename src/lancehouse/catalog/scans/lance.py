@@ -1,4 +1,4 @@
-"""Scans of Lance tables: of each fragment that may hold a matching row, a Parquet copy of the columns asked for."""
+"""Plan scans of Lance tables: find matching fragments, and name a Parquet copy of each."""
 
 from __future__ import annotations
 
@@ -26,32 +26,33 @@ from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.store.rows import EntryRow, ExportRow
 
 COPIED_BYTES = 64 << 20
+"""Most bytes of Lance data that one response copies; the rest becomes plan tasks. No copy is larger than this."""
 COPIES = 32
-"""What one answer copies at most, of Lance's data; what is more is left to plan tasks. One copy is no larger."""
+"""Most copies that one response creates."""
 
 REPLACING = frozenset({"Overwrite", "Restore"})
-"""Operations of Lance after which a column's id may be another column's."""
+"""Lance operations after which a column's id may belong to another column."""
 
 FIRST = 1
-"""The version that made the table."""
+"""The version that created the table."""
 
 PRUNED_S = 3.0
-"""How long a plan may look for fragments that hold no matching row."""
+"""Seconds that a plan may spend to find fragments without a matching row."""
 
 
 class LanceScans:
-    """Plans of scans, and what their plan tasks stand for."""
+    """Plans scans of Lance tables, and resolves their plan tasks."""
 
     def __init__(self, tables: LanceMetadataCache, exports: Exports) -> None:
         self._tables = tables
         self._exports = exports
 
     def plan(self, places: ReadableLocations, entry: EntryRow, request: ScanRequest) -> Json:
-        """The tasks of a scan, in the name of whom these places may be read by.
+        """Return the tasks of a scan; `places` are the locations that its caller may read.
 
         Raises:
-            InvalidInputError: the request names a snapshot or a column that the table has not.
-            PermissionDeniedError: the table takes files from places that the caller may not read.
+            InvalidInputError: the request names a snapshot or a column that does not exist.
+            PermissionDeniedError: the table has files in locations that the caller may not read.
         """
         table, warehouse = self._load_table(places, entry), places.warehouse
         row_filter = request.parse_filter(table.schema)
@@ -72,10 +73,10 @@ class LanceScans:
         return answer.to_json()
 
     def fetch_tasks(self, places: ReadableLocations, entry: EntryRow, content: Json) -> Json:
-        """What a plan task stands for.
+        """Return the tasks that a plan task stands for.
 
         Raises:
-            PlanTaskNotFoundError: no plan of this table gave it out.
+            PlanTaskNotFoundError: it is not from a plan of this table.
         """
         table, warehouse = self._load_table(places, entry), places.warehouse
         match content:
@@ -83,6 +84,7 @@ class LanceScans:
                 pass
             case _:
                 raise _task_not_found()
+        # The task comes back from the client, who may have changed it: check everything in it against the table.
         if snapshot_id not in table.snapshots or not all(isinstance(key, int) for key in ids):
             raise _task_not_found()
         version = table.open_version(snapshot_id)
@@ -143,7 +145,7 @@ class LanceScans:
 
 @dataclass(frozen=True)
 class _ScannedTable:
-    """A table as its clients see it."""
+    """A table as Iceberg's clients see it."""
 
     metadata: Json
     ref: TableRef
@@ -163,13 +165,17 @@ class _ScannedTable:
         return {snapshot["snapshot-id"]: snapshot for snapshot in self.metadata.get("snapshots") or ()}
 
     def column_ids(self, selected: set[int] | None, filter: Filter) -> set[int]:
-        """The ids of the columns that readers need: those selected, or all, and those that they filter by."""
+        """Return the ids of the top-level columns that readers need: the selected ones (or all) and the filter's."""
         roots = {below: column.field_id for column in self.schema.fields for below in Schema(column).field_ids}
         selected_ids = set(roots) if selected is None else selected
         return {roots[field_id] for field_id in selected_ids | filter.fields}
 
     def open_version(self, snapshot_id: int) -> VersionExporter:
-        """The version that a snapshot stands for."""
+        """Open the version that a snapshot stands for.
+
+        Raises:
+            IllegalArgumentError: its manifest is not in its final location yet, or no longer.
+        """
         refs = self.metadata.get("refs") or {}
         branches = [name for name, ref in refs.items() if ref["type"] == "branch"]
         branch, version = from_snapshot_id(snapshot_id, branches)
@@ -182,7 +188,7 @@ class _ScannedTable:
             ) from error
 
     def _is_replaced_since(self, snapshot_id: int) -> bool:
-        """Whether the schema may have been written over between a snapshot and now, in any branch but its own past."""
+        """Return whether an operation may have replaced the schema after a snapshot, on main or on another branch."""
         on_branch = snapshot_id >> 32
         return any(
             other != FIRST and (on_branch or other > snapshot_id)
@@ -191,7 +197,7 @@ class _ScannedTable:
         )
 
     def list_scanned(self, request: ScanRequest) -> Iterator[tuple[int, VersionExporter, Sequence[ExportFragment]]]:
-        """Versions, each with the fragments of it that a scan is about."""
+        """Yield snapshot id, version, and the fragments of it to scan."""
         if request.is_incremental:
             yield from self._list_appended(request)
             return
@@ -203,7 +209,7 @@ class _ScannedTable:
         yield snapshot_id, version, version.fragments
 
     def _list_appended(self, request: ScanRequest) -> Iterator[tuple[int, VersionExporter, Sequence[ExportFragment]]]:
-        """Versions that only added rows, each with the fragments that it added."""
+        """Yield each version that only appended rows, with the fragments that it added."""
         for snapshot_id in self._snapshot_ids_between(request):
             snapshot = self.snapshots[snapshot_id]
             if snapshot.get("summary", {}).get("operation") != "append":
@@ -216,7 +222,7 @@ class _ScannedTable:
             yield snapshot_id, version, [fragment for fragment in version.fragments if fragment.id not in before]
 
     def _snapshot_ids_between(self, request: ScanRequest) -> list[int]:
-        """Snapshots after the start up to the end, oldest first."""
+        """Return the snapshots after the start up to and including the end, oldest first."""
         snapshot_ids: list[int] = []
         current: Any = self._require_snapshot(request.end_id)
         while current != request.start_id:
@@ -236,7 +242,7 @@ class _ScannedTable:
 
 
 class _ScanResult:
-    """What is told, and what it has cost until now."""
+    """The response to a plan, and how much has been copied for it so far."""
 
     def __init__(self, residual: Any) -> None:
         self.residual = residual
@@ -246,7 +252,10 @@ class _ScanResult:
         self._copies = 0
 
     def reserve(self, size: int) -> bool:
-        """Whether something of a size is copied for this answer; the first one always is."""
+        """Return whether something of this size is copied for this response, and count it.
+
+        The first is always copied, so that every response makes progress.
+        """
         is_first = not self._copies
         self._bytes += size
         self._copies += 1
@@ -283,7 +292,7 @@ def _estimate_bytes(version: VersionExporter, request: ExportRequest) -> int:
 
 
 def _split(request: ExportRequest, size: int) -> Iterator[ExportRequest]:
-    """Parts of about the same size, each small enough for one answer."""
+    """Yield parts of a request of about the same size, each small enough for one response."""
     count = -(-len(request.rows) // max(1, -(-size // COPIED_BYTES)))
     for start in range(0, len(request.rows), count):
         yield request.with_rows(request.rows[start : start + count])
@@ -304,7 +313,7 @@ def _group(requests: Iterable[ExportRequest], version: VersionExporter) -> Itera
 
 
 def _present_columns(ids: set[int], columns: Mapping[int, pa.Field[Any]]) -> frozenset[int]:
-    """The columns of a version that are needed; where it has none of them, a small one, for the number of rows."""
+    """Return the needed columns that a version has; if none, its smallest one, which gives the number of rows."""
     present = frozenset(ids & columns.keys())
     return present or frozenset([min(columns, key=lambda key: _bit_width(columns[key].type))])
 
@@ -324,7 +333,7 @@ def _prune(
     *,
     case_sensitive: bool,
 ) -> Iterator[ExportFragment]:
-    """Fragments without those of which Lance can soon tell that no row of them matches."""
+    """Yield the fragments that may have a matching row, as far as Lance can tell within `PRUNED_S`."""
     sql = to_lance_sql(filter.superset, schema, version.columns, case_sensitive=case_sensitive)
     deadline = time.monotonic() + PRUNED_S
     for fragment in fragments if sql != FALSE else ():
@@ -333,7 +342,7 @@ def _prune(
                 if not version.has_matching_row(fragment.id, sql):
                     continue
             except LanceNamespaceError:
-                # Lance has no way to compare this.
+                # Lance cannot evaluate this condition: keep all remaining fragments.
                 sql = TRUE
         yield fragment
 

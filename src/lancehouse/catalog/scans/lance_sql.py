@@ -1,7 +1,8 @@
-"""Iceberg's filters as conditions in Lance's SQL, by which fragments without a matching row are left out.
+"""Translate Iceberg filters into Lance SQL, which is used to skip fragments without a matching row.
 
-A condition may hold for more rows than the filter, never for fewer: readers of Iceberg do not agree on nulls and NaN
-in negations, Lance tells 0.0 from -0.0, and Iceberg's types are coarser than Lance's. What is not certain is true.
+A condition may hold for more rows than the filter, never for fewer: Iceberg's readers do not agree on nulls and NaN in
+negations, Lance distinguishes 0.0 from -0.0, and Iceberg's types are coarser than Lance's. In doubt, the condition is
+true.
 """
 
 from __future__ import annotations
@@ -21,23 +22,25 @@ TRUE = "true"
 FALSE = "false"
 
 Columns = Mapping[int, "pa.Field[Any]"]
+"""Lance's columns by their Iceberg field id."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _STRINGS = (pa.string(), pa.large_string())
 _FLOATS: Mapping[pa.DataType, type[np.floating[Any]]] = {pa.float32(): np.float32, pa.float64(): np.float64}
 _MAX_LISTED = 1000
+"""Most values of an `in` that are translated."""
 _INT64_MAX = 2**63 - 1
 
 
 def to_lance_sql(superset: BooleanExpression, schema: Schema, columns: Columns, *, case_sensitive: bool) -> str:
-    """The condition for a filter without negations.
+    """Return the SQL condition for a filter without negations.
 
     Args:
-        superset: the filter.
-        schema: that its names are of.
-        columns: as Lance has them in the version that is read, by their Iceberg ids. One that is missing is null.
-        case_sensitive: whether names are.
+        superset: the filter, without negations.
+        schema: the schema that its names refer to.
+        columns: Lance's columns in the version that is scanned, by Iceberg id; a missing one is all null.
+        case_sensitive: whether names are matched case-sensitively.
     """
     return visit(bind(schema, superset, case_sensitive), _SqlVisitor(columns))
 
@@ -133,11 +136,11 @@ class _SqlVisitor(BoundBooleanExpressionVisitor[str]):
             return f"{name} = {lower}" if len(operators) > 1 else f"{name} {operators[0]} {lower}"
         parts = [f"{name} >= {lower}" if ">" in operator else f"{name} <= {upper}" for operator in operators]
         between = _join(" AND ", parts)
-        # Whether NaN is more or less than a number, or neither, depends on who compares.
+        # Engines disagree on whether NaN is greater or less than a number, or neither.
         return f"({between} OR isnan({name}))" if column.type in _FLOATS else between
 
     def _column(self, term: BoundTerm) -> pa.Field[Any] | None:
-        """The column that a term is; None for a field in a column, or a name that cannot be quoted."""
+        """Return the column of a term; None for a nested field, or a name that cannot be quoted."""
         if not isinstance(term, BoundReference):
             return None
         column = self._columns.get(term.ref().field.field_id)
@@ -157,7 +160,7 @@ def _is_extension(column: pa.Field[Any]) -> bool:
 
 
 def _exact_literal(dtype: pa.DataType, value: Any) -> str | None:
-    """A value as Lance compares it with no loss."""
+    """Return a value as a SQL literal that Lance compares without loss, or None."""
     if dtype in _INTEGERS:
         return str(int(value)) if _fits(dtype, int(value)) else None
     if dtype == pa.bool_():
@@ -166,7 +169,7 @@ def _exact_literal(dtype: pa.DataType, value: Any) -> str | None:
 
 
 def _sql_bounds(dtype: Any, value: Any) -> tuple[str, str] | None:
-    """Two values in SQL, between which everything lies that Iceberg sees as `value`; None where that cannot be told."""
+    """Return two SQL literals that enclose every Lance value that Iceberg sees as `value`, or None if unknown."""
     if (exact := _exact_literal(dtype, value)) is not None:
         return exact, exact
     if dtype in _FLOATS:
@@ -174,7 +177,7 @@ def _sql_bounds(dtype: Any, value: Any) -> tuple[str, str] | None:
     if dtype == pa.date32():
         return _date_bounds(int(value))
     if isinstance(dtype, pa.TimestampType):
-        # Lance reads a text in the zone of the column: a day more on each side is enough for any zone.
+        # Lance parses a literal in the column's time zone: a day on each side covers every zone.
         margin = timedelta(seconds=1) if dtype.tz is None else timedelta(days=1)
         return _timestamp_bounds(int(value), margin)
     if isinstance(dtype, pa.Decimal128Type) and dtype.scale >= 0:
@@ -210,7 +213,7 @@ def _timestamp_bounds(micros: int, margin: timedelta) -> tuple[str, str] | None:
         lower, upper = (_EPOCH + timedelta(microseconds=micros) + side * margin for side in (-1, 1))
     except OverflowError:
         return None
-    # Nanoseconds, in which Lance may compare, end in 2262 and begin in 1677.
+    # Lance may compare in nanoseconds, which range from 1677 to 2262.
     if not 1678 <= lower.year <= upper.year <= 2261:
         return None
     return f"timestamp '{lower:%Y-%m-%d %H:%M:%S.%f}'", f"timestamp '{upper:%Y-%m-%d %H:%M:%S.%f}'"

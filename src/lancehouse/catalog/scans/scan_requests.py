@@ -1,4 +1,4 @@
-"""What a client asks of a scan, and what it is told: Iceberg's PlanTableScanRequest, plans and tasks."""
+"""Parse PlanTableScan requests; build plans, scan tasks and plan task tokens."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Json = dict[str, Any]
 METADATA_COLUMNS = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
 )
-"""What Iceberg's readers find out themselves."""
+"""Columns that Iceberg's readers compute themselves."""
 
 TOKEN_BYTES = 16 << 20
-"""Of an unpacked token; ours are far smaller."""
+"""Most bytes of a decompressed plan task; ours are far smaller."""
 
 _WHERE = "scan"
 _KEYS = (
@@ -46,10 +46,10 @@ _KEYS = (
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """A request, checked as far as it can be without the table."""
+    """A PlanTableScan request, checked as far as possible without the table."""
 
     json: Json
-    """What is known of it, with a filter that is not too deep to be written again."""
+    """The known keys of the request, with the filter rebalanced so that it can be serialized again."""
     snapshot_id: int | None
     start_id: int | None
     end_id: int | None
@@ -60,10 +60,10 @@ class ScanRequest:
 
     @classmethod
     def from_json(cls, json: Any) -> Self:
-        """A request as it came.
+        """Parse a request.
 
         Raises:
-            InvalidInputError: a value of the wrong type, two ways of naming snapshots at once, or too deep a filter.
+            InvalidInputError: a value has the wrong type, snapshots are given in two ways, or the filter is too deep.
         """
         body = require_object(json, _WHERE)
         fields = {key: body[key] for key in _KEYS if key in body}
@@ -88,19 +88,19 @@ class ScanRequest:
 
     @cached_property
     def is_incremental(self) -> bool:
-        """Whether only rows are wanted that were appended between two snapshots."""
+        """Whether only rows are requested that were appended between two snapshots."""
         return self.start_id is not None or self.end_id is not None
 
     def parse_filter(self, schema: Schema) -> Filter:
-        """The filter, whose names are of `schema`.
+        """Return the filter, whose names refer to `schema`.
 
         Raises:
-            InvalidInputError: it is no filter, or names a column that is not there.
+            InvalidInputError: it is not a filter, or names a column that does not exist.
         """
         return parse_filter(self.json.get("filter"), schema, case_sensitive=self.case_sensitive)
 
     def selected_ids(self, *schemas: Schema) -> set[int] | None:
-        """The ids of selected fields, named as in the first schema that has them; None for all.
+        """Return the ids of the selected fields, each looked up in the first schema that has it; None for all.
 
         Raises:
             InvalidInputError: no schema has such a column.
@@ -108,7 +108,7 @@ class ScanRequest:
         return None if self.select is None else set(self._field_ids("select", self.select, schemas))
 
     def stats_field_ids(self, *schemas: Schema) -> set[int]:
-        """The ids of fields whose statistics are asked for.
+        """Return the ids of fields whose statistics are requested.
 
         Raises:
             InvalidInputError: no schema has such a column.
@@ -128,26 +128,29 @@ class ScanRequest:
 
 
 def completed_plan(tasks: Json) -> Json:
-    """A plan. Nothing is held for it: its id is there because the specification wants one."""
+    """Return a completed plan. Its id has no meaning, but the specification requires one."""
     return {"status": "completed", "plan-id": str(uuid4()), **tasks}
 
 
 def scan_tasks(files: Sequence[Json] = (), deletes: Sequence[Json] = (), plan_tasks: Sequence[str] = ()) -> Json:
-    """The tasks of a plan, all of them or some."""
+    """Return the JSON of scan tasks, all or a part of a plan's."""
     tasks: Json = {"file-scan-tasks": list(files), "plan-tasks": list(plan_tasks)}
     return tasks | ({"delete-files": list(deletes)} if deletes else {})
 
 
 def encode_task(content: Json) -> str:
-    """A plan task: all that is needed to do it, so that any server can. Whoever forges one gains nothing by it."""
+    """Return a plan task that holds all that is needed to resolve it, so that any server can.
+
+    It is not signed: it is checked against the table when it comes back, so a forged one gains nothing.
+    """
     return base64.urlsafe_b64encode(zlib.compress(orjson.dumps(content))).decode()
 
 
 def decode_task(text: object) -> Json:
-    """What a plan task holds.
+    """Return the content of a plan task.
 
     Raises:
-        PlanTaskNotFoundError: no plan gave it out.
+        PlanTaskNotFoundError: it is not a plan task of this server.
     """
     missing = PlanTaskNotFoundError("Plan task does not exist: plan the scan again")
     if not isinstance(text, str):

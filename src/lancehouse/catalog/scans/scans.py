@@ -1,4 +1,4 @@
-"""Scans planned by the server: which files a client is to read, and with which filter."""
+"""The four endpoints of Iceberg's scan planning: plan a scan, fetch tasks, fetch a plan, cancel a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLAN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Scans:
-    """The four calls of scan planning. A plan is complete when it is answered, and nothing is held for it."""
+    """The endpoints of scan planning. Every plan is complete in its response, so the server keeps no state for it."""
 
     def __init__(self, database: Database, lance_tables: LanceMetadataCache, *, cache_bytes: int) -> None:
         self._database = database
@@ -35,11 +35,11 @@ class Scans:
         self._lance = LanceScans(lance_tables, self.exports)
 
     def plan(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> Json:
-        """A plan: tasks to read files, and plan tasks for what would take too long now.
+        """Plan a scan: return tasks to read files, and plan tasks for what would take too long now.
 
         Raises:
             TableNotFoundError: there is no such table.
-            InvalidInputError: the request makes no sense, or names a snapshot or a column that the table has not.
+            InvalidInputError: the request is not valid, or names a snapshot or a column that does not exist.
             PermissionDeniedError: the table has files that the caller may not read.
         """
         entry = self._get_entry(caller, warehouse, levels, name)
@@ -50,11 +50,11 @@ class Scans:
         return completed_plan(iceberg.plan(table, io, scan_request, files, has_nulls=_can_read_nulls(caller)))
 
     def fetch_tasks(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_task: str) -> Json:
-        """What a plan task stands for.
+        """Return the tasks that a plan task stands for.
 
         Raises:
             TableNotFoundError: there is no such table.
-            PlanTaskNotFoundError: no plan of this table gave it out.
+            PlanTaskNotFoundError: it is not from a plan of this table.
         """
         entry = self._get_entry(caller, warehouse, levels, name)
         content = decode_task(plan_task)
@@ -64,21 +64,21 @@ class Scans:
         return iceberg.fetch_tasks(table, io, content, files, has_nulls=_can_read_nulls(caller))
 
     def fetch_plan(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_id: str) -> Json:
-        """The result of a plan that was not complete when it was answered. There are none.
+        """Return the result of a plan that was not complete in its response. There are none, so this always raises.
 
         Raises:
             TableNotFoundError: there is no such table.
-            PlanNotFoundError: always, else.
+            PlanNotFoundError: in all other cases.
         """
         self._get_entry(caller, warehouse, levels, name)
         raise _plan_not_found(plan_id)
 
     def cancel_plan(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_id: str) -> None:
-        """Give up a plan, which costs nothing as nothing is held.
+        """Cancel a plan. There is nothing to do, as the server keeps no state for it.
 
         Raises:
             TableNotFoundError: there is no such table.
-            PlanNotFoundError: it cannot have been a plan of this server.
+            PlanNotFoundError: the id cannot be one of this server.
         """
         self._get_entry(caller, warehouse, levels, name)
         if not _PLAN_ID.fullmatch(plan_id):
@@ -103,7 +103,7 @@ class Scans:
 
 
 def _can_read_nulls(caller: Caller) -> bool:
-    """Whether a client reads nulls among partition values: pyiceberg takes such a plan for broken."""
+    """Return whether the client accepts nulls among partition values; pyiceberg considers such a plan invalid."""
     return "pyiceberg" not in caller.client.lower()
 
 
