@@ -79,7 +79,7 @@ def to_uri(location: str) -> str:
 
 
 def to_lance_uri(location: str) -> str:
-    """Return a location with the scheme `lance`, so that Iceberg clients fail with a clear error instead of reading it."""
+    """Return a location with the scheme `lance`: Iceberg clients then fail with a clear error instead of reading it."""
     return "lance://" + to_uri(location.rstrip("/")).partition("://")[2]
 
 

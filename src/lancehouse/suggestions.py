@@ -1,4 +1,4 @@
-""" "Did you mean …?" suggestions for unknown names."""
+"""Suggestions for unknown names: "did you mean …?"."""
 
 from __future__ import annotations
 
