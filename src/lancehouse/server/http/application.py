@@ -168,10 +168,7 @@ class App:
             await asyncio.wait([asyncio.wrap_future(work)])
 
     def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
-        """Answer a read on the event loop's thread if that is quicker than a thread.
-
-        Else None: call the application.
-        """
+        """Answer a read on the event loop's thread, where that is quicker than a thread; None: use `__call__`."""
         # A read of a local SQLite file takes microseconds; a database over the network would block the event loop.
         if not self.catalog.database.is_local:
             return None

@@ -17,7 +17,7 @@ from lancehouse.server.http.oauth import TokenEndpoint, check_current_principal
 from lancehouse.server.http.tokens import ISSUER, LIFETIME_S, Tokens, unverified_issuer
 
 FRESH_S = 3.0
-"""Seconds for which an identity is cached: the deletion of a principal, token or grant takes effect within that time."""
+"""Seconds for which an identity is cached: deleting a principal, token or grant takes effect within that time."""
 
 REMEMBERED = 10_000
 """Most identities that are cached."""

@@ -67,7 +67,7 @@ class Reservation:
         self.size += size
 
     def try_grow(self, size: int) -> bool:
-        """Reserve `size` more bytes and return True if half of the budget stays free, for callers that can do without."""
+        """Reserve `size` more bytes if half of the budget stays free; return whether it did."""
         if self._is_over or not self._budget.try_adjust(size, self._budget.total // 2):
             return False
         self.size += size

@@ -89,7 +89,7 @@ class TokenEndpoint:
             raise OAuthError(400, "invalid_request", f"subject_token: {error}") from None
 
     def _principal_to_renew(self, subject: str, client: Principal | None) -> Principal:
-        """Return the principal to renew a token for: the token is valid, or the client has proved that it is the owner."""
+        """Return the principal to renew a token for: the token is valid, or the client has proved to be its owner."""
         claims = self.tokens.verify(subject, allow_expired=client is not None)
         if client is not None:
             if client.name != claims.name:
