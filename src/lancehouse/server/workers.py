@@ -208,7 +208,7 @@ class WorkerSupervisor:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Block SIGINT in processes started inside the context: Ctrl-C reaches the whole group, and the parent handles it."""
+    """Block SIGINT in processes started inside the context: Ctrl-C reaches them too, but only the parent handles it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -80,9 +80,8 @@ def namespace(request: ConsoleRequest) -> Response:
     try:
         return responses.json({"properties": _describe_namespace(request)})
     except _NOT_HERE:
-        return responses.json(
-            {"properties": {}}
-        )  # a warehouse of another server; listing it fails if it does not exist
+        # A warehouse of another server; listing it fails if it does not exist.
+        return responses.json({"properties": {}})
 
 
 def entries(request: ConsoleRequest) -> Response:
@@ -90,9 +89,8 @@ def entries(request: ConsoleRequest) -> Response:
     size, token = request.get_number("limit", PAGE, LARGEST_PAGE), request.find_parameter("token")
     if (warehouse := request.warehouse) is not None:
         if not request.levels or not request.call.caller.identity.has_role(Role.READER, warehouse.name, request.levels):
-            return _entries_response(
-                [], None
-            )  # the warehouse itself holds no tables; a namespace only above a granted one shows none
+            # The warehouse itself holds no tables; a namespace that is only above a granted one shows none.
+            return _entries_response([], None)
         call = request.call
         return _entries_response(
             *listing.list_entries(call.catalog.database, call.caller, warehouse, request.levels, token or "", size)
