@@ -129,6 +129,7 @@ def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
             options[EXPIRES] = value
     if config.get("s3.path-style-access", "").lower() == "true":
         options["aws_virtual_hosted_style_request"] = "false"
+    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
     if options.get("aws_endpoint", "").startswith("http://"):
         options["allow_http"] = "true"
     return options
@@ -148,6 +149,7 @@ def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
         config |= {SAS_TOKEN: token, f"{SAS_TOKEN}.{account}.{AZURE_HOST}": token}
         if EXPIRES in lance_options:
             config[f"{SAS_EXPIRES}.{account}.{AZURE_HOST}"] = lance_options[EXPIRES]
+    # Lance sends path-style requests by default, Iceberg's Java client uses virtual hosts.
     if virtual := lance_options.get(
         "aws_virtual_hosted_style_request", "false" if "aws_endpoint" in lance_options else ""
     ):

@@ -143,6 +143,7 @@ def names_below(root: ParsedLocation, place: ParsedLocation) -> tuple[str, tuple
     if root.store != place.store:
         return None
     real = os.path.realpath(root.path) if root.store == "file" else root.path
+    # A location may be written below the root as configured, or below the root's real path.
     for start in (root.segments, tuple(filter(None, real.split("/")))):
         if len(place.segments) > len(start) and place.segments[: len(start)] == start:
             return real, place.segments[len(start) :]

@@ -52,6 +52,7 @@ def remaining_keys(keys: Iterable[Key], limit: int | None, token: str | None, *,
     if text is None:
         return ordered
     try:
+        # Tokens are text, but keys may be numbers, which are ordered differently.
         lasts = [type(key)(text) for key in ordered[:1]]
     except ValueError:
         raise _foreign_token_error(token) from None

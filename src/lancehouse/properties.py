@@ -1,4 +1,4 @@
-"""Table properties that Lancehouse interprets, such as `table_type` and `managed_by`, and the test for Lance tables.
+"""Table properties with a meaning, such as `table_type` and `managed_by`, and the test for Lance tables.
 
 `lance_namespace` is imported only where one of its errors is raised: commands read these keys to print their help, and
 that import is slow.

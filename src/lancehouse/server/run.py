@@ -1,4 +1,4 @@
-"""Running one server process: checks before the start, the listening socket, the application, and graceful shutdown."""
+"""Running one server process: checks before the start, listening socket, application, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -161,6 +161,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     database = bootstrap.open_database(settings.db)
     catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
+    # Without authentication the server may listen on loopback only, unless --insecure allows more.
     authenticator = Authenticator(
         Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
@@ -298,6 +299,7 @@ def run(
         access_log=False,
         log_config=None,
         server_header=False,
+        # Logins are throttled by the address of the connection, which a header field must not change.
         proxy_headers=False,
         timeout_keep_alive=int(settings.limits.idle_s) or 1,
         timeout_graceful_shutdown=int(settings.limits.stop_s) or 1,

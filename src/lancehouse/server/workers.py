@@ -104,6 +104,7 @@ class WorkerSupervisor:
                 env={**os.environ, MULTIPROCESS: self._metrics},
             )
         assert worker.stdin is not None
+        # Through a pipe, because the settings hold secrets, which other users could read from a command line.
         worker.stdin.write(self._startup_message)
         worker.stdin.flush()
         self._running.append(worker)

@@ -1,4 +1,4 @@
-"""The steps of the demo: a pipeline, reads with lance, pyiceberg and Spark SQL, an upsert, and a commit conflict."""
+"""The steps of the demo: a pipeline, reads by lance, pyiceberg and Spark SQL, an upsert, a commit conflict."""
 
 from __future__ import annotations
 

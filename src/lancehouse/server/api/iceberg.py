@@ -1,4 +1,4 @@
-"""Routes and handlers of the Iceberg REST API: each parses its request, calls the catalog once, builds the response."""
+"""Routes and handlers of the Iceberg REST API; each handler calls the catalog once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def update_properties(call: Call) -> Response:
 
 
 def _replay_update_properties(call: Call) -> Response:
-    """Answer where the response of the first request was not stored: everything was set and removed as requested."""
+    """Build the response where the first one was not stored: everything was set and removed as requested."""
     request = call.parse_body(shapes.UpdateNamespacePropertiesRequest)
     updated, removed = list(request.get("updates") or {}), request.get("removals") or []
     return responses.json({"updated": updated, "removed": removed, "missing": []})
@@ -324,7 +324,7 @@ def rename_view(call: Call) -> Response:
 
 
 def replay_no_content(call: Call) -> Response:  # noqa: ARG001
-    """Answer a repeated request whose response has no content."""
+    """Build the empty response to a repeated request."""
     return responses.no_content()
 
 

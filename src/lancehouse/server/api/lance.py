@@ -1,4 +1,4 @@
-"""Routes and handlers of the Lance REST Namespace API, `/lance/{backend}/v1/…`, over warehouses and other backends."""
+"""Routes and handlers of the Lance REST Namespace API at `/lance/{backend}/v1/…`."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
     request = requests.parse_request(
         operation, path_fields, query, call.body, requests.headers_to_context(call.headers)
     )
+    # All ids, grants and locations are checked before the backend is called: nothing of a table is opened before.
     backend.check_ids(request_ids(request))
     for table_id in request_ids(request):
         _check_grant(call.caller.identity, operation, backend, tuple(table_id))

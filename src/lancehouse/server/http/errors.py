@@ -166,6 +166,7 @@ def error_response(error: BaseException) -> Response:
         headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
     if isinstance(error, (ServiceUnavailableError, ThrottlingError)):
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", RETRY_AFTER_S)))
+    # The rest of the body is not read, so no further request can follow on this connection.
     if isinstance(error, (PayloadTooLargeError, TooSlowError)):
         headers.append((b"connection", b"close"))
     return _build_error(status, type_, WORDS.get(type(error)) or str(error), headers)

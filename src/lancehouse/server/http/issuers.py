@@ -1,4 +1,4 @@
-"""Tokens of outside identity providers (OpenID Connect issuers), verified with the keys that they publish (JWKS)."""
+"""Tokens of outside identity providers (OpenID Connect), verified with the keys that they publish (JWKS)."""
 
 from __future__ import annotations
 

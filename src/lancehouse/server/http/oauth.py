@@ -119,6 +119,7 @@ class TokenEndpoint:
             raise OAuthError(401, "invalid_client", str(error)) from None
 
     def _authenticate_secret(self, client_id: str, secret: str, peer: str) -> Principal:
+        # Before the secret is verified: scrypt keeps a core busy for a moment.
         self.attempts.check(client_id, peer)
         try:
             principal = self.principals.authenticate_secret(client_id, secret)

@@ -88,6 +88,7 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
         def on_message_complete(self) -> None:
             self._is_reading_body = False
             self._cancel_deadline()
+            # A request that was answered inline has no cycle.
             if self.cycle is not None:
                 super().on_message_complete()
 
@@ -99,8 +100,8 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 and self.cycle.response_complete
                 and self._deadline is None
             ):
-                # It was refused before it was read. What still comes is thrown away for a while, so that the client
-                # reads the answer; who goes on for ever must not keep the connection.
+                # The request was refused before its body was read. The rest is discarded for a while, so that the
+                # client can read the response; one that never stops sending must not keep the connection.
                 self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
 
         def _try_answer_inline(self) -> Response | None:

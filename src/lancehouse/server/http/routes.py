@@ -216,9 +216,9 @@ def _match_gateway(raw_path: bytes) -> Match:
 
 
 def _decode_gateway_name(segment: bytes) -> str:
-    """Decode a name.
+    """Decode a name of the Lance API, in which `+` means a space.
 
-    Lance's own clients, in Rust, encode a space as `+`, and no client sends a literal plus unencoded.
+    Lance's own clients, in Rust, encode a space that way, and no client sends a literal plus unencoded.
     """
     return _decode_segment(segment.replace(b"+", b"%20"))
 

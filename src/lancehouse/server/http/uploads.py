@@ -96,6 +96,8 @@ class Upload(io.RawIOBase):
                     self._fail(InvalidInputError("the client hung up before its request was whole"))
                     return
                 self._add_part(message.get("body", b""), is_last=not message.get("more_body"))
+                # No timeout here: it is the thread that is slow, not the client. A wake-up cannot get lost between
+                # `clear` and `wait`, because `set` runs on the event loop.
                 while self._buffered_bytes > MOST and not self._is_complete:
                     self._has_room.clear()
                     await self._has_room.wait()
@@ -169,6 +171,7 @@ class Upload(io.RawIOBase):
             self._received_bytes += len(part)
             was_full = self._buffered_bytes > MOST
             self._buffered_bytes -= len(part)
+        # An asyncio.Event may be set on the event loop's thread only.
         if was_full and self._buffered_bytes <= MOST:
             self._loop.call_soon_threadsafe(self._has_room.set)
         return part
@@ -242,5 +245,6 @@ class UploadReader(io.BufferedReader):
             raise ServiceUnavailableError(
                 f"the server has no room for {size} bytes of rows ({error.strerror}); send them in smaller batches"
             ) from error
+        # The file has no name any more: its space is freed with the last reference to the mapping.
         self._maps.add(mapped)
         return memoryview(mapped)
