@@ -104,9 +104,8 @@ class MainGroup(lazy_commands.LazyGroup):
             OUTPUTS["json"]().error(error.format_message(), [])
             ctx.exit(error.exit_code)
         except OSError as error:
-            if (
-                ctx.obj is None or ctx.obj.debug or error.errno == errno.EPIPE
-            ):  # click exits silently if the output is closed
+            # click exits silently if the output is closed.
+            if ctx.obj is None or ctx.obj.debug or error.errno == errno.EPIPE:
                 raise
             reason = error.strerror or str(error)
             ctx.obj.output.error(f"{error.filename}: {reason}" if error.filename else reason, [])

@@ -196,9 +196,7 @@ class App:
         try:
             response = await self._answer(exchange, receive)
         except bodies.ClientDisconnectedError:
-            response = Response(
-                499, why=("ClientClosedRequest", "the client hung up")
-            )  # for the log only: the client is gone
+            response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # for the log only
         except FORESEEN as error:
             response = _respond_to_error(exchange, error)
         except Exception as error:
