@@ -44,13 +44,14 @@ _INTERFACE = "lance_namespace"
 
 
 def __getattr__(name: str) -> Any:
-    """Load a class when it is first asked for: importing the package, to register or for its errors, stays cheap."""
+    """Import a public class on first access, so that importing the package itself stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def _register(interface: ModuleType) -> None:
+    """Register the three clients with `lance_namespace`."""
     interface.register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")
     interface.register_namespace_impl("polaris", "lancehouse.PolarisNamespace")
     interface.register_namespace_impl("unity", "lancehouse.UnityNamespace")
@@ -58,14 +59,18 @@ def _register(interface: ModuleType) -> None:
 
 
 class _OnImport:
-    """Registers as soon as somebody imports `lance_namespace`, which takes longer than the help of a command may."""
+    """Import hook that registers the clients once `lance_namespace` is imported.
+
+    Importing `lance_namespace` here would take longer than a command may take to print its help.
+    """
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        """Let the others find it."""
+        """Leave finding the module to the other finders, and wrap its loader so that it registers the clients."""
         if name != _INTERFACE:
             return None
+        # Otherwise the search below would come back to this finder.
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
@@ -81,6 +86,6 @@ class _OnImport:
 
 
 if _INTERFACE in sys.modules:
-    _register(importlib.import_module(_INTERFACE))  # another thread may be at it: wait
+    _register(importlib.import_module(_INTERFACE))  # waits if another thread is still importing it
 else:
     sys.meta_path.insert(0, _OnImport())

@@ -1,4 +1,4 @@
-"""Caches for threads: one that is bounded, and one call for all who need its result at the same time."""
+"""Thread-safe caches: a mapping of bounded size, and a way to share one call among concurrent threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A mapping for all threads that forgets the oldest when it is full."""
+    """Thread-safe mapping that drops the entries written longest ago when it is full."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -23,11 +23,11 @@ class BoundedCache(Generic[K, V]):
         return key in self._items
 
     def get(self, key: K) -> V | None:
-        """What is known, if anything."""
+        """Return the value of a key, or None."""
         return self._items.get(key)
 
     def put(self, key: K, value: V) -> V:
-        """Learn something."""
+        """Set the value of a key, and return it."""
         with self._lock:
             self._items.pop(key, None)
             self._items[key] = value
@@ -36,20 +36,24 @@ class BoundedCache(Generic[K, V]):
         return value
 
     def forget(self, key: K) -> None:
-        """Forget something, known or not."""
+        """Remove a key; do nothing if it is not there."""
         with self._lock:
             self._items.pop(key, None)
 
 
 class SingleFlight(Generic[V]):
-    """Calls under way, by key. No lock is held during one: whoever comes later waits for it, and shares its error."""
+    """Let concurrent callers share one call per key, and its error if it raises.
+
+    Results are not cached: a call that starts after the previous one has ended runs again. No lock is held during a
+    call.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._in_progress: dict[Hashable, Future[V]] = {}
 
     def run(self, key: Hashable, call: Callable[[], V]) -> V:
-        """The result of the call that is under way for `key`, else of this one."""
+        """Return the result of the call in progress for `key`; if there is none, run `call`."""
         with self._lock:
             future = self._in_progress.get(key)
             first = future is None

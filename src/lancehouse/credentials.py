@@ -1,4 +1,4 @@
-"""Access to storage, in the names that Lance's object stores know and in Iceberg's."""
+"""Storage options and credentials: conversion between the names that Lance uses and those of Iceberg."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LANCE_NAMES: Mapping[str, str] = MappingProxyType(
         "adls.tenant-id": "azure_storage_tenant_id",
     }
 )
-"""Iceberg's names for storage access, in Java and in Python, and Lance's."""
+"""Iceberg's property names for storage access, of its Java and Python clients, and the Lance option of each."""
 
 SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("aws_access_key_id", "access_key_id"),
@@ -46,7 +46,7 @@ SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("azure_storage_client_secret", "azure_client_secret", "client_secret"),
     ("azure_storage_tenant_id", "azure_storage_authority_id", "azure_tenant_id", "azure_authority_id", "tenant_id"),
 )
-"""Options that Lance's object stores know by several names, in any case; the first is the one that we use."""
+"""Options that Lance's object stores accept under several names, in any case; the first is the canonical name."""
 
 SECRETS = frozenset(
     {
@@ -62,19 +62,19 @@ SECRETS = frozenset(
         EXPIRES,
     }
 )
-"""Options that are credentials, or of no use without."""
+"""Options that are credentials, or that are useless without one."""
 
 PROOFS = SECRETS - {"azure_storage_client_id", "azure_storage_tenant_id", EXPIRES}
-"""Those of them that differ between two credentials of one account."""
+"""The options among `SECRETS` that differ between two credentials of the same account."""
 
 TUNING = frozenset(
     {"timeout", "connect_timeout", "client_max_retries", "client_retry_timeout", "download_retry_count"}
     | {"pool_idle_timeout", "pool_max_idle_per_host", "http1_only", "http2_only"}
     | {"aws_server_side_encryption", "aws_sse_kms_key_id", "aws_sse_bucket_key_enabled", "aws_storage_class"}
 )
-"""Options that change how storage is asked, and never who is asked, or with what."""
+"""Options that change how storage is accessed, never which host is contacted or with which credentials."""
 REGIONS = frozenset({"aws_region", "region", "aws_default_region"})
-"""A part of the host's name: harmless while it is no more than that."""
+"""Options that become part of the host's name; harmless as long as the value is a plain region name."""
 
 SAS_TOKEN = "adls.sas-token"  # noqa: S105
 SAS_EXPIRES = "adls.sas-token-expires-at-ms"
@@ -89,11 +89,11 @@ _REQUIRED_OPTIONS: Mapping[str, str] = MappingProxyType(
         "adls.auth.shared-key.account.name": "azure_storage_account_key",
     }
 )
-"""What must be there too for an Iceberg name to be given."""
+"""Lance option that must be set too before an Iceberg property is written."""
 
 
 def merge_options(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Options in layers, the strongest last: it wins over the others whatever they call the same thing."""
+    """Merge layers of storage options; a later layer overrides earlier ones, whichever spelling of a name they use."""
     if sum(map(bool, layers)) < 2:
         return {key: value for layer in layers for key, value in layer.items()}
     options: dict[str, str] = {}
@@ -104,21 +104,22 @@ def merge_options(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def harmless_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of some options that cannot lead credentials to another host, or out of TLS."""
+    """Return the options that can neither send credentials to another host nor turn TLS off."""
     return {key: value for key, value in options.items() if _is_harmless(key.lower(), value)}
 
 
 def _is_harmless(key: str, value: str) -> bool:
+    # A region is inserted into the host's name, so a value with a dot or a slash could name another host.
     return key in TUNING or (key in REGIONS and re.fullmatch("[A-Za-z0-9-]{1,40}", value) is not None)
 
 
 def canonical_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Storage options under the first of the names that each is known by."""
+    """Return storage options under their canonical names."""
     return {_spellings(key)[0]: value for key, value in options.items()}
 
 
 def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Lance's storage options out of Iceberg's properties; what has no meaning for Lance is left out."""
+    """Convert Iceberg's storage properties to Lance's storage options, without those that have no counterpart."""
     options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
     for key, value in config.items():
         if key.startswith(f"{SAS_TOKEN}."):
@@ -128,13 +129,14 @@ def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
             options[EXPIRES] = value
     if config.get("s3.path-style-access", "").lower() == "true":
         options["aws_virtual_hosted_style_request"] = "false"
+    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
     if options.get("aws_endpoint", "").startswith("http://"):
         options["allow_http"] = "true"
     return options
 
 
 def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
-    """Iceberg's properties, for readers in Java and in Python, out of Lance's storage options."""
+    """Convert Lance's storage options to Iceberg's properties, for its Java and Python clients."""
     lance_options = canonical_options(options)
     config = {
         key: lance_options[name]
@@ -147,6 +149,7 @@ def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
         config |= {SAS_TOKEN: token, f"{SAS_TOKEN}.{account}.{AZURE_HOST}": token}
         if EXPIRES in lance_options:
             config[f"{SAS_EXPIRES}.{account}.{AZURE_HOST}"] = lance_options[EXPIRES]
+    # Lance sends path-style requests by default, Iceberg's Java client uses virtual hosts.
     if virtual := lance_options.get(
         "aws_virtual_hosted_style_request", "false" if "aws_endpoint" in lance_options else ""
     ):
@@ -156,10 +159,11 @@ def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _spellings(key: str) -> tuple[str, ...]:
+    """Return all names of an option in lower case, the canonical one first."""
     return next((names for names in SPELLINGS if key.lower() in names), (key.lower(),))
 
 
 def expires_soon(options: Mapping[str, str]) -> bool:
-    """Whether credentials among storage options are over within a minute."""
+    """Return whether the credentials among these storage options expire within a minute."""
     at = options.get(EXPIRES, "")
     return at.isdecimal() and int(at) < time.time() * 1000 + SOON_MS

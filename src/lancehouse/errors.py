@@ -1,4 +1,4 @@
-"""Wire errors become Lance errors here, chosen in tables.
+"""Translation of catalog servers' HTTP errors to `lance_namespace` errors, by tables.
 
 Every error that leaves lancehouse is a `lance_namespace.errors.LanceNamespaceError`, so that
 `except TableNotFoundError` and `error.code` mean the same on every catalog.
@@ -27,13 +27,13 @@ from lance_namespace.errors import (
 )
 
 ErrorMap = Mapping[int | str, type[LanceNamespaceError]]
-"""What one call makes of a status (int) or of an error type (str)."""
+"""Error class for an HTTP status (int) or for a server's error type (str)."""
 
 NO_OVERRIDES: ErrorMap = MappingProxyType({})
 
 
 class CommitStateUnknownError(InternalError):
-    """The answer to a commit was lost, and the catalog could not be asked what became of it.
+    """The response to a commit was lost, and the catalog could not be asked whether the commit was made.
 
     The commit may or may not have been made: read the table again before repeating it.
     """
@@ -62,7 +62,7 @@ BY_TYPE: ErrorMap = MappingProxyType(
         "UNIMPLEMENTED": UnsupportedOperationError,
     }
 )
-"""Names that mean the same wherever they appear. `AlreadyExistsException` is not here: of what, only the call knows."""
+"""Error types with one meaning on every server. `AlreadyExistsException` is absent: only the call knows what exists."""
 
 BY_STATUS: ErrorMap = MappingProxyType(
     {
@@ -82,23 +82,23 @@ BY_STATUS: ErrorMap = MappingProxyType(
 )
 
 FOREIGN_PAGE = "a page"
-"""The type of an error that is a page for people: some proxy answered, or the endpoint leads elsewhere."""
+"""Error type of a response that is an HTML page: a proxy answered, or `endpoint` is not a catalog."""
 
 NO_ROUTE = ("No route for request", "Unable to find matching target resource")
-"""How the reference server and Polaris say that a path leads nowhere: the endpoint or a name is wrong."""
+"""Messages of the reference server and of Polaris for an unknown path: the endpoint or a name is wrong."""
 
 
 def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap = NO_OVERRIDES) -> LanceNamespaceError:
-    """The Lance error for an answer of a server.
+    """Build the Lance error for an error response of a server.
 
-    What the server named wins, then what this call expects (`on`), then the status.
+    The server's error type decides first, then what this call expects (`on`), then the status.
 
     Args:
-        status: of the HTTP answer.
+        status: of the HTTP response.
         type_: the server's name of the error; empty where a proxy answered.
-        message: the server's own words.
-        about: the object that the call was about, as its user knows it.
-        on: what the call expects, by error type or by status.
+        message: the server's own message.
+        about: the object that the call was about, as the user names it.
+        on: what the call expects, by error type or by status; an error type in it overrides `BY_TYPE`.
     """
     is_page = type_ == FOREIGN_PAGE
     type_ = "" if is_page else type_
@@ -118,20 +118,20 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether Rust gave up in the middle of something: its exception is no `Exception`, and cannot be imported."""
+    """Return whether an exception is a Rust panic, which is not an `Exception` and whose class cannot be imported."""
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
 
 
 def is_named(error: LanceNamespaceError) -> bool:
-    """Whether the server itself named what is wrong: it knew what it was asked for."""
+    """Return whether `BY_TYPE` knows the server's error type, so that the server understood the request."""
     return bool(vars(error).get("named"))
 
 
 def is_route_missing(error: LanceNamespaceError) -> bool:
-    """Whether the server may not know the path at all: it said 400 or 404, and named no missing namespace or table."""
+    """Return whether the server may not know the path at all: 400 or 404 without an error type that `BY_TYPE` knows."""
     return bool(vars(error).get("route_missing"))
 
 
 def is_no_route(error: LanceNamespaceError) -> bool:
-    """Whether the server surely does not know a path that needs no name."""
+    """Return whether the server does not serve this path; meaningful only for paths that contain no name."""
     return bool(vars(error).get("no_route"))

@@ -1,4 +1,4 @@
-"""Names of namespaces and tables: parsed once at the edge, encoded in one place."""
+"""Ids of namespaces and tables: parsing, formatting, and encoding in URLs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from urllib.parse import quote
 from lance_namespace.errors import InvalidInputError
 
 LEVEL = re.compile(r"`((?:[^`]|``)+)`|([^.$`]+)")
-"""A level as people write it: one with a dot, a `$` or a backquote in backquotes, which are doubled inside."""
+"""One level as users write it: a level with a dot, a `$` or a backquote stands in backquotes, doubled inside."""
 UNIT_SEPARATOR = "%1F"
-"""What joins levels on the wire where the server announces nothing else; it comes encoded."""
+"""Separator between the levels of a namespace in a URL, percent-encoded, unless the server announces another."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceId:
-    """A warehouse or catalog, and the levels below it (none for the catalog itself)."""
+    """Id of a namespace: a warehouse or catalog, and the levels below it (none for the catalog itself)."""
 
     catalog: str
     levels: tuple[str, ...]
 
     @classmethod
     def parse(cls, parts: Sequence[str] | None, *, least: int = 1) -> Self:
-        """Take an id of the Lance interface apart.
+        """Parse an id of the Lance interface.
 
         Args:
             parts: the levels, the catalog first.
@@ -40,7 +40,7 @@ class NamespaceId:
 
     @property
     def parts(self) -> list[str]:
-        """The id as the Lance interface has it."""
+        """The id as the Lance interface has it: a list that starts with the catalog."""
         return [self.catalog, *self.levels]
 
     @property
@@ -49,15 +49,18 @@ class NamespaceId:
         return NamespaceId(self.catalog, self.levels[:-1])
 
     def child(self, level: str) -> NamespaceId:
-        """The namespace called `level` below this one."""
+        """Return the namespace called `level` below this one."""
         return NamespaceId(self.catalog, (*self.levels, level))
 
     def contains(self, other: NamespaceId) -> bool:
-        """Whether `other` is this namespace or lies below it."""
+        """Return whether `other` is this namespace or lies below it."""
         return self.catalog == other.catalog and other.levels[: len(self.levels)] == self.levels
 
     def to_path_segment(self, separator: str = UNIT_SEPARATOR) -> str:
-        """The levels as one path segment or query value: each is encoded exactly once, the separator comes encoded."""
+        """Return the levels as one path segment or query value.
+
+        Each level is percent-encoded exactly once; `separator` is expected to be encoded already.
+        """
         return _escape_dot_segment(separator.join(_quote_level(level) for level in self.levels))
 
     def __str__(self) -> str:
@@ -66,14 +69,14 @@ class NamespaceId:
 
 @dataclass(frozen=True, slots=True)
 class TableId:
-    """A table in a namespace."""
+    """Id of a table: its namespace and its name."""
 
     namespace: NamespaceId
     name: str
 
     @classmethod
     def parse(cls, parts: Sequence[str] | None) -> Self:
-        """Take an id of the Lance interface apart.
+        """Parse an id of the Lance interface.
 
         Raises:
             InvalidInputError: fewer than three levels, or an empty one.
@@ -83,11 +86,11 @@ class TableId:
 
     @property
     def parts(self) -> list[str]:
-        """The id as the Lance interface has it."""
+        """The id as the Lance interface has it: a list that starts with the catalog and ends with the table."""
         return [*self.namespace.parts, self.name]
 
     def to_path_segment(self) -> str:
-        """The table's name as one path segment."""
+        """Return the table's name as one path segment."""
         return _escape_dot_segment(_quote_level(self.name))
 
     def __str__(self) -> str:
@@ -95,7 +98,7 @@ class TableId:
 
 
 def parse_levels(text: str) -> tuple[str, ...]:
-    """The levels of an id as people write it: joined by dots (or `$`), a level with a dot in backquotes.
+    """Parse an id as users write it: levels joined by dots (or `$`), a level with a dot in backquotes.
 
     Raises:
         InvalidInputError: an empty level, or a backquote without its partner.
@@ -115,7 +118,7 @@ def parse_levels(text: str) -> tuple[str, ...]:
 
 
 def format_levels(levels: Iterable[str]) -> str:
-    """An id as people write it: levels joined by dots, one with a dot in backquotes."""
+    """Format an id as users write it: levels joined by dots, a level with a dot in backquotes."""
     return ".".join(
         level if LEVEL.fullmatch(level) and level[0] != "`" else _quote_backticks(level) for level in levels
     )
@@ -140,10 +143,10 @@ def _quote_level(name: str) -> str:
 
 
 def _escape_dot_segment(segment: str) -> str:
-    """A path segment; a bare dot segment would be resolved away on the wire, and the call would hit another object."""
+    """Encode the segments `.` and `..`, which would be resolved on the way, so that the call reached another object."""
     return segment.replace(".", "%2E") if segment in (".", "..") else segment
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name looks the same on the wire, so that no server can stumble over it."""
+    """Return whether a name is the same after percent-encoding, so that no server can decode it wrongly."""
     return name not in (".", "..") and _quote_level(name) == name

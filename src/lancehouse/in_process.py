@@ -1,39 +1,39 @@
-"""Servers in this process, for clients in this process: the same requests and answers, with no socket between them."""
+"""Registry of servers in this process, which clients in the same process call without a socket."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 SCHEME = "inside"
-"""Of the endpoint of such a server."""
+"""URL scheme of the endpoint of such a server."""
 
 Answer = tuple[int, dict[str, str], bytes]
-"""Status, header fields with their names in lower case, body."""
+"""Status, header fields with names in lower case, and body of a response."""
 
 Send = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
-"""Method, path with query, header fields and body to an answer."""
+"""Function that takes method, path with query, header fields and body, and returns the response."""
 
 _servers: dict[str, InProcessServer] = {}
 
 
 class InProcessServer:
-    """The way to a server in this process."""
+    """A server in this process, and the function that sends requests to it."""
 
     def __init__(self, send: Send) -> None:
         self.send = send
 
 
 def register_server(name: str, send: Send) -> str:
-    """Let clients in this process talk to a server; the endpoint to give them. One name has one server, the last."""
+    """Register a server, and return the endpoint to give to clients; a server of the same name is replaced."""
     _servers[name] = InProcessServer(send)
     return f"{SCHEME}://{name}"
 
 
 def find_server(name: str) -> InProcessServer | None:
-    """The server that is offered under a name."""
+    """Return the server registered under a name, or None."""
     return _servers.get(name)
 
 
 def unregister_server(name: str) -> None:
-    """End an offer."""
+    """Remove a server; do nothing if it is not registered."""
     _servers.pop(name, None)

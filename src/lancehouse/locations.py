@@ -1,7 +1,7 @@
-"""Locations of tables: how one is made from a name, and what one means to those who read it.
+"""Locations of tables: building one from names, parsing, comparing and checking them.
 
-Lance decodes a URI once; Iceberg's clients, in Python and in Java, take it as it stands; both take a plain path as it
-stands. So what a location means depends on the kind of the table.
+Lance decodes a URI once; Iceberg's clients, in Python and in Java, take it as it is written; both take a plain path as
+it is written. So what a location means depends on the kind of the table.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SCHEMES: Mapping[str, tuple[str, bool]] = MappingProxyType(
         "wasbs": ("abfss", False),
     }
 )
-"""Scheme → the one it is compared by, and whether Lance knows it."""
+"""URI scheme → the scheme under which it is compared, and whether Lance supports it."""
 
 LANCE_ONLY = frozenset({"az"})
 LONGEST_SHOWN = 500
-"""Characters of a location in a message."""
+"""Longest location in an error message, in characters; the rest is cut."""
 NAME_BYTES = 255
-"""The longest name of a file or folder."""
+"""Longest name of a file or folder on a local disk, in bytes."""
 
 _URI = re.compile(r"file:/|[a-zA-Z][a-zA-Z0-9+.-]*://")
 _LOCATION = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
@@ -49,19 +49,19 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class ParsedLocation:
-    """A location taken apart: the store that holds it, and the names on the way."""
+    """A parsed location: the store (`file`, or scheme and bucket), and the path's segments."""
 
     store: str
     segments: tuple[str, ...]
 
     @property
     def path(self) -> str:
-        """The names as one absolute path."""
+        """The segments as one absolute path."""
         return "/" + "/".join(self.segments)
 
 
 def child_location(root: str, levels: Sequence[str]) -> str:
-    """`root` with one path segment for each level; no name leaves it, and no two names share a place.
+    """Return `root` with one path segment for each level; no level can leave `root`, and no two ids share a location.
 
     Lance takes a plain path literally and decodes a URI once, so a URI is encoded once more than a path.
     """
@@ -72,37 +72,40 @@ def child_location(root: str, levels: Sequence[str]) -> str:
 
 
 def to_uri(location: str) -> str:
-    """A location as a complete URI."""
+    """Return a location as a complete URI; a plain path becomes `file://…`."""
     if not _URI.match(location):
         return Path(location).absolute().as_uri()
     return re.sub(r"^file:/(?!/)", "file:///", location)
 
 
 def to_lance_uri(location: str) -> str:
-    """A location under a scheme that no Iceberg reader takes for one of its own files, so that it says so."""
+    """Return a location with the scheme `lance`: Iceberg clients then fail with a clear error instead of reading it."""
     return "lance://" + to_uri(location.rstrip("/")).partition("://")[2]
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two locations are one place: a plain path and its `file://` form are, with or without a last slash."""
+    """Return whether two locations are equal.
+
+    A plain path equals its `file://` form, with or without a trailing slash.
+    """
     return _normalize(one) == _normalize(other)
 
 
 @lru_cache(maxsize=1024)
 def local_folder(location: str) -> Path | None:
-    """The folder of a location on this machine; None for an object store."""
+    """Return the local folder of a location, or None if it is in an object store."""
     if location.startswith("file:/"):
         return Path(unquote(urlsplit(location).path))
     return Path(location) if "://" not in location else None
 
 
 def key(location: str, kind: str = "lance") -> str:
-    """A location as one text for all its forms: equal for the same place, and a prefix of what lies below.
+    """Return a normalized form of a location: equal for equal locations, and a prefix of the key of any location below.
 
-    Symlinks in a local path are followed, as far as it exists.
+    Symbolic links in a local path are followed, as far as the path exists.
 
     Raises:
-        InvalidInputError: it is no location at all.
+        InvalidInputError: the text is not a location.
     """
     parsed = parse(location, kind)
     path = os.path.realpath(parsed.path) if parsed.store == "file" else parsed.path
@@ -110,7 +113,7 @@ def key(location: str, kind: str = "lance") -> str:
 
 
 def is_inside(location: str, roots: Iterable[str]) -> bool:
-    """Whether a Lance location is one of these places or lies below one; what is no location lies nowhere."""
+    """Return whether a Lance location is one of `roots` or lies below one; False if it is not a valid location."""
     try:
         location_key = key(location)
     except InvalidInputError:
@@ -119,10 +122,12 @@ def is_inside(location: str, roots: Iterable[str]) -> bool:
 
 
 def find_link(location: str, roots: Iterable[str], kind: str = "lance") -> str | None:
-    """A symbolic link on the way from one of these places to one that lies below it as it is written; None if none is.
+    """Return a symbolic link on the path from one of `roots` to a location below it, or None.
+
+    The location is compared as it is written, before links are followed.
 
     Raises:
-        InvalidInputError: one of them is no location at all.
+        InvalidInputError: `location` or one of `roots` is not a location.
     """
     place = parse(location, kind)
     if place.store != "file":
@@ -134,10 +139,11 @@ def find_link(location: str, roots: Iterable[str], kind: str = "lance") -> str |
 
 
 def names_below(root: ParsedLocation, place: ParsedLocation) -> tuple[str, tuple[str, ...]] | None:
-    """The path of a root without symlinks, and the names from there to a place; None if it is not below."""
+    """Return the real path of a root and the segments from there to a location below it; None if it is not below."""
     if root.store != place.store:
         return None
     real = os.path.realpath(root.path) if root.store == "file" else root.path
+    # A location may be written below the root as configured, or below the root's real path.
     for start in (root.segments, tuple(filter(None, real.split("/")))):
         if len(place.segments) > len(start) and place.segments[: len(start)] == start:
             return real, place.segments[len(start) :]
@@ -145,10 +151,10 @@ def names_below(root: ParsedLocation, place: ParsedLocation) -> tuple[str, tuple
 
 
 def parse(location: str, kind: str) -> ParsedLocation:
-    """Take a location apart, as the readers of a kind of table (`lance`, `iceberg`, `view`) do.
+    """Parse a location as the readers of a kind of table (`lance`, `iceberg`, `view`) do.
 
     Raises:
-        InvalidInputError: it is no location.
+        InvalidInputError: the text is not a location.
     """
     if not is_unicode(location):
         raise location_error(location, "it holds a character that is not Unicode")
@@ -190,7 +196,7 @@ def _parse_uri(location: str, kind: str, scheme: str, authority: str, path: str)
 
 
 def _parse_authority(location: str, store: str, authority: str) -> str:
-    """The bucket, or the container and its account, in one form."""
+    """Return the bucket, or the Azure container and account, in normalized form."""
     if store == "abfss":
         if not (match := _CONTAINER.fullmatch(authority)):
             raise location_error(location, "write abfss://container@account.dfs.core.windows.net/")
@@ -216,23 +222,23 @@ def _find_faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
 
 
 def location_error(location: str, reason: str) -> InvalidInputError:
-    """The error about a location; it shows no credentials."""
+    """Build the error for a location that is refused; credentials in the location are masked."""
     shown = re.sub(r"//[^/]*@", "//***@", location) if "credentials" in reason else location
     return InvalidInputError(f"location {shorten(shown)!r} is not allowed: {reason}")
 
 
 def shorten(location: str) -> str:
-    """A location for a message."""
+    """Cut a location to the length that is shown in messages."""
     return location if len(location) <= LONGEST_SHOWN else f"{location[:LONGEST_SHOWN]}…"
 
 
 def is_uri(location: str) -> bool:
-    """Whether a location has a scheme."""
+    """Return whether a location has a scheme."""
     return _LOCATION.fullmatch(location) is not None
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogate, which nothing can encode."""
+    """Return whether a text has no lone surrogate, which cannot be encoded as UTF-8."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 

@@ -1,4 +1,4 @@
-"""Modes and behaviours of the Lance interface, which come in any case, Pascal or snake."""
+"""Parsing of the modes and behaviours in Lance requests, which come as PascalCase or snake_case, in any case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lance_namespace.errors import InvalidInputError
 
 
 def parse_choice(what: str, value: str | None, *allowed: str) -> str:
-    """The allowed word that `value` means; the first one if it is not given.
+    """Return the allowed word that `value` stands for; the first one if `value` is None.
 
     Raises:
         InvalidInputError: it is none of them.

@@ -1,4 +1,4 @@
-"""Lists in pages, with tokens of our own: opaque to the caller, and good for every catalog."""
+"""Pagination of lists: opaque page tokens that work the same for every catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[Key, Item]):
-    """Part of a list, and the token of the next part; None after the last."""
+    """One page of a list; `token` names the next page, None on the last one."""
 
     items: dict[Key, Item]
     token: str | None
@@ -25,10 +25,12 @@ class ListPage(Generic[Key, Item]):
 def paginate(
     items: Mapping[Key, Item], limit: int | None, token: str | None, *, descending: bool = False
 ) -> ListPage[Key, Item]:
-    """The items in the order of their keys, from behind the one that the token names, which need not be there any more.
+    """Return one page of `items` in the order of their keys.
+
+    The page starts after the key that the token names; that key may have been deleted in the meantime.
 
     Raises:
-        InvalidInputError: a token that was not given out here, or a negative limit.
+        InvalidInputError: the token was not issued by a list call, or the limit is negative.
     """
     keys = remaining_keys(items, limit, token, descending=descending)
     page_keys = keys[:limit]
@@ -38,10 +40,10 @@ def paginate(
 
 
 def remaining_keys(keys: Iterable[Key], limit: int | None, token: str | None, *, descending: bool = False) -> list[Key]:
-    """The keys of this page and of all later ones, in order.
+    """Return the keys of this page and of all later ones, in order.
 
     Raises:
-        InvalidInputError: a token that was not given out here, or a negative limit.
+        InvalidInputError: the token was not issued by a list call, or the limit is negative.
     """
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
@@ -50,6 +52,7 @@ def remaining_keys(keys: Iterable[Key], limit: int | None, token: str | None, *,
     if text is None:
         return ordered
     try:
+        # Tokens are text, but keys may be numbers, which are ordered differently.
         lasts = [type(key)(text) for key in ordered[:1]]
     except ValueError:
         raise _foreign_token_error(token) from None
@@ -57,10 +60,10 @@ def remaining_keys(keys: Iterable[Key], limit: int | None, token: str | None, *,
 
 
 def decode_token(token: str | None) -> str | None:
-    """The key that the page of this token starts behind; None for the first page.
+    """Return the key after which the page of this token starts; None for the first page.
 
     Raises:
-        InvalidInputError: a token that was not given out here.
+        InvalidInputError: the token was not issued by a list call.
     """
     if not token:
         return None
@@ -72,7 +75,7 @@ def decode_token(token: str | None) -> str | None:
 
 
 def encode_token(key: int | str) -> str:
-    """The token of the page that starts behind `key`."""
+    """Return the token of the page that starts after `key`."""
     return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
 
 

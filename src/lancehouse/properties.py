@@ -1,6 +1,7 @@
-"""Property keys with a meaning of their own, and the test for a Lance table.
+"""Table properties with a meaning, such as `table_type` and `managed_by`, and the test for Lance tables.
 
-The interface is imported where an error of it is raised: commands read the keys for their help too.
+`lance_namespace` is imported only where one of its errors is raised: commands read these keys to print their help, and
+that import is slow.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ GC_ENABLED = "gc.enabled"
 FEW_METADATA_FILES: Mapping[str, str] = MappingProxyType(
     {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10"}
 )
-"""Asks a server that writes a metadata file at each commit not to keep them all."""
+"""Properties that ask a server which writes a metadata file at each commit to delete old ones."""
 DOC = "doc"
 STORAGE_PREFIX = "storage."
 
 
 def is_lance(properties: Mapping[str, str] | None) -> bool:
-    """Whether a catalog entry with these properties is a Lance table."""
+    """Return whether an entry with these properties is a Lance table."""
     return (properties or {}).get(TABLE_TYPE, "").lower() == LANCE
 
 
 def managed_by(properties: Mapping[str, str] | None) -> str:
-    """Who decides which version of a Lance table is the current one: `storage`, by default, or `impl`, the catalog.
+    """Return who decides which version of a Lance table is current: `storage` (the default), or `impl`, the catalog.
 
     Raises:
-        InvalidInputError: something else.
+        InvalidInputError: the property has another value.
     """
     manager = (properties or {}).get(MANAGED_BY, STORAGE)
     if manager.lower() not in (STORAGE, IMPL):
@@ -42,10 +43,10 @@ def managed_by(properties: Mapping[str, str] | None) -> str:
 
 
 def require_lance(about: object, properties: Mapping[str, str] | None) -> None:
-    """Refuse an entry that is no Lance table.
+    """Raise unless these are the properties of a Lance table.
 
     Raises:
-        InvalidInputError: `table_type` is missing or something else than `lance`.
+        InvalidInputError: `table_type` is missing or is not `lance`.
     """
     if not is_lance(properties):
         from lance_namespace.errors import InvalidInputError
@@ -56,7 +57,7 @@ def require_lance(about: object, properties: Mapping[str, str] | None) -> None:
 
 
 def storage_options(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """The `storage.*` properties, without their prefix."""
+    """Return the `storage.*` properties, without their prefix."""
     return {
         key.removeprefix(STORAGE_PREFIX): value
         for key, value in (properties or {}).items()

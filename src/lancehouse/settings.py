@@ -1,4 +1,4 @@
-"""One table of settings: name, kind, default and help of every property that a client takes.
+"""Properties of the catalog clients: name, parser, default and help of each, and their validation.
 
 Properties arrive as strings, as `lance_namespace.connect` passes them. They are checked here, once, before any request
 is sent.
@@ -29,14 +29,14 @@ HARMLESS = "harmless"
 
 
 def data_folder() -> Path:
-    """Where lancehouse keeps what must last: `$XDG_DATA_HOME/lancehouse` or `~/.local/share/lancehouse`."""
+    """Return the folder for persistent data: `$XDG_DATA_HOME/lancehouse` or `~/.local/share/lancehouse`."""
     configured = os.environ.get("XDG_DATA_HOME", "")
     root = Path(configured) if Path(configured).is_absolute() else Path.home() / ".local" / "share"
     return root / "lancehouse"
 
 
 def default_db() -> str:
-    """The URL of the database where none is given."""
+    """Return the URL of the database that is used where none is given."""
     return f"sqlite:///{data_folder() / 'catalog.db'}"
 
 
@@ -50,7 +50,7 @@ def _parse_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https", in_process.SCHEME) or not parts.hostname or re.search(r"\s", value):
         raise ValueError("must be a URL that starts with http:// or https://")
-    if parts.port == 0:  # a port that is no number, or too large a one, raises here
+    if parts.port == 0:  # reading `port` raises if it is not a number or too large
         raise ValueError("must not have port 0")
     if parts.username or parts.password:
         raise ValueError("must not carry a user or password; use `auth_token` or `credential`")
@@ -107,7 +107,7 @@ def _parse_path(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One property of the clients: its name, how it is read, its default by client, and what it is for."""
+    """One property of the clients: its name, parser, help, and default, which may differ by client."""
 
     name: str
     read: Callable[[str], Any]
@@ -118,7 +118,7 @@ class Setting:
     required: bool = False
 
     def default_for(self, client: str) -> Any:
-        """The default, which may differ by client."""
+        """Return the default of a client."""
         return self.default.get(client) if isinstance(self.default, Mapping) else self.default
 
 
@@ -175,12 +175,12 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
 )
 
 UNIT_S: Mapping[str, float] = MappingProxyType({"iceberg": 0.001, "polaris": 0.001, "unity": 1.0, "lakekeeper": 0.001})
-"""Seconds in one unit of a client's time-outs."""
+"""Seconds in one unit of a client's timeouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of one client, checked. Its repr shows no secret."""
+    """The validated settings of one client. Its repr shows no secret."""
 
     client: str
     endpoint: str
@@ -207,12 +207,14 @@ class ClientSettings:
 
     @classmethod
     def parse(cls, client: str, properties: Mapping[str, object]) -> ClientSettings:
-        """Check the properties of a client.
+        """Validate the properties of a client.
 
-        The spellings of lance-namespace-impls are taken too: `polaris.endpoint`, `unity.read_timeout_millis`.
+        The spellings of lance-namespace-impls are accepted too: `polaris.endpoint`, `unity.read_timeout_millis`.
 
         Raises:
-            InvalidInputError: a property is unknown, missing or has a wrong value; it is named, its value is not.
+            InvalidInputError: a property is unknown, missing or invalid. The message never shows its value, which may
+                be
+                a secret.
         """
         table = {setting.name: setting for setting in CLIENT_SETTINGS if client in setting.clients}
         values: dict[str, Any] = {name: setting.default_for(client) for name, setting in table.items()}
@@ -295,6 +297,6 @@ def _check_required(client: str, table: Mapping[str, Setting], values: Mapping[s
 
 
 def _digest(properties: Mapping[str, object]) -> str:
-    """A short name for these properties: equal for equal ones, and of no use to find out what they are."""
+    """Return a short hash that identifies these properties without revealing them."""
     text = "\0".join(f"{key}={properties[key]}" for key in sorted(properties))
     return hashlib.sha256(text.encode()).hexdigest()[:8]

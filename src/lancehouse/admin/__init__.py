@@ -1,1 +1,1 @@
-"""Catalogs looked after: checked against storage, compared, copied."""
+"""Administration of catalogs: checking one against storage, comparing two, copying tables between them."""

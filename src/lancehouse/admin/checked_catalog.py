@@ -1,4 +1,4 @@
-"""A catalog as it is looked after: whatever asks one, as the commands do, and the words to type in a shell."""
+"""Interface of a catalog client as the admin tools use it, and the shell commands that they suggest."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ OPTION = re.compile("--[a-z][a-z-]*")
 
 
 class CatalogConnection(Protocol):
-    """What a client was made of."""
+    """How a client was created."""
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Of the client."""
+        """Properties of the client."""
 
     @property
     def parent(self) -> Id:
-        """The levels that stand in front of every id."""
+        """Levels that are put before every id that the user types."""
 
     def redact(self, text: str) -> str:
-        """The text without the secrets in the properties."""
+        """Return the text without the secrets of the properties."""
 
 
 class CheckedCatalog(CatalogLister, Protocol):
-    """What asks a catalog. Its errors are Lance's, and show no secret."""
+    """A client of a catalog. Its errors are LanceNamespaceErrors, and show no secret."""
 
     @property
     def namespace(self) -> LanceNamespace:
-        """The client itself."""
+        """The namespace client itself."""
 
     @property
     def target(self) -> CatalogConnection:
-        """What it was made of."""
+        """How it was created."""
 
     @property
     def shell(self) -> Shell:
-        """How commands that reach it begin and end."""
+        """Start and end of shell commands on this catalog."""
 
     def format_id(self, id: Sequence[str]) -> str:
-        """An id as it is typed."""
+        """Format an id as the user types it."""
 
     def ask(self, operation: str, request: Any) -> Any:
-        """Have an operation carried out."""
+        """Call an operation of the namespace client, and return its response."""
 
     def translate_errors(self, id: Sequence[str], operation: str = "") -> AbstractContextManager[None]:
-        """Turn what is raised inside into Lance's errors."""
+        """Translate exceptions raised inside the context to LanceNamespaceErrors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """How commands that reach a catalog begin and end."""
+    """Start and end of shell commands on a catalog."""
 
     before: str = "lancehouse"
     after: str = ""
 
     def command(self, *words: str) -> str:
-        """What to type; ids and places are quoted as a shell wants it. Options come last.
+        """Return a command line for the user to type, quoted for a shell. Options come last.
 
-        A name that begins with a dash would be taken for an option: all options go before it then, and `--`.
+        A name that begins with a dash would be taken for an option: then all options come before it, followed by `--`.
         """
         dashed = [index for index, word in enumerate(words) if word.startswith("-") and not OPTION.fullmatch(word)]
         if not dashed:

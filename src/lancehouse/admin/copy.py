@@ -1,6 +1,6 @@
-"""The tables of one catalog brought into another: their entries alone, or with their data.
+"""Copying tables from one catalog to another: their entries only, or with their data.
 
-All is planned before anything is done. Done again, it goes on where it was: what is there already is left alone.
+Everything is planned before anything is changed. A repeated copy resumes: tables that are complete are left alone.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from lancehouse.lake.history import find_latest_version
 from lancehouse.properties import FEW_METADATA_FILES, GC_ENABLED, IMPL, MANAGED_BY, STORAGE, TABLE_TYPE
 
 CATALOG_PROPERTIES = frozenset({TABLE_TYPE, MANAGED_BY, GC_ENABLED, *FEW_METADATA_FILES})
-"""Properties that a catalog sets for reasons of its own."""
+"""Properties that each catalog sets for itself, and that are not copied."""
 ICEBERG_WRITES = "write."
-"""Properties that tell Iceberg's writers what to do."""
+"""Prefix of properties for Iceberg's writers, which are not copied."""
 JOB, SOURCE = "copy", "source"
-"""The record, at the place of a copy that is not whole yet, of what it is a copy of."""
+"""The record, at the location of an unfinished copy, of the table that it is a copy of."""
 
 ReportProgress = Callable[[int, int], None]
 CopyData = Callable[[Id, Id], CopyPlan]
-"""Copies the data of a table, by its ids in both catalogs."""
+"""Copies the data of a table, given its ids in both catalogs."""
 
 
 class Action(StrEnum):
-    """What becomes of a table."""
+    """What is to be done with a table, or was done."""
 
     REGISTER = "register"
     COPY = "copy"
@@ -69,7 +69,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """What is to be done with a table, or was."""
+    """The plan for one table, or its result."""
 
     table: Id
     """Its id, without the `parent` of either catalog."""
@@ -78,27 +78,27 @@ class CopyStep:
     location: str = ""
     """Where its data is."""
     target: str = ""
-    """Where it will be."""
+    """Where its data will be."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_managed: bool = False
     replaces: bool = False
-    """Whether another entry of that name goes."""
+    """Whether an entry of the same name is removed from the target."""
     files: int = 0
     bytes: int = 0
     version: int | None = None
     branches: Sequence[str] = ()
-    """Branches of its data that stay behind."""
+    """Branches of its data that are not copied."""
     tags: Sequence[str] = ()
     """Tags of those branches."""
 
     @property
     def name(self) -> str:
-        """As it is typed."""
+        """The id as the user types it."""
         return format_levels(self.table)
 
 
 def portable_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that belong to the table, and not to how a catalog keeps it."""
+    """Return the properties that belong to the table, without those that a catalog sets for itself."""
     return {
         key: value
         for key, value in properties.items()
@@ -108,14 +108,14 @@ def portable_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Copier:
-    """Brings tables from one catalog into another.
+    """Copies tables from one catalog to another.
 
     Args:
-        source: where they are.
-        target: where they go.
-        with_data: whether their data goes too, to a place of its own.
-        root: where that is; default: where the target puts tables.
-        replaces: whether an entry goes that has the name of another table; its data stays.
+        source: the catalog to copy from.
+        target: the catalog to copy to.
+        with_data: whether the data is copied too, to a location of its own.
+        root: location of the copies; default: where the target puts tables.
+        replaces: whether to remove an entry of the target that has the name of another table; its data stays.
     """
 
     source: NamedCatalog
@@ -127,11 +127,11 @@ class Copier:
     def plan(
         self, tables: Sequence[Id], report_progress: ReportProgress = lambda _done, _total: None
     ) -> list[CopyStep]:
-        """See what has to be done, without doing it. One table that cannot be read does not stop the others.
+        """Plan what has to be done, without changing anything. One table that cannot be read does not stop the others.
 
         Raises:
-            ServiceUnavailableError: the target does not answer.
-            UnauthenticatedError: the target does not know us.
+            ServiceUnavailableError: the target does not respond.
+            UnauthenticatedError: the target does not accept the credentials.
         """
         if tables:
             self._check_target_answers(tables[0])
@@ -145,7 +145,7 @@ class Copier:
         return steps
 
     def _check_target_answers(self, table: Id) -> None:
-        """With a target that does not answer every table would fail."""
+        """Raise if the target does not respond at all: otherwise every table would fail, one by one."""
         try:
             self.target.find_table(table)
         except LanceNamespaceError as error:
@@ -186,7 +186,7 @@ class Copier:
             return location
         return locations.child_location(self.root, self.target.full_id(table)) if self.root else ""
 
-    # Entries alone
+    # Entries only
 
     def _plan_entry(self, step: CopyStep, target_table: InspectedTable | ForeignTable | None) -> CopyStep:
         if target_table is not None:
@@ -256,7 +256,7 @@ class Copier:
     def _copy_record(self, place: TableLocation) -> JobProgress:
         return JobProgress(place.location, place.storage_options, JOB)
 
-    # Doing it
+    # Execution
 
     def execute(
         self,
@@ -264,7 +264,7 @@ class Copier:
         data: CopyData | None = None,
         report_progress: ReportProgress = lambda _done, _total: None,
     ) -> list[CopyStep]:
-        """Do what was planned. One table that fails does not stop the others."""
+        """Carry out a plan, and return the results. One table that fails does not stop the others."""
         done: list[CopyStep] = []
         for number, step in enumerate(steps, 1):
             try:
@@ -317,6 +317,8 @@ class Copier:
         place = self._target_place(table)
         if target_table is None:
             self._check_target_free(step, place)
+        # The record is written before the data and removed at the end, so that a repeated run recognizes an unfinished
+        # copy and resumes it.
         record = self._copy_record(place)
         record.record(SOURCE, step.location)
         copied = data(self.source.full_id(step.table), table)
@@ -331,7 +333,7 @@ class Copier:
         return replace(_with_copy_plan(step, copied), action=Action.DONE, target=place.location)
 
     def _declare(self, step: CopyStep) -> None:
-        """An entry whose data is still to come; storage manages its versions until it is there."""
+        """Create an entry without data; storage manages its versions until the data is copied."""
         properties = {**step.properties, **({} if self._is_dir else {MANAGED_BY: STORAGE})}
         location = None if self._is_dir else step.target or None
         request = DeclareTableRequest(
@@ -340,10 +342,10 @@ class Copier:
         self.target.catalog.ask("declare_table", request)
 
     def _check_target_free(self, step: CopyStep, place: TableLocation) -> None:
-        """See that a new copy does not get mixed up with other data, which a table that is gone may have left.
+        """Check that no other data, such as that of a dropped table, lies at the location of a new copy.
 
         Raises:
-            InvalidTableStateError: it would; the entry is taken back.
+            InvalidTableStateError: there is some; the new entry has been removed again.
         """
         ref = TableRef.in_namespace(self.source.catalog.namespace, self.source.full_id(step.table))
         if table_copy.is_copy(ref, place) is False:
@@ -358,7 +360,7 @@ class Copier:
         return TableLocation(entry.location, entry.storage_options or {})
 
     def _manage_copy(self, step: CopyStep, table: Id) -> None:
-        """Let the catalog manage the versions of the copy, if it did so before or is told to."""
+        """Let the target manage the versions of the copy, if the source did so or the target does so by default."""
         namespace = self.target.catalog.namespace
         if isinstance(namespace, ManagedTables) and (step.is_managed or is_managed_by_default(namespace)):
             with self.target.catalog.translate_errors(table):

@@ -1,4 +1,4 @@
-"""How the tables of two catalogs differ."""
+"""Comparison of the tables of two catalogs."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ReportProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A table that is not the same in both."""
+    """A table that is not the same in both catalogs."""
 
     table: str
     is_in_first: bool
     is_in_second: bool
     fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """What each side says, where they disagree."""
+    """The values of both sides, where they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogDiff:
-    """Two catalogs beside each other."""
+    """Result of a comparison: how many tables are the same, and the others."""
 
     same: int
     different: list[Difference]
@@ -52,17 +52,17 @@ def compare(
     ignore: Collection[str] = (),
     report_progress: ReportProgress = lambda _done, _total: None,
 ) -> CatalogDiff:
-    """See how two catalogs differ.
+    """Compare the tables of two catalogs.
 
     Args:
         first: one of them.
         second: the other.
-        namespace: only what is in it and below it, in both; default: all.
-        ignore: what may differ, of `FIELDS`.
-        report_progress: is called as the work goes on.
+        namespace: compare only tables in it and below it; default: all.
+        ignore: names among `FIELDS` that are not compared.
+        report_progress: is called with the number of tables compared, and of all.
 
     Raises:
-        NamespaceNotFoundError: neither has the namespace.
+        NamespaceNotFoundError: neither catalog has the namespace.
     """
     here, there = _list_tables(first, second, namespace)
     both = sorted(here & there)
@@ -107,12 +107,12 @@ def _is_same(name: str, one: Any, other: Any) -> bool:
     if name == "location" and one and other:
         return split_location(one) == split_location(other)
     if name == "properties" and None in (one, other):
-        return True  # a catalog that keeps none
+        return True  # a catalog that stores no properties
     return bool(one == other) and not (name == ERROR and one)
 
 
 def _table_facts(side: NamedCatalog, table: Id) -> dict[str, Any]:
-    """What is known of a table; of one that cannot be read, why."""
+    """Return the compared fields of a table; for one that cannot be read, the error."""
     try:
         inspected = side.find_table(table)
         if not isinstance(inspected, InspectedTable):
@@ -121,7 +121,7 @@ def _table_facts(side: NamedCatalog, table: Id) -> dict[str, Any]:
         with side.catalog.translate_errors(side.full_id(table)):
             table_summary = read_summary(TableRef.in_namespace(side.catalog.namespace, side.full_id(table)))
     except TableNotFoundError:
-        return facts  # it is declared, and has no data
+        return facts  # it is declared only, and has no data
     except LanceNamespaceError as error:
         return {ERROR: str(error)}
     columns = {column["name"]: column["type"] for column in map(field_to_json, table_summary.schema)}

@@ -1,4 +1,4 @@
-"""A catalog checked against storage: every table by itself, then all of them together."""
+"""`Doctor`: checks of a catalog against storage, for each table and for all tables together."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ WEEK = timedelta(days=7)
 TOKEN = "auth_token"  # noqa: S105
 
 ReportProgress = Callable[[int, int], None]
-"""How far it is, and how far it has to go."""
+"""Called with the number of tables done, and of all."""
 
 
 @dataclass
 class Doctor:
-    """Looks at a catalog, or a part of it.
+    """Checks a catalog, or a part of it. An instance is for one check.
 
     Args:
-        catalog: which.
-        roots: more places below which every dataset should have an entry.
-        older_than: how old a staged manifest, or a file that no version names, is that its writer has surely given up.
-        lists_files: whether the files of every table are listed, to find those that no version names.
-        told: is called as the work goes on.
+        catalog: the catalog to check.
+        roots: further locations below which every dataset should have an entry.
+        older_than: minimum age of a staged manifest, or of a file that no version names, to be considered abandoned.
+        lists_files: whether to list the files of every table, to find those that no version names.
+        report_progress: is called with the number of tables done, and of all.
     """
 
     catalog: CheckedCatalog
@@ -72,10 +72,10 @@ class Doctor:
         self._is_incomplete = False
 
     def examine_table(self, id: Id) -> DoctorReport:
-        """One table by itself, and beside its neighbours in its namespace.
+        """Check one table, and whether its location overlaps with other tables of its namespace.
 
         Raises:
-            LanceNamespaceError: there is no such table, or it is none of Lance's.
+            LanceNamespaceError: the table does not exist, or is not a Lance table.
         """
         self._check_own_token()
         names = self._list_tables(id[:-1])
@@ -90,11 +90,11 @@ class Doctor:
         return DoctorReport(1, sort_findings(self._findings))
 
     def examine_namespace(self, id: Id) -> DoctorReport:
-        """All tables in a namespace and below it; where that is the whole catalog, what lies below its roots too.
+        """Check all tables in a namespace and below it; for a whole catalog, also look for datasets without an entry.
 
         Raises:
-            LanceNamespaceError: the catalog does not answer at all.
-            InvalidInputError: roots are given, and this is only a part of the catalog.
+            LanceNamespaceError: the catalog does not respond at all.
+            InvalidInputError: `roots` are given, but this is only a part of the catalog.
         """
         is_whole = len(id) <= self._inspector.catalog_levels
         if self.roots and not is_whole:
@@ -118,14 +118,14 @@ class Doctor:
         return DoctorReport(len(self._tables), sort_findings(self._findings))
 
     def _require_root(self) -> None:
-        """Lance's `dir` takes a folder that is not there for an empty one."""
+        """Check that the root of Lance's `dir` exists: `dir` itself treats a missing folder as an empty catalog."""
         root = self.catalog.target.properties.get("root", "")
         folder = local_folder(root) if root and self._is_dir else None
         if folder is not None and not folder.is_dir():
             raise InvalidInputError(f"there is no folder {root}: is the property `root` of the catalog right?")
 
     def _require_namespace(self, id: Id) -> None:
-        """Some catalogs list what does not exist as empty."""
+        """Check that a namespace exists: some catalogs return an empty list for a missing one."""
         if len(id) > self._inspector.catalog_levels:
             with suppress(UnsupportedOperationError, InvalidInputError):
                 self.catalog.ask("describe_namespace", DescribeNamespaceRequest(id=list(id)))
@@ -134,13 +134,13 @@ class Doctor:
     def _is_dir(self) -> bool:
         return type(unwrap_namespace(self.catalog.namespace)).__name__ == "DirectoryNamespace"
 
-    # Every table by itself
+    # Checks of each table
 
     def _try_list_tables(self, level: Id, top: Id) -> list[Id]:
         try:
             return self._list_tables(level)
         except InvalidInputError:
-            return []  # a warehouse, which holds namespaces only
+            return []  # a warehouse holds namespaces only
         except LanceNamespaceError as error:
             if level == top:
                 raise
@@ -166,7 +166,7 @@ class Doctor:
         return [(*namespace, name) for name in names]
 
     def _examine_tables(self, ids: Sequence[Id]) -> None:
-        """Look at tables, several at once; one that fails does not stop the others."""
+        """Check tables, several at once; one that fails does not stop the others."""
         checkers = [
             TableChecker(self.catalog, self._inspector, table_id, self.older_than, self.lists_files) for table_id in ids
         ]
@@ -187,7 +187,7 @@ class Doctor:
                 pool.shutdown(cancel_futures=True)
 
     def _inspect_tables(self, ids: Iterable[Id]) -> None:
-        """See where tables lie; one that cannot be seen is not asked about here."""
+        """Load the entries of tables, to know their locations; tables that cannot be loaded are ignored here."""
 
         def inspect_one(table: Id) -> tuple[Id, InspectedTable | ForeignTable | None]:
             try:
@@ -204,10 +204,10 @@ class Doctor:
                 elif inspected is not None:
                     self._foreign_tables.append(inspected)
 
-    # All of them together
+    # Checks of all tables together
 
     def _find_overlaps(self) -> Iterator[Finding]:
-        """Tables that lie in the same place, or one in the other."""
+        """Yield findings about tables that share a location, or lie inside each other."""
         places = {
             table: split_location(inspected.location)
             for table, inspected in sorted(self._tables.items())
@@ -237,7 +237,7 @@ class Doctor:
         )
 
     def _find_gc_risks(self, places: dict[Id, tuple[str, ...]]) -> Iterator[Finding]:
-        """Lance tables in the place of tables whose upkeep deletes what it does not know, or around them."""
+        """Yield findings about Lance tables inside or around tables whose maintenance deletes unknown files."""
         for other in self._foreign_tables:
             if not other.location or other.is_gc_protected:
                 continue
@@ -262,7 +262,7 @@ class Doctor:
         return Finding(FindingKind.CLEAN_UP, Severity.ERROR, name, f"{what}{where}", command)
 
     def _find_unregistered(self, top: Id) -> Iterator[Finding]:
-        """Datasets below the roots that no entry names."""
+        """Yield findings about datasets below the roots that have no entry."""
         known_locations = {split_location(inspected.location) for inspected in self._tables.values()}
         if self._is_incomplete:
             what = "datasets without an entry were not looked for: not all entries could be read"
@@ -301,7 +301,9 @@ class Doctor:
         return Finding(FindingKind.UNREADABLE, Severity.WARNING, root, words)
 
     def _vended_options(self, root: str) -> dict[str, str]:
-        """Options with the credentials that the catalog gave for a table below a root, if we have none of our own.
+        """Return storage options with credentials vended for a table below a root.
+
+        Empty if we have credentials of our own.
 
         Some catalogs vend keys for the whole warehouse, others for the folder of one table.
         """
@@ -317,7 +319,7 @@ class Doctor:
         return {}
 
     def _storage_options(self) -> dict[str, str]:
-        """The client's own way to storage."""
+        """Return the storage options among the client's own properties."""
         properties = self.catalog.target.properties
         return {
             key.removeprefix(STORAGE_PREFIX): value
@@ -326,13 +328,13 @@ class Doctor:
         }
 
     def _registration_command(self, place: str, root: str, top: Id) -> str:
-        """What brings a dataset into the catalog, under a name that fits where it lies, with namespaces that lack."""
+        """Return the commands that register a dataset under a name that fits its location, with missing namespaces."""
         *above, name = map(unquote, relative_levels(place, root) or ("table",))
         levels = tuple(above[len(top) :] if tuple(above[: len(top)]) == top else above)
         namespace = (*top, *levels)[: self._inspector.max_namespace_levels]
         needed = [namespace[:depth] for depth in range(len(top) + 1, len(namespace) + 1)]
         missing = [namespace_id for namespace_id in needed if namespace_id not in self._namespaces]
-        if not levels:  # Lance's `dir` does not list what is registered at the top, and others have nothing there
+        if not levels:  # `dir` does not list tables registered at the top, and others allow none there
             namespace = (*top, "NAMESPACE")
         fitting = (*namespace, name.removesuffix(".lance"))
         table = self.catalog.format_id((*namespace, "NAME") if fitting in self._tables else fitting)
@@ -348,7 +350,7 @@ class Doctor:
         )
 
     def _location_to_register(self, place: str, root: str) -> str:
-        """A location as the catalog takes it: Lance's `dir` wants the part below its root."""
+        """Return a location in the form that the catalog accepts: Lance's `dir` needs the part below its root."""
         return "/".join(relative_levels(place, root) or ()) if self._is_dir else place
 
     def _find_missing_features(self, id: Id) -> Iterator[Finding]:
@@ -366,10 +368,10 @@ class Doctor:
             command = self.catalog.shell.command("table", "manage", managed[0], "--by", "storage") if is_needed else ""
             yield Finding(FindingKind.FEATURES, severity, "", what, command)
 
-    # Who we are
+    # Credentials
 
     def _check_own_token(self) -> None:
-        """Whether the token that we show is over: a signed one tells."""
+        """Add a finding if the client's token has expired or will soon, which only a JWT tells."""
         expires_at = token_expires_at(self.catalog.target.properties.get(TOKEN, ""))
         if expires_at is None:
             return
@@ -392,13 +394,13 @@ class Doctor:
 
 
 def _gc_protection_command(id: Id) -> str:
-    """What lets Spark's upkeep of an Iceberg table delete nothing; names of tables are anybody's."""
+    """Return the command that keeps Spark's Iceberg maintenance from deleting files of a table; the name is quoted."""
     name = ".".join(f"`{level.replace('`', '``')}`" for level in id)
     return shlex.join(["spark-sql", "-e", f"ALTER TABLE {name} SET TBLPROPERTIES ('gc.enabled'='false')"])
 
 
 def token_expires_at(token: str) -> float | None:
-    """When a signed token (JWT) ends, in seconds since 1970; None if it is none or does not say."""
+    """Return when a signed token (JWT) expires, in seconds since 1970; None if it is none, or does not say."""
     pieces = token.split(".")
     if len(pieces) != len(("header", "claims", "signature")):
         return None
@@ -413,7 +415,7 @@ def token_expires_at(token: str) -> float | None:
 def fix_all(
     findings: Iterable[Finding], catalog: CheckedCatalog, report_progress: ReportProgress = lambda _done, _total: None
 ) -> list[Finding]:
-    """Do what is safe; what cannot be done keeps its finding, with the reason."""
+    """Run the fixes of findings; a finding whose fix fails is kept, with the reason."""
     all_findings = list(findings)
     done: list[Finding] = []
     for number, finding in enumerate(all_findings, 1):

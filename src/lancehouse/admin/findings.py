@@ -1,4 +1,4 @@
-"""What may be wrong with a catalog, and what to do about it."""
+"""Findings of `Doctor`: kind, severity, suggested command and fix of each problem, and the report."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad something is."""
+    """How serious a finding is."""
 
     ERROR = "error"
-    """Data cannot be read, or may get lost."""
+    """Data cannot be read, or may be lost."""
     WARNING = "warning"
-    """Something is out of order, and nothing is lost by it yet."""
+    """Something is out of order, but no data is at risk yet."""
     NOTE = "note"
-    """Good to know."""
+    """For information only."""
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
+    """Kinds of problems."""
 
     NO_DATA = "no-data"
     NO_ENTRY = "no-entry"
@@ -37,50 +37,50 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem of a table or of the catalog."""
 
     kind: FindingKind
     severity: Severity
     about: str
-    """The table as it is typed, or a place; empty for the catalog."""
+    """The table as the user types it, or a location; empty for the catalog itself."""
     what: str
     command: str = ""
-    """What to type next."""
+    """The command to type next; empty if there is none."""
     fix: Callable[[], None] | None = field(default=None, repr=False, compare=False)
-    """Does what is safe."""
+    """Repairs the problem, where that is safe; else None."""
     is_fixed: bool = False
     failure: str = ""
-    """Why it could not be mended."""
+    """Why the fix failed; empty if it did not."""
 
     @property
     def needs_action(self) -> bool:
-        """Whether somebody has to do something."""
+        """Whether the user has to do something."""
         return self.severity is not Severity.NOTE and not self.is_fixed
 
     def as_fixed(self) -> Finding:
-        """The same, mended."""
+        """Return a copy that is marked as fixed."""
         return replace(self, is_fixed=True, failure="")
 
     def as_failed(self, why: str) -> Finding:
-        """The same, not to be mended."""
+        """Return a copy whose fix failed."""
         return replace(self, failure=why)
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What a look at a catalog found."""
+    """The result of a check."""
 
     tables: int
     findings: Sequence[Finding]
 
     @property
     def needs_action(self) -> bool:
-        """Whether anything does."""
+        """Whether any finding needs action."""
         return any(each.needs_action for each in self.findings)
 
     @property
     def fixable(self) -> list[Finding]:
-        """What can be mended."""
+        """Findings that have a fix and are not fixed yet."""
         return [each for each in self.findings if each.fix is not None and not each.is_fixed]
 
 
@@ -88,5 +88,5 @@ ORDER = list(Severity)
 
 
 def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first; then by table."""
+    """Return findings by severity, the worst first, then by table."""
     return sorted(findings, key=lambda each: (ORDER.index(each.severity), each.about, each.kind, each.what))

@@ -1,4 +1,4 @@
-"""Two catalogs beside each other: the tables of each, under names that do not depend on where it puts them."""
+"""A catalog under a name, with ids that are comparable between two catalogs because they omit its `parent`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from lancehouse.clients.inspection import ForeignTable, InspectedTable, Inspecto
 
 @dataclass(frozen=True)
 class NamedCatalog:
-    """One of two catalogs. An id that is the same in both begins after the catalog's `parent`."""
+    """One of two catalogs. Ids that are the same in both omit the catalog's `parent`."""
 
     name: str
     catalog: CheckedCatalog
 
     @property
     def parent(self) -> Id:
-        """The levels in front of all ids."""
+        """Levels before all ids of this catalog."""
         return tuple(self.catalog.target.parent)
 
     @property
     def inspector(self) -> Inspector:
-        """What looks at its entries."""
+        """The inspector that reads its entries."""
         return inspector_for(self.catalog.namespace)
 
     def full_id(self, common: Id) -> Id:
-        """The id of a table here."""
+        """Return an id of this catalog, with its `parent`."""
         return (*self.parent, *common)
 
     def list_tables(self, namespace: Id = ()) -> Iterator[Id]:
-        """The ids of all Lance tables in a namespace and below it, without `parent`.
+        """Yield the ids of all Lance tables in a namespace and below it, without `parent`.
 
         Raises:
             InvalidInputError: the catalog cannot be listed without a `parent`.
@@ -44,7 +44,7 @@ class NamedCatalog:
             yield table[len(self.parent) :]
 
     def find_table(self, common: Id) -> InspectedTable | ForeignTable | None:
-        """What the catalog has under a name; None for nothing."""
+        """Load the entry of a table; None if there is none."""
         table = self.full_id(common)
         try:
             with self.catalog.translate_errors(table):
@@ -54,5 +54,5 @@ class NamedCatalog:
 
 
 def select_tables(side: NamedCatalog, namespace: Id, tables: Sequence[Id]) -> list[Id]:
-    """The tables that are named, or all of a namespace."""
+    """Return `tables`, or if it is empty, all tables of a namespace."""
     return list(tables) if tables else sorted(side.list_tables(namespace))

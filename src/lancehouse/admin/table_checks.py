@@ -1,4 +1,4 @@
-"""One table, as its catalog has it and as storage has it."""
+"""Checks of one table: its entry in the catalog against its data in storage."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ Versions = Mapping[str | None, int]
 
 @dataclass(frozen=True)
 class TableChecker:
-    """A table that is looked at."""
+    """Checks one table."""
 
     catalog: CheckedCatalog
     inspector: Inspector
     id: Id
     older_than: timedelta
     lists_files: bool = True
-    """Whether all files are listed, to find those that no version names."""
+    """Whether to list all files, to find those that no version names."""
 
     @property
     def name(self) -> str:
-        """As it is typed."""
+        """The id as the user types it."""
         return self.catalog.format_id(self.id)
 
     def finding(self, kind: FindingKind, severity: Severity, what: str, *words: str) -> Finding:
-        """Something that is wrong with it; the words are what to type next."""
+        """Create a finding about this table; `words` are the command to type next."""
         return Finding(kind, severity, self.name, what, self.catalog.shell.command(*words) if words else "")
 
     def examine(self) -> tuple[InspectedTable | ForeignTable | None, list[Finding]]:
-        """What the catalog has of it, if that can be seen, and what is wrong."""
+        """Return the table's entry, or None if it cannot be loaded, and the findings."""
         try:
             with self.catalog.translate_errors(self.id):
                 inspected = self.inspector.inspect_table(self.id)
@@ -73,8 +73,8 @@ class TableChecker:
         try:
             with self.catalog.translate_errors(self.id):
                 for finding in self._find_problems(inspected):
-                    findings.append(finding)  # one by one: what was found before an error stays
-                # Files of a version whose manifest is lost look like orphans, and are all that is left of it.
+                    findings.append(finding)  # one by one, to keep the findings before an error
+                # Files of a version whose manifest is lost look like orphans, but are all that is left of it.
                 if not {FindingKind.VERSIONS, FindingKind.UNFINISHED} & {each.kind for each in findings}:
                     findings += self._find_orphans(inspected)
         except (UnauthenticatedError, PermissionDeniedError) as error:
@@ -124,7 +124,7 @@ class TableChecker:
             return
         if not self._mismatched_versions(entry, names):
             return
-        fresh = self._inspect_again()  # somebody may have committed between the two looks
+        fresh = self._inspect_again()  # a commit may have come between the two reads
         if fresh is None:
             return
         if self._is_unpublished(fresh):
@@ -142,24 +142,24 @@ class TableChecker:
     def _mismatched_versions(
         self, entry: InspectedTable, names: list[str]
     ) -> dict[str | None, tuple[int | None, int | None]]:
-        """What the catalog says and what storage has, of the branches on which they differ."""
+        """Return the versions of catalog and storage, by branch, where they differ."""
         accepted = entry.versions if entry.versions is not None else self._catalog_versions()
         mismatches: dict[str | None, tuple[int | None, int | None]] = {}
         for branch in (None, *(name for name in names if entry.versions is not None)):
             stored = find_latest_version(TableRef(entry.location, entry.storage_options, branch=branch))
-            is_inherited = branch is not None and branch not in accepted  # from before the catalog took over
+            is_inherited = branch is not None and branch not in accepted  # created before the catalog managed the table
             if stored != accepted.get(branch) and not is_inherited:
                 mismatches[branch] = accepted.get(branch), stored
         return mismatches
 
     def _catalog_versions(self) -> Versions:
-        """The latest version, by the interface."""
+        """Return the latest version that the catalog lists through the namespace interface."""
         request = ListTableVersionsRequest(id=list(self.id), limit=1, descending=True)
         versions = self.catalog.ask("list_table_versions", request).versions
         return {None: versions[0].version} if versions else {}
 
     def _is_unpublished(self, entry: InspectedTable) -> bool:
-        """Whether what the catalog accepted last waits to be put in its place."""
+        """Return whether the manifest of the last accepted version is still staged instead of published."""
         files = ManifestStore(entry.location, entry.storage_options)
         unpublished = [
             staged
@@ -240,7 +240,7 @@ class TableChecker:
             yield replace(finding, fix=partial(self._discard_staged, [file.file for file in old]))
 
     def _discard_staged(self, files: list[str]) -> None:
-        """Remove staged manifests, unless the catalog has accepted one since."""
+        """Delete staged manifests, except those that the catalog has accepted in the meantime."""
         inspected = self._inspect_again()
         if inspected is None:
             raise InvalidInputError(f"{self.name} is not a Lance table any more")
@@ -267,7 +267,7 @@ class TableChecker:
             what = f"{_format_orphans(old)}, for more than {format_age(self.older_than)}: writers that died left them"
             yield self.finding(FindingKind.ORPHANS, Severity.WARNING, what, "table", "remove-orphans", self.name)
 
-    # What others would do
+    # Risks by other tools
 
     def _unprotected_finding(self) -> Finding:
         what = (
@@ -289,7 +289,7 @@ class TableChecker:
 
 
 def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether credentials for a table's storage are over, or soon will be."""
+    """Yield a finding if the credentials for a table's storage have expired, or will soon."""
     at = options.get(EXPIRES, "")
     if not at.isdecimal():
         return
@@ -307,7 +307,7 @@ def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) 
 
 
 def format_column_difference(recorded: Mapping[str, str], actual: Mapping[str, str]) -> str:
-    """How columns differ, in a few words."""
+    """Describe how columns differ, in a few words."""
     parts = [
         ("it lacks", [name for name in actual if name not in recorded]),
         ("it has in excess", [name for name in recorded if name not in actual]),
@@ -333,6 +333,7 @@ def _format_orphans(files: list[StoredFile]) -> str:
 
 
 def format_age(length: timedelta) -> str:
+    """Format a duration in its largest whole unit: `3d`, `5h`, `20m`, `10s`."""
     for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
         if length.total_seconds() >= seconds:
             return f"{int(length.total_seconds() // seconds)}{unit}"

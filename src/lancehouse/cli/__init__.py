@@ -1,1 +1,1 @@
-"""The command `lancehouse`."""
+"""The command-line interface `lancehouse`."""

@@ -1,6 +1,6 @@
-"""What commands that work on a catalog share: the options that name it, and ids as people write them.
+"""Options and arguments that commands on a catalog share: `--catalog`, `--impl`, `--property`, and ids.
 
-What takes long to import is imported when it is used: options are read for help and completion too.
+Slow imports happen only where they are used: options are also read to print help and for shell completion.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 CONSTRUCTING = re.compile(r"^Failed to construct namespace impl \S+: ")
-"""What `lance_namespace.connect` puts in front of the reason."""
+"""Prefix that `lance_namespace.connect` adds to the reason of an error."""
 
 
 def parse_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """An id as people write it, taken apart."""
+    """Parse an id as the user types it."""
     from lance_namespace.errors import InvalidInputError
 
     from lancehouse.identifiers import parse_levels
@@ -42,18 +42,18 @@ def parse_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[st
 
 
 def parse_id_with_parent(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """An id in the catalog, with the levels that the catalog puts in front of it; none where nothing is written."""
+    """Parse an id, and put the catalog's `parent` before it; an empty text gives an empty id."""
     typed_id = parse_id(ctx, param, value)
     return (*get_catalog(ctx).parent, *typed_id) if typed_id else ()
 
 
 def parse_required_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """An id in the catalog, which must not be empty: a variable of a script may be."""
+    """Parse an id with the catalog's `parent`; refuse an empty one, which an unset variable of a script may cause."""
     return _check_not_empty(ctx, param, parse_id_with_parent(ctx, param, value))
 
 
 def parse_required_name(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """A name or an id, as it is written, which must not be empty."""
+    """Parse an id without the catalog's `parent`; refuse an empty one."""
     return _check_not_empty(ctx, param, parse_id(ctx, param, value))
 
 
@@ -64,7 +64,7 @@ def _check_not_empty(ctx: click.Context, param: click.Parameter, id: tuple[str, 
 
 
 def format_id(target: ConformanceTarget, id: Sequence[str]) -> str:
-    """An id as it is typed: without the levels that the catalog puts in front of it."""
+    """Format an id as the user types it: without the catalog's `parent`."""
     from lancehouse.identifiers import format_levels
 
     above = len(target.parent)
@@ -72,7 +72,7 @@ def format_id(target: ConformanceTarget, id: Sequence[str]) -> str:
 
 
 def parse_properties(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """Properties taken apart; what is wrong with one is said without repeating it, for it may hold a secret."""
+    """Parse KEY=VALUE options; errors do not repeat the text, which may hold a secret."""
     from lance_namespace.errors import InvalidInputError
 
     from lancehouse.conformance.target import parse_property
@@ -95,10 +95,10 @@ with_table = click.argument("table", metavar="ID", callback=parse_required_id)
 
 
 def find_named_catalog(ctx: click.Context) -> ConformanceTarget | None:
-    """The catalog that --catalog, its variable or the file's `default` names.
+    """Return the catalog that `--catalog`, its variable or the file's `default` names; None if none does.
 
     Raises:
-        InvalidInputError: there is none of that name, or what is said of it is wrong.
+        InvalidInputError: there is no catalog of that name, or its configuration is invalid.
     """
     app: CliContext = ctx.obj
     name = app.catalog or app.config.default
@@ -106,10 +106,10 @@ def find_named_catalog(ctx: click.Context) -> ConformanceTarget | None:
 
 
 def get_catalog(ctx: click.Context) -> ConformanceTarget:
-    """The catalog that a command is to work in, without its --property options.
+    """Return the catalog that a command works on, without its `--property` options.
 
     Raises:
-        UsageError: it is named in two ways.
+        UsageError: both `--impl` and a catalog are given.
     """
     from lancehouse.cli.named_catalogs import CLASS_PATHS, ICEBERG
     from lancehouse.conformance.target import ConformanceTarget
@@ -127,10 +127,10 @@ def get_catalog(ctx: click.Context) -> ConformanceTarget:
 
 
 def connect(target: ConformanceTarget) -> LanceNamespace:
-    """The client of a catalog; an error names the catalog, where it has a name.
+    """Create the client of a catalog; errors name the catalog, if it has a name.
 
     Raises:
-        InvalidInputError: there is no such client, or it does not take these properties.
+        InvalidInputError: there is no such client, or it does not accept these properties.
     """
     from lance_namespace.errors import InvalidInputError
 
@@ -146,7 +146,7 @@ def connect(target: ConformanceTarget) -> LanceNamespace:
 
 
 def with_target(command: Command) -> Command:
-    """The options that name a catalog. The command gets what they say, as `target`."""
+    """Add the options that name a catalog to a command, which gets the result as `target`."""
 
     @with_catalog
     @click.option(
@@ -158,8 +158,8 @@ def with_target(command: Command) -> Command:
     @with_properties
     @wraps(command)
     def wrapper(*arguments: Any, properties: dict[str, str], **options: Any) -> Any:
-        options.pop("impl")  # `chosen` has it from the context, as the ids have
-        os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+        options.pop("impl")  # `get_catalog` reads it from the context, as ids do
+        os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
         target = get_catalog(click.get_current_context())
         return command(*arguments, target=override_properties(target, properties), **options)
 
@@ -167,17 +167,17 @@ def with_target(command: Command) -> Command:
 
 
 def with_catalog(command: Command) -> Command:
-    """The option that names a catalog; the app knows what it says."""
+    """Add the option `--catalog` to a command; its value is stored in the CliContext."""
     return click.option("--catalog", cls=CatalogOption)(command)
 
 
 def override_properties(target: ConformanceTarget, properties: Mapping[str, str]) -> ConformanceTarget:
-    """The same catalog, with properties that win over its own."""
+    """Return the same catalog with properties that override its own."""
     return replace(target, properties={**target.properties, **properties})
 
 
 def with_client(command: Command) -> Command:
-    """The options that name a catalog. The command gets what asks it, as `client`."""
+    """Add the options that name a catalog to a command, which gets a connected client as `client`."""
 
     @with_target
     @wraps(command)
@@ -193,7 +193,7 @@ def with_client(command: Command) -> Command:
 
 
 def create_shell(ctx: click.Context, target: ConformanceTarget) -> Shell:
-    """How commands begin and end that work in the same catalog; secrets are left out."""
+    """Return how commands on the same catalog start and end, without secrets."""
     import shlex
 
     from lancehouse.admin.checked_catalog import Shell
@@ -215,7 +215,7 @@ def _property_option(key: str, value: str) -> tuple[str, str]:
 
 
 def with_set(what: str) -> Callable[[Command], Command]:
-    """The option for properties of what is made."""
+    """Add the option `--set` for properties of the object that a command creates."""
     return click.option(
         "--set",
         "stored",

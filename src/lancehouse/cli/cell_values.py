@@ -1,4 +1,4 @@
-"""Values of rows: short for people, whole for programs."""
+"""Values of rows as output: short texts for tables on a terminal, complete values for JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lancehouse.cli.formatting import format_size
 from lancehouse.schema.display import ELLIPSIS, Cell, DisplayLimits, format_cells, value_kind
 
 LONGEST = 40
-"""Characters of a cell."""
+"""Longest text in a cell, in characters."""
 LIMITS = DisplayLimits(text=LONGEST * 2, items=3, depth=2)
 WHOLE = DisplayLimits(text=2**31, items=2**31, depth=100)
 
 
 def format_short_cells(column: Any, field: Any) -> list[str]:
-    """The values of a column, each short enough for a cell."""
+    """Format the values of a column, each short enough for a cell."""
     return [_format_cell(cell) for cell in format_cells(column, value_kind(field), LIMITS)]
 
 
@@ -46,7 +46,7 @@ def _truncate(text: str) -> str:
 
 
 def to_json_values(column: Any, field: Any) -> list[Any]:
-    """The values of a column as JSON has them: bytes in Base64, of a blob its length."""
+    """Convert the values of a column to JSON: bytes as Base64, a blob as its size."""
     if value_kind(field) == "blob":
         return [
             None if description is None else {"size": description.get("size")} for description in column.to_pylist()
@@ -55,11 +55,11 @@ def to_json_values(column: Any, field: Any) -> list[Any]:
 
 
 def _to_python(column: Any, field: Any) -> Sequence[Any]:
-    if str(field.type) == "time64[ns]":  # of which Python would drop the nanoseconds
+    if str(field.type) == "time64[ns]":  # Python's `time` would drop the nanoseconds
         column = column.cast("string")
     try:
         values: Sequence[Any] = column.to_pylist()
-    except (ValueError, OverflowError):  # Python has no nanoseconds, nor the year 10,000
+    except (ValueError, OverflowError):  # Python's `datetime` has no nanoseconds and no year 10,000
         return [
             each["text"] if isinstance(each, dict) else each for each in format_cells(column, value_kind(field), WHOLE)
         ]

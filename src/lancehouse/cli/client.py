@@ -1,4 +1,4 @@
-"""A catalog as commands ask it: any implementation, with our own code for what it cannot do to a table itself."""
+"""Catalog client of the commands: any namespace implementation, plus our own code for operations that it lacks."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ SHOWN_BY: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
         TableVersionNotFoundError: "table history",
     }
 )
-"""What shows what of a table was not there."""
+"""Command that lists what an error says is missing."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client and what it was made of."""
+    """A namespace client, and how it was created."""
 
     namespace: LanceNamespace
     target: ConformanceTarget
     shell: Shell = field(default_factory=Shell)
-    """How commands begin and end that ask the same catalog."""
+    """Start and end of shell commands on the same catalog."""
 
     def format_id(self, id: Id) -> str:
-        """An id as it is typed: without the levels that the catalog puts in front of it."""
+        """Format an id as the user types it: without the catalog's `parent`."""
         return format_id(self.target, id)
 
     def ask(self, operation: str, request: Any) -> Any:
-        """Have an operation carried out.
+        """Call an operation, and return its response.
 
         Raises:
-            LanceNamespaceError: as the implementation has it; what raises something else has no code, and gets one.
+            LanceNamespaceError: as the implementation raises it; other exceptions are translated to one.
         """
         from lancehouse.gateway.foreign_tables import TABLE_OPERATIONS
 
@@ -70,15 +70,15 @@ class Client:
             return getattr(implementation, operation)(request)
 
     def call(self, operation: str, id: Id, **fields: Any) -> Any:
-        """Have an operation carried out on a table or namespace; `fields` are those of its request.
+        """Call an operation on a table or namespace; `fields` are those of its request.
 
-        Commands need not import requests, which takes longer than their help may.
+        Commands thus need not import the request models, which takes longer than printing their help should.
         """
         return self.ask(operation, _request_model(operation)(id=list(id), **fields))
 
     @property
     def table_operations(self) -> TableOperations:
-        """What reads and writes tables: the client itself, or our own code on the tables that it describes."""
+        """The object that reads and writes tables: the client itself, or our own code on tables that it describes."""
         from lancehouse.gateway.foreign_tables import ForeignTables
         from lancehouse.lake.operations import TableOperations
 
@@ -86,7 +86,7 @@ class Client:
 
     @contextmanager
     def open_table(self, id: Id, **at: Any) -> Iterator[tuple[TableRef, LanceDataset]]:
-        """A table, at a version or tag, with its address."""
+        """Open a table, at a version or tag, and yield it with its TableRef."""
         from lancehouse.lake.dataset import TableRef
 
         with self.translate_errors(id):
@@ -100,11 +100,11 @@ class Client:
 
     @contextmanager
     def translate_errors(self, id: Id, operation: str = "") -> Iterator[None]:
-        """Turn what is raised inside into errors that say what to do; they show no secret.
+        """Translate exceptions raised inside the context to errors with a hint on what to do, and without secrets.
 
         Args:
-            id: of the table or namespace that it is about.
-            operation: what was asked for.
+            id: of the table or namespace that the call is about.
+            operation: the name of the operation.
         """
         from lancehouse.lake.errors import clean_message, translate_errors
 
@@ -151,26 +151,26 @@ class Client:
         return f"`{self.shell.command(*command.split(), *([typed_id] if typed_id else []))}`"
 
     def namespaces(self, id: Id) -> list[tuple[str, ...]]:
-        """The namespaces directly below one, all pages of them.
+        """List the namespaces directly below one, following all pages.
 
-        Some catalogs list whole ids, joined by dots, others last levels.
+        Some catalogs return whole ids joined by dots, others only the last levels.
         """
         above = ".".join([*id, ""])
         pages = self.pages("list_namespaces", id)
         return [(*id, name.removeprefix(above)) for name in sorted(name for page in pages for name in page.namespaces)]
 
     def tables(self, id: Id) -> list[tuple[str, ...]]:
-        """The tables of a namespace, all pages of them."""
+        """List the tables of a namespace, following all pages."""
         pages = self.pages("list_tables", id)
         return [(*id, name) for name in sorted(name for page in pages for name in page.tables)]
 
     def versions(self, id: Id, limit: int | None = None) -> Iterator[list[int]]:
-        """The numbers of a table's versions, the latest first; a page asked for has `limit` of them at most."""
+        """Yield pages of a table's version numbers, the latest first; `limit` is the size of a page."""
         for page in self.pages("list_table_versions", id, descending=True, limit=limit):
             yield [version.version for version in page.versions]
 
     def pages(self, operation: str, id: Id, **more: Any) -> Iterator[Any]:
-        """All pages of a list."""
+        """Yield all pages of a list."""
         token, seen_tokens = None, set()
         while True:
             page = self.call(operation, id, page_token=token, **more)
@@ -184,5 +184,5 @@ class Client:
 
 
 def _request_model(operation: str) -> Any:
-    """The model of an operation's request, as the interface names it."""
+    """Return the request model of an operation, by the naming scheme of the interface."""
     return getattr(lance_namespace, "".join(word.capitalize() for word in operation.split("_")) + "Request")

@@ -1,4 +1,4 @@
-"""`lancehouse completion`: what a shell needs to complete commands, options and the names of catalogs."""
+"""`lancehouse completion`: print the shell code that completes commands, options and names of catalogs."""
 
 from __future__ import annotations
 

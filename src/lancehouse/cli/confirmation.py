@@ -1,4 +1,4 @@
-"""Commands that take something away ask before they do it."""
+"""Confirmation before commands that remove something."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ with_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask; without a
 
 
 def confirm(app: CliContext, question: str, *, yes: bool) -> None:
-    """Go on only if somebody says so.
+    """Ask the user, and exit unless the answer is yes.
 
     Raises:
-        UsageError: there is no terminal, and no --yes.
+        UsageError: there is no terminal, and `--yes` was not given.
     """
     if yes:
         return

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SMALL = 12
 SUITE = Path(suite.__file__).parent
 LARGE = 205
-"""More than two pages of a server that never gives more than 100."""
+"""More than two pages of a server that returns at most 100 entries per page."""
 
 COLUMNS = (
     OutputColumn("area", "Area", width=10, grouped=True),
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 def parse_checks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of checks, which are those of functions in the suite's files."""
+    """Validate names of checks, which are functions in the suite's files."""
     for value in values:
         area, _, check = value.partition("[")[0].partition(".")
         file = SUITE / f"{area}.py"
@@ -110,10 +110,10 @@ def conformance(
 
 
 def resolve_target(ctx: click.Context, impl: str | None) -> ConformanceTarget:
-    """The implementation to check, and the properties that its name stands for.
+    """Return the implementation to check, with the properties of its catalog.
 
     Raises:
-        UsageError: none is named, or twice.
+        UsageError: neither `--impl` nor `--catalog` is given, or both are.
     """
     from lancehouse.conformance.target import ConformanceTarget
 
@@ -124,14 +124,14 @@ def resolve_target(ctx: click.Context, impl: str | None) -> ConformanceTarget:
         if impl
         else find_named_catalog(ctx)
     )
-    if target is None or not (impl or ctx.obj.catalog):  # nobody wants its `default` written to unasked
+    if target is None or not (impl or ctx.obj.catalog):  # never write to the `default` catalog unless it is named
         raise click.UsageError("give --impl with its --property options, or --catalog", ctx)
     return target
 
 
 def run_suite(target: ConformanceTarget, on_result: Callable[[CheckResult], None]) -> ConformanceReport:
-    """Run the suite; pytest, which drives it, comes with an extra."""
-    os.environ.setdefault("LANCE_LOG", "error")  # pylance warns on stderr of what the checks provoke
+    """Run the suite; it needs pytest, which is an optional dependency."""
+    os.environ.setdefault("LANCE_LOG", "error")  # pylance would log warnings about errors that the checks provoke
     try:
         from lancehouse.conformance import runner
     except ModuleNotFoundError as error:
@@ -142,7 +142,7 @@ def run_suite(target: ConformanceTarget, on_result: Callable[[CheckResult], None
 
 
 def show_report(app: CliContext, report: ConformanceReport) -> None:
-    """Hand the results over."""
+    """Print the results."""
     counts = report.count_by_outcome()
     where = ".".join(report.parent) or "the root"
     words = ", ".join(f"{count} {format_outcome(outcome, count)}" for outcome, count in counts.items() if count)
@@ -161,7 +161,7 @@ def show_report(app: CliContext, report: ConformanceReport) -> None:
 
 
 def format_outcome(outcome: str, count: int) -> str:
-    """The outcome, as it is said of that many."""
+    """Return an outcome as a verb that fits the number."""
     from lancehouse.conformance.results import CheckOutcome
 
     plural = {CheckOutcome.HOLDS.value: "hold", CheckOutcome.FAILS.value: "fail"}
@@ -170,7 +170,7 @@ def format_outcome(outcome: str, count: int) -> str:
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """A polite kill is an interrupt: the suite removes what it made."""
+    """Handle SIGTERM like Ctrl-C, so that the suite removes what it created."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

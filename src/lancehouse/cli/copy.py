@@ -1,4 +1,4 @@
-"""`lancehouse copy`: the tables of one catalog in another."""
+"""`lancehouse copy`: copy the tables of one catalog to another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = (OutputColumn("table", "Table"), OutputColumn("action", "Action"), Outpu
 
 
 def parse_ids(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Ids as people write them, taken apart."""
+    """Parse ids as the user types them."""
     return tuple(parse_required_name(ctx, param, value) for value in values)
 
 
@@ -110,7 +110,7 @@ def _exit_on_conflicts(
 
 
 def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: int | None) -> list[CopyStep]:
-    """Carry out a plan; Spark is started only where there is something for it to do."""
+    """Carry out a plan; Spark is started only if there is data to copy."""
     needs_spark = any(step.action == "copy" for step in steps)
     with app.output.progress("copying") as progress:
         if needs_spark:
@@ -137,7 +137,7 @@ def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: 
 
 
 def show_steps(app: CliContext, steps: Sequence[CopyStep], source: str, target: str, *, dry_run: bool) -> None:
-    """Hand over a plan, or what came of it."""
+    """Print a plan, or its result."""
     rows = [_step_row(step) for step in steps]
     counts: dict[str, int] = {}
     for row in rows:
@@ -149,7 +149,7 @@ def show_steps(app: CliContext, steps: Sequence[CopyStep], source: str, target: 
 
 
 def _format_branches_left(steps: Sequence[CopyStep], source: str) -> str:
-    """A sentence about what is not copied, so that nobody removes the only one."""
+    """Return a sentence about branches that are not copied, so that nobody deletes the only copy."""
     names = [f"{step.name} ({', '.join(step.branches)})" for step in steps if step.branches]
     if not names:
         return ""

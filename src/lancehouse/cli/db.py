@@ -1,4 +1,4 @@
-"""`lancehouse db`: the database of the catalog server."""
+"""`lancehouse db`: upgrade, back up and inspect the database of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with_db = click.option(
 
 @contextmanager
 def open_database(url: str | None) -> Iterator[Database]:
-    """A database, whatever its schema; what opens it comes with an extra."""
+    """Open a database, whatever its schema; it needs the optional dependencies of the server."""
     try:
         from lancehouse.store.database import Database
     except ModuleNotFoundError as error:

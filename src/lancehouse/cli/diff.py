@@ -1,4 +1,4 @@
-"""`lancehouse diff`: how the tables of two catalogs differ."""
+"""`lancehouse diff`: compare the tables of two catalogs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
 
 FIELDS = ("location", "version", "rows", "schema", "properties")
-"""What is compared."""
+"""Fields that are compared."""
 
 
 @click.command()

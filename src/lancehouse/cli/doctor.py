@@ -1,4 +1,4 @@
-"""`lancehouse doctor`: a catalog checked against storage."""
+"""`lancehouse doctor`: check a catalog against storage, and repair what is safe to repair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FINDINGS = (
 
 
 def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
-    """An age at which no writer is still at it."""
+    """Parse an age; refuse one so short that a writer may still be at work."""
     from lancehouse.jobs.orphans import LEAST_AGE
 
     min_age = parse_age(ctx, param, value)
@@ -93,7 +93,7 @@ def doctor(
 
 @contextmanager
 def _explain_short_ids(client: Client, id: tuple[str, ...], *, is_table: bool) -> Iterator[None]:
-    """What to type where an id has too few levels."""
+    """Add a hint to the error about an id with too few levels."""
     from lance_namespace.errors import InvalidInputError
 
     try:
@@ -116,7 +116,7 @@ def _confirm_and_repair(app: CliContext, client: Client, report: DoctorReport, *
 
 
 def show_report(app: CliContext, report: DoctorReport) -> None:
-    """Hand over what was found."""
+    """Print the findings."""
     rows = [_finding_row(number, finding) for number, finding in enumerate(report.findings, 1)]
     counts = _count_by_severity(report.findings)
     count_words = (

@@ -1,4 +1,4 @@
-"""What to do about an error, where its own words do not say it."""
+"""Hints on what to do about an error, printed below its message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
 
 
 def find_hints(error: Exception) -> list[str]:
-    """What was noted on an error on its way; else what is known of such errors."""
+    """Return the notes that were added to an error; if there are none, the hint for errors of its kind."""
     if noted := getattr(error, "__notes__", []):
         return list(map(str, noted))
     by_words = [hint for words, hint in BY_WORDS.items() if words in str(error)]

@@ -1,4 +1,4 @@
-"""Numbers, times and properties as people read them."""
+"""Formatting of counts, sizes, times, names and properties for people."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_count(count: int, noun: str) -> str:
-    """How many there are."""
+    """Format a count with its noun, in the plural unless it is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_size(number: int) -> str:
-    """Bytes, as people say it."""
+    """Format a number of bytes with a unit."""
     amount, unit = float(number), 0
     while amount >= 1000 and unit < len(SIZES) - 1:
         amount, unit = amount / 1000, unit + 1
@@ -22,18 +22,18 @@ def format_size(number: int) -> str:
 
 
 def format_time(at_ms: int) -> str:
-    """A time, in words that sort."""
+    """Format a time in milliseconds since 1970 as UTC, in a form that sorts."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def redact_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Properties without their secrets."""
+    """Return properties with secrets masked."""
     from lancehouse.conformance.target import HIDDEN, SECRET_KEY
 
     return {key: HIDDEN if SECRET_KEY.search(key) else value for key, value in sorted((properties or {}).items())}
 
 
 def format_names(names: Sequence[str], most: int = 10) -> str:
-    """Names in a sentence: the first of many, and how many more there are."""
+    """Join names in a sentence: the first `most`, and how many more there are."""
     more = len(names) - most
     return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more:,} more"

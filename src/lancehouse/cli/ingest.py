@@ -1,4 +1,4 @@
-"""`lancehouse ingest`: files and Iceberg tables into a Lance table, on local Spark."""
+"""`lancehouse ingest`: load files or an Iceberg table into a Lance table, on local Spark."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def ingest(
 
 
 def check_inputs(work: SparkWork, table: tuple[str, ...], sources: tuple[str, ...]) -> None:
-    """See that the catalog answers and that files of this machine are there, before Spark is started.
+    """Check that the catalog responds and that local files exist, before Spark is started.
 
     Raises:
-        LanceNamespaceError: it does not, or one is not.
+        LanceNamespaceError: the catalog does not respond, or a file does not exist.
     """
     from lancehouse.jobs.sources.file_listing import list_files
     from lancehouse.lake.dataset import TableRef

@@ -1,4 +1,4 @@
-"""Commands that are loaded when they are called, so that help and completion come at once."""
+"""Click commands that are imported when they are called, so that help and completion are fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
 
 KINDS = ("text", "json")
-"""How commands answer."""
+"""Output formats of commands."""
 
 OTHER_WORDS = {
     "ls": ("list",),
@@ -28,22 +28,22 @@ OTHER_WORDS = {
     "tags": ("tag",),
     **dict.fromkeys(("server", "start"), ("serve",)),
 }
-"""What other programs call the same."""
+"""Names that other programs use for the same commands."""
 
 CATALOG = "Where to work: a catalog that ~/.lancehouse.yaml names."
 EVERYWHERE = "Every command takes --output text|json and --debug too."
-"""The end of each command's help."""
+"""Last line of each command's help."""
 
 
 class LazyCommand(click.Command):
-    """Stands for a command: its name, what it does, and where it is.
+    """Placeholder for a command: its name, summary and module.
 
     Args:
-        name: of the command; that of the function too, unless `attribute` says otherwise.
-        module: where the function is.
+        name: of the command, and of the function unless `attribute` is given.
+        module: the module with the function.
         does: the first sentence of its help.
         attribute: the name of the function.
-        is_group: whether it has commands of its own.
+        is_group: whether it has subcommands.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class LazyCommand(click.Command):
         self._attribute = attribute or name.replace("-", "_")
 
     def load(self) -> click.Command:
-        """The command itself."""
+        """Import and return the command itself."""
         command: click.Command = getattr(import_module(self._module), self._attribute)
         return command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands may be loaded when they are called, and take the options that go with every command."""
+    """A group whose commands may be imported when they are called; adds the global options to each of them."""
 
     group_class: type[click.Group] | type[type] | None = type
 
@@ -72,14 +72,14 @@ class LazyGroup(click.Group):
             self.add_command(each)
 
     def load(self, name: str) -> click.Command:
-        """A command of this group, itself."""
+        """Return a command of this group, imported if necessary, with the global options."""
         command = self.commands[name]
         return with_global_options(command.load() if isinstance(command, LazyCommand) else command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Load the command that is called; for one that is not there, say which may be meant."""
+        """Load the command that is called; suggest similar ones if it does not exist."""
         if args[0] in self.commands:
             return args[0], self.load(args[0]), args[1:]
         if args[0].startswith("-") or ctx.resilient_parsing:
@@ -93,7 +93,7 @@ class LazyGroup(click.Group):
         return [f"{ctx.command_path} {each}" for each in same or get_close_matches(name, self.commands, 1, 0.7)]
 
     def _subcommands_named(self, ctx: click.Context, name: str) -> list[str]:
-        """Commands of that name one level down."""
+        """Return the subcommands of this name in the groups below."""
         groups = [
             each for each, command in self.commands.items() if isinstance(command, LazyCommand) and command.is_group
         ]
@@ -106,7 +106,7 @@ class LazyGroup(click.Group):
 
 
 class GlobalOption(click.Option):
-    """An option that says something to the whole command, wherever it stands; the last one wins."""
+    """An option that applies to the whole program, before or after a command's name; the last one given wins."""
 
     def __init__(
         self, names: Sequence[str], *, apply: Callable[[CliContext, Any], None], is_shown: bool = False, **named: Any
@@ -119,12 +119,12 @@ class GlobalOption(click.Option):
         self._is_shown = is_shown
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Nothing, where the end of the help says it for all."""
+        """Hide the option where the last line of the help mentions it for all commands."""
         return super().get_help_record(ctx) if self._is_shown else None
 
 
 def complete_catalog(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """For completion: the catalogs that have a name; none, where something is wrong with the file."""
+    """Complete the names of catalogs; return none if the configuration file is invalid."""
     from lance_namespace.errors import InvalidInputError
 
     from lancehouse.cli import named_catalogs
@@ -148,7 +148,7 @@ def _set_debug(app: CliContext, _: bool) -> None:
 
 
 class CatalogOption(GlobalOption):
-    """`--catalog`; a command that works in a catalog shows it in its help."""
+    """The option `--catalog`; commands that work on a catalog show it in their help."""
 
     def __init__(self, names: Sequence[str], *, is_shown: bool = True, **named: Any) -> None:
         super().__init__(
@@ -163,7 +163,7 @@ class CatalogOption(GlobalOption):
 
 
 def with_global_options(command: click.Command) -> click.Command:
-    """The same command, which takes after its name what may stand before it too."""
+    """Return a copy of a command that also accepts the global options after its name."""
     is_group = isinstance(command, click.Group)
     existing = {name for param in command.params for name in param.opts}
     output = GlobalOption(["--output"], type=click.Choice(KINDS), apply=_set_kind)

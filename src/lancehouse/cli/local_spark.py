@@ -1,4 +1,4 @@
-"""What commands share that work on Spark, which they start on this machine."""
+"""Options and the local Spark session that commands running on Spark share."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 
 @dataclass(frozen=True)
 class SparkWork:
-    """A catalog, and the Spark that is to work in it."""
+    """A catalog, and the settings of the Spark session that works on it."""
 
     app: CliContext
     target: ConformanceTarget
     cores: int | None
 
     def connect_client(self) -> LanceNamespace:
-        """A client for what should be seen before Spark is started, which takes a while."""
+        """Return a client for checks before Spark is started, which takes seconds."""
         return connect(self.target)
 
     def format_id(self, id: Sequence[str]) -> str:
-        """An id as it is typed."""
+        """Format an id as the user types it."""
         return format_id(self.target, id)
 
     @contextmanager
     def start_spark(self, words: str) -> Iterator[LanceCatalog]:
-        """Start Spark; show what it does and how far it is, until the block ends."""
+        """Start Spark, yield a LanceCatalog, and show progress until the context ends."""
         with self.app.output.progress(words) as progress:
             progress.say("starting Spark …")
             with session(self.app, self.cores) as spark:
@@ -59,16 +59,16 @@ class SparkWork:
 
 
 def progress_callback(progress: ProgressDisplay) -> Callable[[Any], None] | None:
-    """What `watch` is to call; nothing, where nobody sees it."""
+    """Return the callback for `watch_tasks`; None if progress is not displayed."""
     return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
 
 
 @contextmanager
 def session(app: CliContext, cores: int | None) -> Iterator[Any]:
-    """A Spark on this machine, which says something on the terminal with --debug only.
+    """Start a local Spark session that logs to the terminal only with `--debug`.
 
     Raises:
-        InvalidInputError: it is not installed, or does not start.
+        InvalidInputError: Spark is not installed, or does not start.
     """
     from lance_namespace.errors import InvalidInputError
 
@@ -88,7 +88,7 @@ with_cores = click.option(
 
 
 def with_work(command: Command) -> Command:
-    """The options that name a catalog, and those of Spark. The command gets both as `work`."""
+    """Add the options that name a catalog and those of Spark to a command, which gets both as `work`."""
 
     @with_target
     @with_cores
@@ -101,7 +101,7 @@ def with_work(command: Command) -> Command:
 
 
 def parse_age(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
-    """How old something is, as people write it."""
+    """Parse an age such as `12h`, `14d` or `2w`."""
     match = AGE.fullmatch(value.strip())
     if match is None:
         raise click.BadParameter(f"{value!r} is no age: write 12h, 14d or 2w", ctx, param)
@@ -114,7 +114,7 @@ def parse_age(ctx: click.Context, param: click.Parameter, value: str) -> timedel
 
 
 def parse_values(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
-    """Parameters: numbers, true, false and the rest of JSON as what they are, anything else as text."""
+    """Parse KEY=VALUE options; values that are JSON become numbers, booleans and so on, all others stay text."""
     return {key: _parse_value(text) for key, text in parse_properties(ctx, param, texts).items()}
 
 
@@ -126,5 +126,5 @@ def _parse_value(text: str) -> Any:
 
 
 def with_values(name: str, help: str) -> Callable[[Command], Command]:
-    """An option for parameters, which may be repeated."""
+    """Add a repeatable KEY=VALUE option to a command."""
     return click.option(name, "params", metavar="KEY=VALUE", multiple=True, callback=parse_values, help=help)

@@ -1,4 +1,4 @@
-"""The command `lancehouse`: options that all commands share, and what becomes of their errors."""
+"""The program `lancehouse`: its commands, global options, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ COMMANDS = (
 
 @dataclass
 class CliContext:
-    """What every command is given; the options that go with every command change it, wherever they stand."""
+    """State that every command gets; global options change it, before or after the command's name."""
 
     kind: str = KINDS[0]
     debug: bool = False
     catalog: str | None = None
-    """The name that `--catalog` or its variable says."""
+    """The name that `--catalog` or its variable gives."""
 
     @cached_property
     def output(self) -> Output:
-        """Where answers go."""
+        """Where results are printed."""
         return OUTPUTS[self.kind]()
 
     @cached_property
     def config(self) -> NamedCatalogs:
-        """The catalogs that have a name.
+        """The named catalogs.
 
         Raises:
-            InvalidInputError: what is said of them cannot be read.
+            InvalidInputError: their configuration cannot be read.
         """
         from lancehouse.cli import named_catalogs
 
@@ -78,17 +78,17 @@ class CliContext:
 
 
 class MainGroup(lazy_commands.LazyGroup):
-    """Errors of the catalog and of this machine become one sentence and an exit code, here and nowhere else."""
+    """The top-level group. It turns errors of the catalog and of this machine into one sentence and an exit code."""
 
     group_class = lazy_commands.LazyGroup
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember what was typed: how errors are to look may stand behind what is wrong."""
+        """Store the arguments: an error in them may occur before `--output json` is parsed."""
         ctx.meta[TYPED] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command, and print its errors."""
         try:
             return super().invoke(ctx)
         except catalog_error_types() as error:
@@ -104,7 +104,8 @@ class MainGroup(lazy_commands.LazyGroup):
             OUTPUTS["json"]().error(error.format_message(), [])
             ctx.exit(error.exit_code)
         except OSError as error:
-            if ctx.obj is None or ctx.obj.debug or error.errno == errno.EPIPE:  # click ends quietly where nobody reads
+            # click exits silently if the output is closed.
+            if ctx.obj is None or ctx.obj.debug or error.errno == errno.EPIPE:
                 raise
             reason = error.strerror or str(error)
             ctx.obj.output.error(f"{error.filename}: {reason}" if error.filename else reason, [])
@@ -121,7 +122,7 @@ class MainGroup(lazy_commands.LazyGroup):
 
 
 def _wants_json(ctx: click.Context) -> bool:
-    """Whether errors are for programs; where the options were not read to their end, by what was typed."""
+    """Return whether errors are printed as JSON; if options were not parsed completely, the raw arguments decide."""
     typed: list[str] = ctx.meta.get(TYPED, [])
     if ctx.obj is not None and ctx.obj.kind == "json":
         return True
@@ -129,13 +130,13 @@ def _wants_json(ctx: click.Context) -> bool:
 
 
 def catalog_error_types() -> tuple[type[Exception], ...]:
-    """The errors that become a sentence; none, as long as nobody has loaded what could raise one."""
+    """Return the errors that are printed as one sentence: none as long as `lance_namespace` is not imported."""
     errors = sys.modules.get("lance_namespace.errors")
     return (errors.LanceNamespaceError,) if errors else ()
 
 
 def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """`--version`: the command `version` tells more."""
+    """Print the version for `--version`; the command `version` prints more."""
     if value and not ctx.resilient_parsing:
         from importlib.metadata import version as version_of
 

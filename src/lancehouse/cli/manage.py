@@ -1,4 +1,4 @@
-"""`lancehouse table manage`: whether the catalog or storage says which version of a table is the current one."""
+"""`lancehouse table manage`: set whether the catalog or storage decides a table's current version."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def manage(app: CliContext, table: tuple[str, ...], by: str, adopt: bool, client
 
 
 def get_managed_tables(namespace: LanceNamespace) -> ManagedTables:
-    """A client whose catalog can manage the versions of tables.
+    """Return the client if its catalog can manage the versions of tables.
 
     Raises:
-        UnsupportedOperationError: it cannot; the text says what to do.
+        UnsupportedOperationError: it cannot; the message says what to do.
     """
     from lance_namespace.errors import UnsupportedOperationError
 

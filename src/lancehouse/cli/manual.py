@@ -1,4 +1,4 @@
-"""The help of every command as a page: `python -m lancehouse.cli.manual docs/cli.md` brings that one up to date."""
+"""Generates the reference of all commands: `python -m lancehouse.cli.manual docs/cli.md` updates that page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = 80
 
 
 def command_contexts(group: LazyGroup, ctx: click.Context) -> Iterator[click.Context]:
-    """A group and every command below it."""
+    """Yield the contexts of a group and of every command below it."""
     yield ctx
     for name in group.list_commands(ctx):
         command = group.load(name)
@@ -29,13 +29,13 @@ def command_contexts(group: LazyGroup, ctx: click.Context) -> Iterator[click.Con
 
 
 def all_command_contexts() -> Iterator[click.Context]:
-    """The program and every command of it."""
+    """Yield the contexts of the program and of all its commands."""
     settings: dict[str, Any] = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     return command_contexts(main, click.Context(main, info_name="lancehouse", **settings))
 
 
 def render_manual() -> str:
-    """All of it, in Markdown."""
+    """Return the help of all commands as Markdown."""
     return "\n".join(
         f"### `{ctx.command_path}`\n\n```text\n{ctx.command.get_help(ctx).rstrip()}\n```\n"
         for ctx in all_command_contexts()
@@ -43,7 +43,7 @@ def render_manual() -> str:
 
 
 def update_page(page: str) -> str:
-    """A page with the help as it is now, below the mark."""
+    """Replace the part of a page below the mark by the current help."""
     return f"{page.partition(MARK)[0]}{MARK}\n{render_manual()}"
 
 

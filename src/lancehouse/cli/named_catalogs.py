@@ -1,8 +1,8 @@
-"""Named catalogs: what `~/.lancehouse.yaml` and the variables `LANCEHOUSE_CATALOG__…` say of them.
+"""Named catalogs: parsing of `~/.lancehouse.yaml` and of the variables `LANCEHOUSE_CATALOG__…`.
 
-`config.load().catalog("prod")` is the one way from a name to what it stands for: a `ConformanceTarget`. Its
-`connect()` gives the client and its `parent` the levels that stand in front of every id. A variable adds to what the
-file says of a catalog, or wins over it. Names and keys are the same in any case, and with `-` as with `_`.
+`named_catalogs.load().catalog("prod")` returns what a name stands for: a `ConformanceTarget`. Its `connect()` returns
+the client, and its `parent` the levels before every id. A variable adds a key to a catalog of the file, or overrides
+it. Names and keys are compared without case, and with `-` equal to `_`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import yaml
 
 VARIABLE = "LANCEHOUSE_CONFIG"
-"""Names another file."""
+"""Variable that names another configuration file."""
 PREFIX = "LANCEHOUSE_CATALOG__"
 HOME_FILE = "~/.lancehouse.yaml"
 
@@ -38,32 +38,32 @@ CLASS_PATHS = {
     "unity": "lancehouse.UnityNamespace",
     "lakekeeper": "lancehouse.LakekeeperNamespace",
 }
-"""Our own aliases, which another package may register too."""
+"""Class paths of our own aliases, which another package may register too."""
 
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TEXT = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "timestamp")}
 _NULL = "tag:yaml.org,2002:null"
 
 DEEPEST = 8
-"""Levels of keys: more has only what contains itself."""
+"""Most levels of nested keys; only a YAML alias that contains itself has more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """What is said of a catalog under one key, and where."""
+    """The value of one key of a catalog, and where it comes from."""
 
     key: str
     text: str = field(repr=False)
     source: str
-    """The file with the line, or the name of a variable."""
+    """The file and line, or the name of a variable."""
     has_references: bool
-    """Whether `${NAME}` in it stands for what the environment has."""
+    """Whether `${NAME}` in it is replaced by an environment variable."""
 
     def resolve(self) -> str:
-        """The text with what the environment has.
+        """Return the text with environment variables substituted.
 
         Raises:
-            InvalidInputError: it does not have what is asked for.
+            InvalidInputError: a variable is not set.
         """
         return _REFERENCE.sub(self._substitute, self.text) if self.has_references else self.text
 
@@ -77,13 +77,13 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class NamedCatalogs:
-    """The catalogs that have a name. Its repr shows no secret."""
+    """All named catalogs. Its repr shows no secret."""
 
     file: str
     default: str | None = None
-    """The catalog to take where none is named."""
+    """The catalog that is used where none is named."""
     entries: Mapping[str, tuple[str, Mapping[str, ConfigValue]]] = field(default_factory=dict)
-    """The name as it was written, and what was said, by names and keys without case."""
+    """By normalized name: the name as it is written, and its values by normalized key."""
 
     @property
     def names(self) -> list[str]:
@@ -91,10 +91,10 @@ class NamedCatalogs:
         return sorted(name for name, _ in self.entries.values())
 
     def catalog(self, name: str) -> ConformanceTarget:
-        """A catalog by its name: `connect()` gives its client, `parent` stands in front of all ids.
+        """Return a catalog by its name: `connect()` creates its client, `parent` comes before all ids.
 
         Raises:
-            InvalidInputError: there is no such catalog, or what is said of it is wrong; the text shows no secret.
+            InvalidInputError: there is no such catalog, or its configuration is invalid; the message shows no secret.
         """
         if normalize_key(name) not in self.entries:
             raise InvalidInputError(self._unknown_message(name))
@@ -113,15 +113,17 @@ class NamedCatalogs:
 
 
 def normalize_key(word: str) -> str:
-    """A name or a key without what it may differ in."""
+    """Return a name or key in the form in which it is compared."""
     return word.lower().replace("-", "_")
 
 
 def load() -> NamedCatalogs:
-    """What the file and the environment say.
+    """Read the catalogs of the file and the environment.
 
     Raises:
-        InvalidInputError: the file cannot be read or is wrong, or a variable is; the text names the line and no value.
+        InvalidInputError: the file cannot be read, or the file or a variable is invalid; the message names the line,
+            and
+            shows no value.
     """
     configured_path = os.environ.get(VARIABLE)
     display_path = configured_path or HOME_FILE
@@ -143,7 +145,7 @@ def load() -> NamedCatalogs:
 
 
 def _with_file_spelling(before: Mapping[str, ConfigValue], key: str, value: ConfigValue) -> ConfigValue:
-    """A variable has no case: it takes the key as the file spells it."""
+    """Return the value of a variable under the key as the file spells it: variables have no case."""
     spelled = before[key].key if key in before else value.key
     return ConfigValue(spelled, value.text, value.source, value.has_references)
 
@@ -172,13 +174,13 @@ def _read_variables() -> dict[str, tuple[str, dict[str, ConfigValue]]]:
 
 
 class _ConfigFile:
-    """Reads the file. What is wrong is told with its line, and never with a value, which may be a secret."""
+    """Parses the file. Errors name the line, and never show a value, which may be a secret."""
 
     def __init__(self, display_path: str) -> None:
         self._display_path = display_path
 
     def read(self, path: Path) -> tuple[str | None, dict[str, tuple[str, Mapping[str, ConfigValue]]]]:
-        """The name of the default catalog, and what is said of each."""
+        """Return the name of the default catalog, and the values of each catalog."""
         root = self._compose(path)
         default: str | None = None
         entries: dict[str, tuple[str, Mapping[str, ConfigValue]]] = {}
@@ -236,7 +238,7 @@ class _ConfigFile:
                 yield ConfigValue(".".join(levels), text, source, has_references=True)
 
     def _iterate_pairs(self, node: yaml.Node | None, words: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """The keys with their values; nothing at all has none."""
+        """Yield keys and values of a mapping; none if the node is missing or null."""
         if node is None or node.tag == _NULL:
             return
         if not _is_mapping(node):
@@ -263,12 +265,12 @@ def _is_mapping(node: yaml.Node) -> bool:
 
 
 def _format_yaml_error(error: Any) -> str:
-    """YAML's own words, without the names that it repeats: one may be a secret that begins with * or !."""
+    """Return YAML's error message without the names that it quotes: one may be a secret that begins with * or !."""
     words = ", ".join(filter(None, (error.context, error.problem)))
     return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """What somebody may have meant by a word that is not known."""
+    """Return a hint about an unknown word: the closest known one, or all of them."""
     near = get_close_matches(word.lower(), known, 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""`lancehouse namespace`: the namespaces of any catalog that the clients reach."""
+"""`lancehouse namespace`: list, create, describe and drop namespaces of any catalog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with_namespace_id = click.argument("namespace", metavar="ID", callback=parse_req
 
 
 def parse_namespace(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """A namespace; the whole catalog, or what its `parent` says, where none is written."""
+    """Parse the id of a namespace; an empty text gives the catalog's `parent`, or the whole catalog."""
     return parse_id_with_parent(ctx, param, value) or get_catalog(ctx).parent
 
 

@@ -1,4 +1,4 @@
-"""How commands answer: one interface, for people (rich) and for programs (JSON)."""
+"""Output of commands: one interface with two implementations, text for people (rich) and JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-"""How commands end; 2 is wrong usage."""
+"""Exit codes of commands; click uses 2 for wrong usage."""
 
 Row = Mapping[str, object]
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 LONG = 240
-"""Where a cell is cut for people; programs get all of it."""
+"""Longest cell in characters on a terminal; JSON is not cut."""
 
 BETWEEN = 2
 """Characters between the columns of a table."""
 
 WIDTHS = (40, 28, 20)
-"""How wide a cell of a row of data may be; the first with which all columns fit, else the last."""
+"""Widths to which cells of data may be cut: the first with which all columns fit, else the last."""
 NAMED = 6
-"""Columns that are named if there is no room for them."""
+"""Most columns that are named in the note about columns that do not fit."""
 
 STYLES = {
     **dict.fromkeys(("done", "holds"), "green"),
@@ -40,54 +40,54 @@ STYLES = {
     "known": "yellow",
     **dict.fromkeys(("empty", "not checked", "unsupported"), "dim"),
 }
-"""Words that stand out where they are a whole cell."""
+"""Styles of cells that consist of one of these words."""
 
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column for people; programs get every key of a row."""
+    """A column of a table on a terminal; JSON has every key of a row."""
 
     key: str
     title: str
     width: int | None = None
     grouped: bool = False
-    """Say a value once where it repeats from row to row."""
+    """Whether to leave a cell empty that repeats the value of the row above."""
     is_number: bool = False
     is_rigid: bool = False
-    """Half of a value would mislead."""
+    """Whether the value must not be cut, because a part of it would mislead."""
 
 
 class ProgressDisplay:
-    """What a command says while it works; nothing, unless someone watches."""
+    """Progress of a command; this base class displays nothing."""
 
     is_seen = False
 
     def say(self, words: str) -> None:
-        """Tell what it does."""
+        """Show what the command is doing."""
 
     def count(self, done: int, total: int) -> None:
-        """Tell how far it is, as a bar; without a total there is none."""
+        """Show progress as a bar; none if `total` is 0."""
 
 
 class Output(ABC):
-    """Commands hand over data; how they look is decided here."""
+    """How commands print their results."""
 
     @abstractmethod
     def record(self, title: str, fields: Row) -> None:
-        """One thing and what is known of it."""
+        """Print one object and its fields."""
 
     @abstractmethod
     def table(
         self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
     ) -> None:
-        """Many things of a kind.
+        """Print a list of objects.
 
         Args:
-            columns: what people see of them.
-            rows: the things.
-            summary: about all of them, for programs.
-            words: the same for people.
-            name: what programs find the things under.
+            columns: the columns of the text output.
+            rows: the objects.
+            summary: fields about the whole list, for JSON.
+            words: the same as a sentence, for text.
+            name: the key of the list in JSON.
         """
 
     @abstractmethod
@@ -99,31 +99,31 @@ class Output(ABC):
         summary: Row,
         words: str,
     ) -> None:
-        """Rows of data, of any number of columns.
+        """Print rows of data, with any number of columns.
 
         Args:
             columns: of the data.
-            display_rows: what people see of the values.
-            values: what programs get.
-            summary: about all of them, for programs.
-            words: the same for people.
+            display_rows: returns the values for text, shortened.
+            values: returns the values for JSON, complete.
+            summary: fields about all rows, for JSON.
+            words: the same as a sentence, for text.
         """
 
     @abstractmethod
     def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
-        """What went wrong, and what to do about it, on stderr."""
+        """Print an error and hints on what to do, to stderr."""
 
     def ask(self, question: str) -> bool:
-        """Whether somebody at the terminal says yes; the question is on stderr."""
+        """Ask a yes-no question on stderr, and return the answer."""
         return click.confirm(strip_control(question), err=True)
 
     @abstractmethod
     def progress(self, words: str) -> AbstractContextManager[ProgressDisplay]:
-        """Something that takes a while."""
+        """Return a context in which progress is displayed."""
 
 
 class TextOutput(Output):
-    """For people. A table fits the terminal, or 80 columns where there is none."""
+    """Output for people. A table fits the width of the terminal, or 80 columns where there is none."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -189,7 +189,7 @@ class TextOutput(Output):
 
 
 class JsonOutput(Output):
-    """For programs: one JSON document on stdout."""
+    """Output for programs: one JSON document on stdout."""
 
     def record(self, title: str, fields: Row) -> None:
         _print_json(fields)
@@ -239,14 +239,14 @@ class _ProgressBar(ProgressDisplay):
 
 
 def _create_bar(console: Console) -> Bar:
-    """A line that goes away: words, how far it is where that is known, and for how long it has been at it."""
+    """Create a transient progress line: description, bar and count if the total is known, and elapsed time."""
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
     from rich.progress import Progress as Bar
     from rich.table import Column as Place
     from rich.text import Text as Words
 
     class DeterminateColumn(ProgressColumn):
-        """A column that is empty as long as nobody knows how much there is."""
+        """A column that is empty as long as the total is unknown."""
 
         def __init__(self, column: ProgressColumn) -> None:
             super().__init__()
@@ -256,7 +256,7 @@ def _create_bar(console: Console) -> Bar:
             return Words() if task.total is None else self._column.render(task)
 
     class DescriptionColumn(ProgressColumn):
-        """The words, cut where they would need a second line."""
+        """The description, cut to one line."""
 
         def render(self, task: Task) -> RenderableType:
             return Words.from_markup(task.description, overflow="ellipsis")
@@ -272,12 +272,12 @@ def _create_bar(console: Console) -> Bar:
         DeterminateColumn(MofNCompleteColumn()),
         TimeElapsedColumn(),
     )
-    # Whoever has stderr for himself meanwhile, as `quiet` does, would not find it in its place.
+    # rich must not replace sys.stderr and sys.stdout: `quiet_session` redirects stderr itself in the meantime.
     return Bar(*columns, console=console, transient=True, expand=True, redirect_stderr=False, redirect_stdout=False)
 
 
 def _format_value(value: object) -> str:
-    """What is known, or that nothing is."""
+    """Format a value; "none" for None and empty collections."""
     if isinstance(value, list | tuple | Mapping):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
@@ -303,7 +303,7 @@ def _render_table(columns: Sequence[OutputColumn], rows: Sequence[Row]) -> Rende
 def _fit_columns(
     columns: Sequence[OutputColumn], rows: Sequence[Row], width: int
 ) -> tuple[int, Sequence[OutputColumn]]:
-    """How wide a cell may be, and the columns that a line then has room for, the first ones; one at least."""
+    """Return the width to which cells are cut, and the first columns that fit into a line with it; at least one."""
     for most in WIDTHS:
         room = width + BETWEEN
         for place, column in enumerate(columns):
@@ -323,7 +323,7 @@ def _column_width(column: OutputColumn, rows: Sequence[Row], most: int) -> int:
 
 
 def _truncate_row(row: Row, columns: Sequence[OutputColumn], most: int) -> Row:
-    """A row whose cells are no wider than that, where they can be cut."""
+    """Return a row with cells cut to a width, where they may be cut."""
     from rich.cells import cell_len, set_cell_size
 
     cells = {column.key: _format_cell(column, row, {}) for column in columns}
@@ -343,7 +343,7 @@ def _format_cell(column: OutputColumn, row: Row, before: Row) -> str:
 
 
 def strip_control(text: str) -> str:
-    """The text without what would move a terminal's cursor or colour it."""
+    """Replace control characters, which could move a terminal's cursor or change its colours."""
     return CONTROL.sub("�", text)
 
 

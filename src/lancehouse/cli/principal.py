@@ -1,4 +1,4 @@
-"""`lancehouse principal`: who may call the server, and what they may do."""
+"""`lancehouse principal`: manage principals of the server, their secrets, tokens and grants."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ with_namespace = click.option(
 
 
 def with_role(*, required: bool) -> Callable[[Command], Command]:
-    """The option that names a role."""
+    """Add the option `--role` to a command."""
     return click.option("--role", type=click.Choice(ROLES), required=required, help="What they may do there.")
 
 
 @contextmanager
 def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals]:
-    """The principals of a database, which is made if it is not there yet."""
+    """Open the principals of a database, which is created if it does not exist."""
     try:
         from lancehouse.catalog.bootstrap import open_database
         from lancehouse.catalog.principals import Principals
@@ -246,7 +246,7 @@ def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None
 
 
 def show_credential(app: CliContext, name: str, credential: Credential) -> None:
-    """The one time that a secret is shown."""
+    """Print a new credential; the secret is shown this one time only."""
     app.output.record(
         "",
         {
@@ -259,22 +259,22 @@ def show_credential(app: CliContext, name: str, credential: Credential) -> None:
 
 
 def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...]) -> Grant:
-    """A grant as it is typed."""
+    """Create a grant from command-line options."""
     from lancehouse.catalog.callers import Grant, Role
 
     return Grant(Role[role.upper()], warehouse, namespace)
 
 
 def grant_to_dict(grant: Grant) -> dict[str, object]:
-    """A grant for programs."""
+    """Convert a grant to JSON."""
     return {"role": grant.role.name.lower(), "warehouse": grant.warehouse, "namespace": list(grant.levels)}
 
 
 def format_time(at_ms: int) -> str:
-    """A time, in words that sort."""
+    """Format a time in milliseconds since 1970 as UTC, in a form that sorts."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def format_count(rows: Sequence[object], noun: str) -> str:
-    """How many there are."""
+    """Format the number of rows with its noun."""
     return f"{len(rows)} {noun}{'' if len(rows) == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""`lancehouse table preview` and `count`: rows of a table in any catalog."""
+"""`lancehouse table preview` and `count`: show and count rows of a table."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FEW = 10
 COUNT = click.IntRange(1, 2**31 - 1)
 RIGID = ("number", "time", "bool")
 BLOBS = "blobs_descriptions"
-"""How blobs are read: not at all."""
+"""Makes a scan return descriptions of blobs instead of their content."""
 
 with_where = click.option("--where", metavar="SQL", help="Only rows for which this holds: 'year > 2020'.")
 
 
 def with_columns(command: Command) -> Command:
-    """The option for the columns to show."""
+    """Add the option `--column` to a command."""
     return click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated.")(
         command
     )
@@ -93,7 +93,7 @@ def preview(
 
 @contextmanager
 def translate_filter_errors(where: str | None) -> Iterator[None]:
-    """Say what is wrong with a filter, if there is one, in words for whoever typed it; other errors pass."""
+    """Reword errors about a filter for the user; other errors, and all errors without a filter, pass unchanged."""
     if where is None:
         yield
         return
@@ -113,10 +113,10 @@ def translate_filter_errors(where: str | None) -> Iterator[None]:
 
 
 def resolve_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """The columns that are named, else all.
+    """Return the columns that are named; all columns if none are.
 
     Raises:
-        TableColumnNotFoundError: there is none of that name.
+        TableColumnNotFoundError: a column does not exist.
     """
     from lance_namespace.errors import TableColumnNotFoundError
 
@@ -128,14 +128,14 @@ def resolve_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) 
 
 
 def show_rows(app: CliContext, table: pa.Table, fields: Sequence[pa.Field[Any]], summary: Row, words: str) -> None:
-    """Hand rows over.
+    """Print rows.
 
     Args:
-        app: where to.
+        app: context with the output.
         table: the rows.
-        fields: their columns, as the table has them.
-        summary: about all of them, for programs.
-        words: the same for people.
+        fields: their columns, as the schema of the Lance table has them.
+        summary: fields about all rows, for JSON.
+        words: the same as a sentence, for text.
     """
     from lancehouse.cli.cell_values import format_short_cells, to_json_values
     from lancehouse.schema.display import value_kind

@@ -1,4 +1,4 @@
-"""`lancehouse run`: a pipeline in YAML, on Spark."""
+"""`lancehouse run`: run a pipeline, which a YAML file describes, on Spark."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(
 
 
 def _load_pipeline(file: str, variables: dict[str, str]) -> Pipeline:
-    os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+    os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
     from lance_namespace.errors import InvalidInputError
 
     try:
@@ -92,7 +92,7 @@ def _load_pipeline(file: str, variables: dict[str, str]) -> Pipeline:
 
 
 class _LazySpark:
-    """Starts Spark when it is first needed, and stops it with everything else."""
+    """Starts Spark when it is first called; the exit stack stops it."""
 
     def __init__(self, app: CliContext, pipeline: Pipeline, stack: ExitStack, progress: Any) -> None:
         self._app, self._settings, self._stack, self._progress = app, pipeline.shape.spark, stack, progress
@@ -135,7 +135,7 @@ def _run_plan(
 
 
 def _check_report_folder(report: str | None) -> None:
-    """See that a report can be written, before there is one."""
+    """Check that the folder of the report exists, before the pipeline runs."""
     if report is not None and not Path(report).absolute().parent.is_dir():
         from lance_namespace.errors import InvalidInputError
 
@@ -144,7 +144,7 @@ def _check_report_folder(report: str | None) -> None:
 
 @contextmanager
 def _write_report(report: RunReport, file: str | None) -> Iterator[None]:
-    """Write the report, whatever becomes of the run."""
+    """Write the report at the end, whether the run succeeds or fails."""
     try:
         yield
     except BaseException as error:

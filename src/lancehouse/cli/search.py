@@ -1,4 +1,4 @@
-"""`lancehouse table search`: the rows nearest to a vector, or those with some words."""
+"""`lancehouse table search`: find rows by vector similarity or full-text search."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 METRICS = ("l2", "cosine", "dot")
 DISTANCE, SCORE = "_distance", "_score"
 LARGEST = 3.4e38
-"""What a float of 32 bits can hold, in which vectors are compared."""
+"""Largest 32-bit float, the type in which vectors are compared."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is looked for: a vector, or that of a row, or words."""
+    """What to search for: a vector, the vector of a row, or words."""
 
     near: tuple[float, ...] | None
     like: str | None
@@ -56,10 +56,10 @@ class SearchOptions:
     where: str | None
 
     def check(self) -> None:
-        """See that one thing is looked for.
+        """Check that exactly one of the three is given.
 
         Raises:
-            UsageError: it is none, or more.
+            UsageError: none is given, or several.
         """
         if [self.near is None, self.like is None, self.words is None].count(False) != 1:
             raise click.UsageError("give --vector NUMBERS, or --like SQL, or --text WORDS")
@@ -76,11 +76,11 @@ class SearchOptions:
 
     @property
     def score_column(self) -> str:
-        """The column that says how well a row fits."""
+        """Name of the column with the distance or score of a row."""
         return DISTANCE if self.words is None else SCORE
 
     def run(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
-        """The rows, the best first."""
+        """Return the matching rows, the best first."""
         rows = (
             self._search_by_vector(table, dataset, names)
             if self.words is None
@@ -123,13 +123,13 @@ class SearchOptions:
 
 
 def parse_vector(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """Numbers, as JSON or joined by commas; `@FILE` has them in a file, `-` on standard input."""
+    """Parse a vector: JSON or numbers joined by commas; `@FILE` reads them from a file, `-` from standard input."""
     if value is None:
         return None
     try:
         text = sys.stdin.read() if value == "-" else Path(value[1:]).read_text("utf-8") if value[:1] == "@" else value
         numbers = json.loads(f"[{text.strip().removeprefix('[').removesuffix(']')}]")
-        if not all(type(each) in (int, float) and abs(each) <= LARGEST for each in numbers):  # NaN is not, either
+        if not all(type(each) in (int, float) and abs(each) <= LARGEST for each in numbers):  # also False for NaN
             raise ValueError
         return tuple(map(float, numbers))
     except OSError as error:
@@ -143,7 +143,7 @@ def _quote_column(column: str) -> str:
 
 
 def with_search_options(command: Command) -> Command:
-    """What to look for. The command gets it as `question`."""
+    """Add the search options to a command, which gets them as `question`."""
 
     @click.option(
         "--vector",

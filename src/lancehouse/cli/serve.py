@@ -1,4 +1,4 @@
-"""`lancehouse serve`: the catalog server."""
+"""`lancehouse serve`: run the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _add_setting_options(command: F) -> F:
-    """One option for each setting of the table."""
+    """Add an option to a command for each setting of the server."""
     for setting in reversed(SERVER_SETTINGS):
         default_text = f"  [default: {setting.default_text}]" if setting.default_text else ""
         extra: dict[str, Any] = {"is_flag": True, "flag_value": "true"} if setting.is_flag else {"metavar": "VALUE"}

@@ -1,4 +1,4 @@
-"""`lancehouse table`: tables in any catalog that the clients reach."""
+"""`lancehouse table`: the group of commands on tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lancehouse table list`, `describe`, `register` and the like: tables as the catalog has them."""
+"""`lancehouse table list`, `describe`, `schema`, `history`, `register`, `drop` and so on: entries of a catalog."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def describe(app: CliContext, table: Levels, client: Client) -> None:
     try:
         fields |= _dataset_details(client, table)
     except TableNotFoundError:
-        fields["version"] = None  # it is declared, and has no data yet
+        fields["version"] = None  # it is declared only, and has no data yet
     app.output.record("", {**fields, "properties": redact_properties(entry.properties)})
 
 
@@ -220,7 +220,7 @@ def drop(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
 
 @contextmanager
 def _explain_dir_not_found(client: Client) -> Iterator[None]:
-    """Lance's `dir` describes tables that somebody wrote past it, and then does not find them."""
+    """Explain an error of Lance's `dir`, which describes tables written past it, but does not find them to drop."""
     from lance_namespace.errors import TableNotFoundError
 
     try:
@@ -234,7 +234,7 @@ def _explain_dir_not_found(client: Client) -> Iterator[None]:
 
 
 def _get_location(client: Client, table: Levels) -> str:
-    """Where a table lies, which has to be there."""
+    """Return the location of a table; raise if it does not exist."""
     return str(client.call("describe_table", table).location)
 
 

@@ -1,4 +1,4 @@
-"""`lancehouse table tag`: names of versions, which clean-up spares."""
+"""`lancehouse table tag`: manage tags, which name versions and keep clean-up from removing them."""
 
 from __future__ import annotations
 
@@ -90,6 +90,6 @@ def _get_tag_version(client: Client, table: Levels, name: str) -> int:
 
 
 def _resolve_version(client: Client, table: Levels, version: int | None) -> int:
-    """The version that is meant, which is there."""
+    """Return a version, the latest by default, after checking that it exists."""
     with client.open_table(table, version=version) as (_, dataset):
         return int(dataset.version)

@@ -1,4 +1,4 @@
-"""What commands share that work on two named catalogs."""
+"""Arguments and options that commands on two named catalogs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_side(name: str, metavar: str) -> Command:
-    """An argument that names a catalog of the config file."""
+    """Return an argument that names a catalog of the configuration file."""
     return click.argument(name, metavar=metavar, shell_complete=complete_catalog)
 
 
@@ -27,10 +27,10 @@ with_namespace = click.option(
 
 
 def open_side(app: CliContext, name: str) -> NamedCatalog:
-    """A catalog by its name.
+    """Connect to a named catalog.
 
     Raises:
-        InvalidInputError: there is none, or what is said of it is wrong.
+        InvalidInputError: there is no catalog of that name, or its configuration is invalid.
     """
     from lance_namespace.errors import InvalidInputError
 
@@ -39,7 +39,7 @@ def open_side(app: CliContext, name: str) -> NamedCatalog:
     from lancehouse.cli.client import Client
     from lancehouse.lake.object_stores import with_storage_options
 
-    os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+    os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
     target = app.config.catalog(name)
     try:
         shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")

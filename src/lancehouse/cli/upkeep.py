@@ -1,4 +1,4 @@
-"""`lancehouse table compact`, `index` and the like: upkeep of tables, on local Spark."""
+"""`lancehouse table compact`, `index`, `cleanup` and so on: maintenance of tables, on local Spark."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ TABLES = (
 FILES = (OutputColumn("name", "File"),)
 
 DONE, EMPTY, FAILS = "done", "empty", "fails"
-"""What came of a table. An empty one has no version yet, or is gone since it was listed."""
+"""Results of a table. An empty one has no version yet, or was dropped after it was listed."""
 
 ResultFormatter = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
 class MaintenanceScope:
-    """One table, or all of a namespace and below it."""
+    """One table, or all tables in a namespace and below it."""
 
     table: tuple[str, ...]
     namespace: tuple[str, ...]
     parent: tuple[str, ...] = ()
-    """The levels that are not typed."""
+    """The catalog's `parent`, levels that the user does not type."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """As `LanceCatalog` takes them."""
+        """Keyword arguments for the methods of `LanceCatalog`."""
         return {"table": self.table} if self.table else {"namespace": self.namespace}
 
     def check_exists(self, work: SparkWork) -> None:
-        """See that it is there before Spark is started.
+        """Check that the table or namespace exists, before Spark is started.
 
         Raises:
-            LanceNamespaceError: it is not, or the catalog does not answer.
+            LanceNamespaceError: it does not, or the catalog does not respond.
         """
         if self.table:
             check_table(work, self.table)
@@ -67,7 +67,7 @@ class MaintenanceScope:
                 raise InvalidInputError(
                     f"this catalog does not list what it holds: give --namespace ({error})"
                 ) from error
-            client.list_tables(ListTablesRequest(id=list(self.namespace)))  # the catalog's levels may end there
+            client.list_tables(ListTablesRequest(id=list(self.namespace)))  # the catalog may have no deeper level
 
     def __str__(self) -> str:
         from lancehouse.identifiers import format_levels
@@ -75,21 +75,21 @@ class MaintenanceScope:
         return format_levels((self.table or self.namespace)[len(self.parent) :]) or "the whole catalog"
 
     def format_table(self, table: str) -> str:
-        """A table of several, as it is typed."""
+        """Format the id of one of several tables as the user types it."""
         from lancehouse.identifiers import format_levels
 
         return table.removeprefix(f"{format_levels(self.parent)}." if self.parent else "")
 
 
 def check_table(work: SparkWork, table: tuple[str, ...]) -> None:
-    """See that a table is there and has a version, before Spark is started."""
+    """Check that a table exists and has a version, before Spark is started."""
     from lancehouse.lake.dataset import TableRef
 
     TableRef.in_namespace(work.connect_client(), table).open()
 
 
 def with_scope(command: Command) -> Command:
-    """The argument that names a table, or an option for more of them. The command gets them as `where`."""
+    """Add the argument for a table, and the options for several, to a command, which gets them as `where`."""
 
     @click.argument("table", metavar="[ID]", required=False, default="", callback=parse_id_with_parent)
     @click.option(
@@ -107,7 +107,7 @@ def with_scope(command: Command) -> Command:
 
 
 def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
-    """The option for an age."""
+    """Add the option `--older-than` to a command."""
     return click.option(
         "--older-than", metavar="AGE", default=default, show_default=True, callback=parse_age, help=help
     )
@@ -225,14 +225,14 @@ def remove_orphans(
 
 
 def show_results(app: CliContext, where: MaintenanceScope, results: Any, words: ResultFormatter, **more: Any) -> None:
-    """Hand over what came of a table or of several; one that failed makes the command fail.
+    """Print the result of one table or of several; exit with 1 if one of several failed.
 
     Args:
-        app: where to.
-        where: what was worked on.
-        results: what `LanceCatalog` gave.
-        words: what was done to a table, for people.
-        more: to say of all.
+        app: context with the output.
+        where: the table or namespace.
+        results: as `LanceCatalog` returned them.
+        words: formats the result of one table.
+        more: fields about all of them, for JSON.
     """
     if where.table:
         app.output.record("", {"table": str(where), **more, **_result_fields(results)})
@@ -259,7 +259,7 @@ def _result_row(table: str, result: Any, words: ResultFormatter) -> dict[str, An
 
 
 def _result_fields(result: Any, *without: str) -> Mapping[str, Any]:
-    """What is known of a result, for programs."""
+    """Return the fields of a result, for JSON."""
     fields = {"version": result} if isinstance(result, int) else asdict(result)
     return {key: value for key, value in fields.items() if key not in (*without, "names")}
 

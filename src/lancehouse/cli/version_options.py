@@ -1,4 +1,4 @@
-"""Which version of a table a command is about."""
+"""The options `--version` and `--tag` of commands that read a table."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ VERSION = click.IntRange(1, 2**63 - 1)
 
 @dataclass(frozen=True)
 class VersionOptions:
-    """A version by its number or by a tag; the latest, where neither is given."""
+    """A version by its number or by a tag; the latest if neither is given."""
 
     version: int | None
     tag: str | None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """As `Client.table` takes them."""
+        """Keyword arguments for `Client.open_table`."""
         return {"version": self.version, "tag": self.tag}
 
 
 def with_version_options(command: Command) -> Command:
-    """The options that name a version. The command gets what they say, as `at`."""
+    """Add `--version` and `--tag` to a command, which gets them as `at`."""
 
     @click.option("--version", type=VERSION, metavar="N", help="Of this version; default: the latest.")
     @click.option("--tag", metavar="NAME", help="Of the version that has this tag.")

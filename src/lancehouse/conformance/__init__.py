@@ -1,4 +1,4 @@
-"""One suite of checks for any implementation of `lance_namespace.LanceNamespace`, on a live server.
+"""The conformance suite for any implementation of `lance_namespace.LanceNamespace`, run on a live server.
 
 `lancehouse conformance --impl …` runs it and prints a table; as a pytest plug-in it is
 `pytest -p lancehouse.conformance.plugin --pyargs lancehouse.conformance.checks --namespace-impl …`.

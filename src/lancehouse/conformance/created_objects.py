@@ -1,4 +1,4 @@
-"""What the suite has made, and how it goes away again."""
+"""Tracking and removal of the namespaces, tables and files that the conformance suite creates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from lance_namespace.errors import (
 from pydantic import BaseModel
 
 GONE = (NamespaceNotFoundError, TableNotFoundError, InvalidInputError)
-"""What may be answered about a thing that never came to be, or is no more."""
+"""Errors that an implementation may raise for an object that was never created, or is removed."""
 
 Id = tuple[str, ...]
 
 
 class CreatedObjects:
-    """Ids are entered *before* they are created: a create may succeed on the server and fail on the way back."""
+    """Objects to remove at the end.
+
+    Ids are added *before* the objects are created: a create may succeed on the server although its response is lost.
+    """
 
     def __init__(self, client: LanceNamespace, token: str) -> None:
         self._client = client
@@ -41,18 +44,18 @@ class CreatedObjects:
         self._long_lived: set[Id] = set()
 
     def add_namespace(self, id: Sequence[str], *, keep: bool = False) -> None:
-        """Enter a namespace.
+        """Add a namespace.
 
         Args:
             id: of the namespace.
-            keep: over the end of the check, until everything goes.
+            keep: whether to keep it until the end of the run, not only of the check.
         """
         self._namespaces[tuple(id)] = None
         if keep:
             self._long_lived.add(tuple(id))
 
     def add_table(self, id: Sequence[str], location: str | None = None, *, keep: bool = False) -> None:
-        """Enter a table, and where it lies as soon as that is known."""
+        """Add a table, and its location as soon as it is known."""
         self._tables[tuple(id)] = location or self._tables.get(tuple(id))
         if location:
             self._locations.add(location)
@@ -60,7 +63,7 @@ class CreatedObjects:
             self._long_lived.add(tuple(id))
 
     def remove_entries(self, *, everything: bool = False) -> list[str]:
-        """Remove the entries; what could not be removed is said, and stays in the ledger."""
+        """Remove the entries; return the failures, whose entries stay in the list."""
         failures: list[str] = []
         retained = set() if everything else self._long_lived
         for table in [table_id for table_id in self._tables if table_id not in retained]:
@@ -78,7 +81,7 @@ class CreatedObjects:
         return failures
 
     def _remove_table(self, id: Id, location: str | None) -> str:
-        """Remove the entry; of data that lies elsewhere only the implementation can dispose."""
+        """Remove a table's entry; data that is not on this machine can only be deleted by the implementation."""
         if location and local_path(location) is None:
             self._remove(self._client.drop_table, DropTableRequest(id=list(id)))
         return self._remove(self._client.deregister_table, DeregisterTableRequest(id=list(id)))
@@ -93,9 +96,9 @@ class CreatedObjects:
         return ""
 
     def remove_data(self) -> None:
-        """Remove what lies on this machine and bears the name of this run, beside any table that was seen.
+        """Delete local folders that bear the token of this run, next to the locations of its tables.
 
-        An implementation may encode names on their way to the disk, so the exact folder of a table is not known.
+        An implementation may encode names on disk, so the exact folder of a table is not known.
         """
         for anchor in {anchor for location in self._locations if (anchor := self._parent_of_ours(location))}:
             for folder in list(anchor.iterdir()) if anchor.is_dir() else []:
@@ -103,7 +106,7 @@ class CreatedObjects:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _parent_of_ours(self, location: str) -> Path | None:
-        """The lowest folder above a location whose path is not ours."""
+        """Return the lowest folder above a location whose path does not contain the token of this run."""
         folder = local_path(location)
         if folder is None or self._token not in str(folder):
             return None
@@ -111,7 +114,7 @@ class CreatedObjects:
 
 
 def local_path(location: str) -> Path | None:
-    """The folder at a location on this machine, links and dots resolved; None if it is elsewhere."""
+    """Return the local folder of a location, with links and dots resolved; None if it is elsewhere."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
         return None

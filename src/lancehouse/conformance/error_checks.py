@@ -1,4 +1,4 @@
-"""Calls of an implementation, judged: what it raises must be an error of the interface, with the right code."""
+"""Checks of the errors that an implementation raises: their class and their code."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ BASIC = frozenset(
         "deregister_table",
     }
 )
-"""The operations that every implementation must have."""
+"""Operations that every implementation must support."""
 
 
 @dataclass
 class CheckLog:
-    """What one check saw."""
+    """What was observed during one check."""
 
     notes: list[str] = field(default_factory=list)
     operation: str = ""
-    """The last one that was called."""
+    """The operation that was called last."""
     errors: list[str] = field(default_factory=list)
-    """The texts of all errors of the run, for the check that no secret is in them."""
+    """Messages of all errors of the run, which must not contain a secret."""
 
     def clear(self) -> None:
-        """Before the next check."""
+        """Reset notes and operation before the next check."""
         self.notes.clear()
         self.operation = ""
 
     def note(self, text: str) -> None:
-        """Say something about what was seen, once."""
+        """Add a note, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 class ErrorCheckingClient:
-    """Stands before a client. Errors of the interface pass; any other is a failure that names its class."""
+    """Wraps a client. LanceNamespaceErrors pass; any other exception becomes a failed check that names its class."""
 
     def __init__(self, client: LanceNamespace, evidence: CheckLog) -> None:
         self._client = client
@@ -63,7 +63,7 @@ class ErrorCheckingClient:
             except LanceNamespaceError as error:
                 self._evidence.errors.append(str(error))
                 raise
-            except Exception as error:  # whatever an implementation raises is what is judged here
+            except Exception as error:  # any exception of an implementation is to be judged
                 self._evidence.errors.append(str(error))
                 raise AssertionError(
                     f"{operation} raised {class_name(error)}, no LanceNamespaceError: {error}"
@@ -73,36 +73,36 @@ class ErrorCheckingClient:
 
 
 def with_error_checks(client: LanceNamespace, evidence: CheckLog) -> LanceNamespace:
-    """The client behind a judge; it looks like the client."""
+    """Wrap a client in an ErrorCheckingClient."""
     return cast(LanceNamespace, ErrorCheckingClient(client, evidence))
 
 
 def class_name(error: BaseException) -> str:
-    """The class of an error, as its user would import it."""
+    """Return the qualified class name of an error."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def format_error(error: LanceNamespaceError) -> str:
-    """An error in one line."""
+    """Format an error in one line."""
     return f"{type(error).__name__} (error {int(error.code)}): {error}"
 
 
 @dataclass
 class Refusal:
-    """The error that came, once it has come."""
+    """Holds the expected error, once it is raised."""
 
     error: LanceNamespaceError | None = None
 
     @property
     def message(self) -> str:
-        """Its text."""
+        """Text of the error."""
         return str(self.error)
 
 
 @contextmanager
 def expect_error(evidence: CheckLog, *codes: ErrorCode) -> Iterator[Refusal]:
-    """What is done inside must be refused with one of these codes."""
+    """Fail the check unless one of these errors is raised inside the context."""
     expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
     refusal = Refusal()
     try:
@@ -110,7 +110,7 @@ def expect_error(evidence: CheckLog, *codes: ErrorCode) -> Iterator[Refusal]:
     except LanceNamespaceError as error:
         if error.code not in codes:
             if error.code is ErrorCode.UNSUPPORTED:
-                raise  # the plug-in knows what that means
+                raise  # the plug-in reports it as unsupported
             raise AssertionError(
                 f"{evidence.operation}: expected error {expected}, got {format_error(error)}"
             ) from error

@@ -1,7 +1,7 @@
-"""The pytest plug-in: options, the `subject` fixture, and results as data.
+"""The pytest plug-in of the conformance suite: options, the `subject` fixture, and collection of results.
 
-A check is a function `check_*` in `lancehouse/conformance/checks/`; pytest reports it as usual, what is unsupported
-as skipped. Whoever wants the results as data registers a `Collector`.
+A check is a function `check_*` in `lancehouse/conformance/checks/`; pytest reports it as usual, and unsupported
+operations as skipped. To get the results as data, register a `Collector`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNSUPPORTED = "unsupported: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What `lancehouse conformance` has as options, with a prefix of their own."""
+    """Add the options of `lancehouse conformance`, with a prefix of their own."""
     group = parser.getgroup("lancehouse", "conformance of a LanceNamespace implementation")
     group.addoption("--namespace-impl", metavar="NAME", help="alias or class path of the implementation")
     group.addoption(
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Areas in their own order, those asked for only; the last one always looks what the others left."""
+    """Select the requested areas and sort them; `cleanup` always runs last, and checks what the others left."""
     checks = [item for item in items if is_check(item)]
     if not checks:
         return
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", name="_subject")
 def session_subject(pytestconfig: pytest.Config) -> Iterator[Subject]:
-    """One client for all checks. What it made goes when the run ends, also when it was interrupted."""
+    """Create one client for all checks, and remove what it created when the run ends, also after an interrupt."""
     subject = Subject(pytestconfig.stash[TARGET])
     yield subject
     subject.close()
@@ -86,7 +86,7 @@ def session_subject(pytestconfig: pytest.Config) -> Iterator[Subject]:
 
 @pytest.fixture
 def subject(_subject: Subject) -> Iterator[Subject]:
-    """The implementation under test; what a check made goes when it ends."""
+    """Return the implementation under test; what a check created is removed when it ends."""
     _subject.log.clear()
     yield _subject
     _subject.created_objects.remove_entries()
@@ -94,7 +94,7 @@ def subject(_subject: Subject) -> Iterator[Subject]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Read an error of the interface that a check did not expect."""
+    """Turn an unexpected error of the interface into a skipped or failed check."""
     subject = pyfuncitem.funcargs.get("subject")
     if not isinstance(subject, Subject):
         return (yield)
@@ -110,29 +110,29 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def is_check(item: pytest.Item) -> bool:
-    """Whether a test is one of ours."""
+    """Return whether a test is a check of this suite."""
     return item.path.parent == CHECKS
 
 
 def area_of(item: pytest.Item) -> str:
-    """The area of a check."""
+    """Return the area of a check."""
     return item.path.stem
 
 
 def name_of(item: pytest.Item) -> str:
-    """The name of a check, as `--known` takes it."""
+    """Return the name of a check, as `--known` takes it."""
     return f"{area_of(item)}.{item.name.removeprefix('check_')}"
 
 
 def sentence_of(item: pytest.Item) -> str:
-    """What the check asserts, in words."""
+    """Return what the check asserts, from its docstring."""
     text = (getattr(item, "function", item).__doc__ or item.name).partition("\n")[0]
     callspec = getattr(item, "callspec", None)
     return text.replace("{}", callspec.id) if callspec else text
 
 
 class Collector:
-    """A plug-in that gathers results."""
+    """A pytest plug-in that collects the results."""
 
     def __init__(self, target: ConformanceTarget, on_result: Callable[[CheckResult], None] | None = None) -> None:
         self.report = ConformanceReport(target.impl, target.parent)
@@ -142,27 +142,27 @@ class Collector:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Hand the target to the plug-in."""
+        """Pass the target to the other plug-in."""
         config.stash[TARGET] = self._target
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file of checks that cannot be read is trouble of ours."""
+        """Record a file of checks that cannot be imported as a problem of the suite."""
         if report.failed:
             self.report.trouble.append(f"{report.nodeid}: {report.longreprtext}")
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """So is an error of pytest itself."""
+        """Record an internal error of pytest as a problem of the suite."""
         self.report.trouble.append(str(excrepr))
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Someone wants to go home."""
+        """Record that the user interrupted the run."""
         self.report.interrupted = True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note what became of a check."""
+        """Record the result of a check."""
         report = yield
         is_over = report.when == "call" or report.failed or (report.when == "setup" and report.skipped)
         if is_over and is_check(item) and item.nodeid not in self._failed_before:
@@ -200,7 +200,7 @@ class Collector:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its class is said too unless it is a check that speaks."""
+    """Return an error's message in one line, with its class unless it is a failed assertion or a skip."""
     text = " ".join(str(error).partition("\nassert ")[0].split())
     if isinstance(error, (AssertionError, pytest.skip.Exception, pytest.fail.Exception)):
         return text or type(error).__name__

@@ -1,4 +1,4 @@
-"""What the suite found out, as data."""
+"""Results of the conformance suite: outcome of each check, and the report."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 
 class CheckOutcome(StrEnum):
-    """What became of a check."""
+    """Outcome of a check."""
 
     HOLDS = "holds"
     FAILS = "fails"
     KNOWN = "known"
-    """It fails, and was said to."""
+    """It fails, and is listed as known to fail."""
     UNSUPPORTED = "unsupported"
-    """The implementation says that it does not do this."""
+    """The implementation reports the operation as unsupported."""
     SKIPPED = "not checked"
-    """It makes no sense here; `seen` says why."""
+    """It does not apply here; `seen` says why."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check."""
+    """Result of one check."""
 
     area: str
     check: str
@@ -36,7 +36,7 @@ class CheckResult:
 
 @dataclass
 class ConformanceReport:
-    """What became of all of them."""
+    """Results of a run."""
 
     impl: str
     parent: tuple[str, ...]
@@ -47,18 +47,18 @@ class ConformanceReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all ran, and nothing failed that was not known to."""
+        """Whether the run is complete and no check failed, except those known to fail."""
         return bool(self.results) and not (self.trouble or self.interrupted or self.with_outcome(CheckOutcome.FAILS))
 
     def with_outcome(self, outcome: CheckOutcome) -> list[CheckResult]:
-        """The checks with this outcome."""
+        """Return the checks with this outcome."""
         return [result for result in self.results if result.outcome is outcome]
 
     def count_by_outcome(self) -> dict[str, int]:
-        """How many checks have which outcome."""
+        """Return the number of checks by outcome."""
         count = Counter(result.outcome for result in self.results)
         return {outcome.value: count[outcome] for outcome in CheckOutcome}
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """The results as plain data."""
+        """Return the results as JSON."""
         return [{**asdict(result), "outcome": result.outcome.value} for result in self.results]

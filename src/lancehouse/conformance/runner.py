@@ -1,4 +1,4 @@
-"""Runs the suite inside this process, and returns what it found."""
+"""Runs the conformance suite in this process, and returns its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lancehouse.conformance.results import CheckResult, ConformanceReport
 from lancehouse.conformance.target import ConformanceTarget
 
 HOPELESS = (NamespaceNotFoundError, PermissionDeniedError, ServiceUnavailableError, UnauthenticatedError)
-"""Where the parent cannot be listed because of one of these, every check would only say so again."""
+"""Errors on listing the parent that every check would only repeat."""
 
 ARGUMENTS = (
     *("-p", "lancehouse.conformance.plugin"),
@@ -49,11 +49,11 @@ def run(target: ConformanceTarget, on_result: Callable[[CheckResult], None] | No
 
     Args:
         target: what to check.
-        on_result: is told each result as it comes.
+        on_result: is called with each result.
 
     Raises:
-        InvalidInputError: there is no such implementation or check, or it does not take these properties.
-        LanceNamespaceError: the server cannot be reached, lets nobody in, or has no such parent.
+        InvalidInputError: there is no such implementation or check, or it does not accept these properties.
+        LanceNamespaceError: the server cannot be reached, refuses access, or has no such parent.
     """
     check_reachable(target)
     collector = Collector(target, on_result)
@@ -68,19 +68,19 @@ def run(target: ConformanceTarget, on_result: Callable[[CheckResult], None] | No
 
 
 def check_reachable(target: ConformanceTarget) -> None:
-    """Try to list the parent; only what would spoil every check is raised."""
+    """Try to list the parent; raise only errors that would make every check fail."""
     client = with_error_checks(target.connect(), CheckLog())
     try:
         client.list_namespaces(ListNamespacesRequest(id=list(target.parent), limit=1))
     except HOPELESS as error:
         raise type(error)(target.redact(str(error))) from None
     except (LanceNamespaceError, AssertionError):
-        pass  # the checks will say it better
+        pass  # the checks will report it in more detail
 
 
 @contextmanager
 def quiet_environment() -> Iterator[None]:
-    """No plug-ins and options of the surroundings: the suite runs the same everywhere."""
+    """Turn off plug-ins and options that the environment sets for pytest: the suite runs the same everywhere."""
     changed = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
     before = {name: os.environ.get(name) for name in (*changed, "PYTEST_CURRENT_TEST")}
     os.environ.update(changed)

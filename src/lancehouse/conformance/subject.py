@@ -1,4 +1,4 @@
-"""The implementation under test, with short words for what most checks do."""
+"""The implementation under test, with helper methods for the checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from lancehouse.conformance.target import ConformanceTarget
 
 Id = list[str]
 MANY_PAGES = 10_000
-"""Whoever has more pages than this for the suite's few entries will never end."""
+"""More pages than this, for the few entries of the suite, mean that a list never ends."""
 
 ROWS = pa.table(
     {
@@ -46,65 +46,68 @@ ROWS = pa.table(
         "vector": pa.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], pa.list_(pa.float32(), 2)),
     }
 )
-"""What a table of the suite holds, unless a check wants something else."""
+"""Rows of the suite's tables, unless a check needs others."""
 
 
 class Subject:
-    """Names of all that it makes bear a token of this run, so that nobody else's things are touched."""
+    """An implementation under test.
+
+    The names of everything that it creates contain a token of this run, so that objects of others are never touched.
+    """
 
     def __init__(self, target: ConformanceTarget) -> None:
         self.target = target
         self.token = f"lhc{secrets.token_hex(4)}"
         self.log = CheckLog()
         self.raw_client: LanceNamespace = target.connect()
-        """The client itself, for pylance."""
+        """The client itself, which pylance is given."""
         self.client = with_error_checks(self.raw_client, self.log)
-        """The same, judged."""
+        """The client with error checks."""
         self.created_objects = CreatedObjects(self.client, self.token)
         self._count = 0
         self._absent = [folder for folder in self._default_folders() if not folder.exists()]
 
-    # The run
+    # Logging and clean-up
 
     def note(self, text: str) -> None:
-        """Say what was seen."""
+        """Add a note to the result of the check."""
         self.log.note(text)
 
     def expect_error(self, *codes: ErrorCode) -> AbstractContextManager[Refusal]:
-        """What is done inside must be refused with one of these codes."""
+        """Fail the check unless one of these errors is raised inside the context."""
         return expect_error(self.log, *codes)
 
     def with_error_checks(self, client: LanceNamespace) -> LanceNamespace:
-        """Another client, judged as well."""
+        """Wrap another client in error checks."""
         return with_error_checks(client, self.log)
 
     def close(self) -> list[str]:
-        """Remove all that is left of the run, and say what could not be removed."""
+        """Remove everything that is left of the run, and return the failures."""
         failures = self.created_objects.remove_entries(everything=True)
         self.created_objects.remove_data()
         if "folder" in self.__dict__:
             shutil.rmtree(self.folder, ignore_errors=True)
         for folder in self._absent:
-            with suppress(OSError):  # it never came to be, or holds things of others
+            with suppress(OSError):  # it was never created, or holds files of others
                 folder.rmdir()
         return failures
 
     def _default_folders(self) -> list[Path]:
-        """Where tables without a location would lie, were they on this machine; the deepest first."""
+        """Return local folders where tables without a location would lie, the deepest first."""
         root = local_path(self.target.properties.get("root", "."))
         levels = self.target.parent
         return [root.joinpath(*levels[:end]) for end in range(len(levels), 0, -1)] if root else []
 
-    # What kind of implementation this is, found out once
+    # Features of the implementation, determined once
 
     @cached_property
     def parent(self) -> Id:
-        """The namespace under which the suite works."""
+        """The namespace below which the suite works."""
         return list(self.target.parent)
 
     @cached_property
     def home(self) -> Id:
-        """A namespace that lives as long as the run, for tables whose neighbours do not matter."""
+        """A namespace that exists for the whole run, for tables whose neighbours do not matter."""
         return self.new_namespace(keep=True)
 
     @cached_property
@@ -120,7 +123,7 @@ class Subject:
 
     @cached_property
     def can_choose_location(self) -> bool:
-        """Whether the caller may choose where a table lies."""
+        """Whether the caller may choose the location of a table."""
         table = [*self.home, self.new_name("probe")]
         self.created_objects.add_table(table)
         try:
@@ -131,7 +134,7 @@ class Subject:
 
     @cached_property
     def has_default_location(self) -> bool:
-        """Whether the implementation finds a place for a table whose caller names none."""
+        """Whether the implementation chooses a location if the caller gives none."""
         table = [*self.home, self.new_name("probe")]
         self.created_objects.add_table(table)
         try:
@@ -143,30 +146,30 @@ class Subject:
 
     @cached_property
     def folder(self) -> Path:
-        """A folder of this run alone, for data."""
+        """A temporary folder for the data of this run."""
         return Path(tempfile.mkdtemp(prefix=f"{self.token}_"))
 
     def new_location(self, table: Sequence[str]) -> str:
-        """A location for a table."""
+        """Return an unused location for a table."""
         root = self.target.root or self.target.properties.get("root") or self.folder.as_uri()
         name = re.sub(r"\W", "_", table[-1], flags=re.ASCII)[:60]
         self._count += 1
         return f"{root.rstrip('/')}/{self.token}/{name}_{self._count}"
 
     def new_name(self, what: str = "t") -> str:
-        """A name that nobody has used."""
+        """Return an unused name."""
         self._count += 1
         return f"{self.token}_{what}{self._count}"
 
     # Namespaces
 
     def create_namespace(self, id: Id, *, keep: bool = False, **options: Any) -> CreateNamespaceResponse:
-        """Create a namespace, and enter it for removal first."""
+        """Create a namespace, after adding it to the objects to remove."""
         self.created_objects.add_namespace(id, keep=keep)
         return self.client.create_namespace(CreateNamespaceRequest(id=id, **options))
 
     def new_namespace(self, *, keep: bool = False, **options: Any) -> Id:
-        """A new namespace below the parent."""
+        """Create a namespace with a new name below the parent, and return its id."""
         namespace = [*self.parent, self.new_name("n")]
         self.create_namespace(namespace, keep=keep, **options)
         return namespace
@@ -180,11 +183,11 @@ class Subject:
         self.client.drop_namespace(DropNamespaceRequest(id=id, **options))
 
     def list_namespaces(self, id: Id, limit: int | None = None) -> list[str]:
-        """The last levels of all child namespaces."""
+        """Return the last levels of all child namespaces."""
         return [strip_namespace(name, id) for page in self.namespace_pages(id, limit) for name in page]
 
     def namespace_pages(self, id: Id, limit: int | None = None) -> Iterator[list[str]]:
-        """The pages of a list of namespaces, as they come."""
+        """Yield the pages of a list of namespaces."""
 
         def ask(token: str | None) -> tuple[list[str], str | None]:
             page = self.client.list_namespaces(ListNamespacesRequest(id=id, limit=limit, page_token=token))
@@ -195,7 +198,7 @@ class Subject:
     # Tables
 
     def declare(self, id: Id, *, keep: bool = False, **options: Any) -> DeclareTableResponse:
-        """Declare a table, at a place of the suite's own where the implementation allows that."""
+        """Declare a table, at a location of the suite's own where the implementation allows it."""
         self.created_objects.add_table(id, keep=keep)
         if "location" not in options and self.can_choose_location:
             options["location"] = self.new_location(id)
@@ -204,7 +207,7 @@ class Subject:
         return declared
 
     def new_table(self, namespace: Id | None = None, **options: Any) -> Id:
-        """A new table without data."""
+        """Declare a table with a new name and without data, and return its id."""
         table = [*(namespace or self.home), self.new_name()]
         self.declare(table, **options)
         return table
@@ -221,11 +224,11 @@ class Subject:
         self.client.deregister_table(DeregisterTableRequest(id=id))
 
     def list_tables(self, id: Id, limit: int | None = None, **options: Any) -> list[str]:
-        """The names of all tables of a namespace, without the namespace in front."""
+        """Return the names of all tables of a namespace, without the namespace."""
         return [strip_namespace(name, id) for page in self.table_pages(id, limit, **options) for name in page]
 
     def table_pages(self, id: Id, limit: int | None = None, **options: Any) -> Iterator[list[str]]:
-        """The pages of a list of tables, as they come."""
+        """Yield the pages of a list of tables."""
 
         def ask(token: str | None) -> tuple[list[str], str | None]:
             page = self.client.list_tables(ListTablesRequest(id=id, limit=limit, page_token=token, **options))
@@ -236,7 +239,7 @@ class Subject:
     # Data
 
     def new_dataset(self, data: pa.Table = ROWS, namespace: Id | None = None) -> Id:
-        """A new table with data, written by pylance through the namespace."""
+        """Create a table with data, written by pylance through the namespace, and return its id."""
         table = [*(namespace or self.home), self.new_name()]
         if self.can_choose_location:
             self.declare(table)
@@ -246,20 +249,20 @@ class Subject:
         return table
 
     def write(self, id: Id, data: pa.Table, mode: str) -> None:
-        """Write by name, as a user of pylance does."""
+        """Write a table by its id, as a user of pylance does."""
         self.created_objects.add_table(id)
         self.log.operation = f"lance.write_dataset(mode={mode!r})"
         lance.write_dataset(data, namespace_client=self.raw_client, table_id=id, mode=mode)
         self.created_objects.add_table(id, self.raw_client.describe_table(DescribeTableRequest(id=id)).location)
 
     def read(self, id: Id, **options: Any) -> pa.Table:
-        """Read all rows by name, in the order of `id`."""
+        """Read all rows of a table by its id, ordered by the column `id`."""
         self.log.operation = "lance.dataset"
         rows: pa.Table = lance.dataset(namespace_client=self.raw_client, table_id=id, **options).to_table()
         return rows.sort_by("id") if "id" in rows.column_names else rows
 
     def count_rows_at(self, location: str, storage_options: dict[str, str] | None) -> int:
-        """How many rows lie at a location, whatever any catalog says."""
+        """Return the number of rows at a location, without the catalog."""
         self.log.operation = f"lance.dataset({location!r})"
         path = local_path(location)
         where = location if path is None else str(path)
@@ -268,7 +271,7 @@ class Subject:
 
 
 def to_ipc(data: pa.Table) -> bytes:
-    """Rows as the Arrow IPC stream that the interface takes."""
+    """Return rows as the Arrow IPC stream that the interface takes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, data.schema) as writer:
         writer.write_table(data)
@@ -276,7 +279,7 @@ def to_ipc(data: pa.Table) -> bytes:
 
 
 def strip_namespace(name: str, parent: Sequence[str]) -> str:
-    """A listed name without the namespace that some implementations put in front."""
+    """Remove the namespace that some implementations put before the names in a list."""
     for separator in (".", "$"):
         for start in range(len(parent)):
             prefix = separator.join(parent[start:]) + separator

@@ -1,4 +1,4 @@
-"""What is checked: an implementation, the properties that reach its server, and a place in it to work in."""
+"""`ConformanceTarget`: a namespace implementation, its properties, and the namespace to work in."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SECRET_KEY = re.compile(
 )
 URL = re.compile(r"^https?://", re.IGNORECASE)
 DEAD_URL = "http://127.0.0.1:9"
-"""Nobody listens on the discard port."""
+"""A URL that nothing listens on: port 9 is the discard port."""
 
 HIDDEN = "***"
 
 
 @dataclass(frozen=True)
 class ConformanceTarget:
-    """An implementation under test.
+    """An implementation and how to connect to it.
 
     Args:
         impl: alias or full class path, as `lance_namespace.connect` takes it.
-        properties: of the implementation; they may hold secrets, so they appear in no repr.
-        parent: the namespace under which the suite makes its own ones; empty for the root.
+        properties: of the implementation; they may hold secrets, so the repr does not show them.
+        parent: the namespace below which the suite creates its own; empty for the root.
         root: a folder in which tables may lie, where the implementation lets its caller choose.
         entries: how many tables and namespaces a long list has.
         known: names of checks that are known to fail; they are reported, and do not count.
@@ -44,10 +44,10 @@ class ConformanceTarget:
     areas: tuple[str, ...] = ()
 
     def connect(self, **changes: str) -> LanceNamespace:
-        """A new client, with some properties changed.
+        """Create a client, with some properties changed.
 
         Raises:
-            InvalidInputError: there is no such implementation, or it does not take these properties.
+            InvalidInputError: there is no such implementation, or it does not accept these properties.
         """
         _check_implementation(self.impl)
         try:
@@ -57,12 +57,12 @@ class ConformanceTarget:
 
     @property
     def urls(self) -> list[str]:
-        """The properties that hold the address of a server."""
+        """Keys of the properties that are URLs of a server."""
         return [key for key, value in self.properties.items() if URL.match(value)]
 
     @property
     def secrets(self) -> list[str]:
-        """What must appear in no output, the longest first."""
+        """Texts that must not appear in any output, the longest first."""
         return sorted({part for part in self._secret_parts() if part}, key=len, reverse=True)
 
     def _secret_parts(self) -> Iterator[str]:
@@ -76,16 +76,16 @@ class ConformanceTarget:
                 yield credentials[1].partition(":")[2]
 
     def redact(self, text: str) -> str:
-        """The text without the secrets in the properties."""
+        """Return the text without the secrets of the properties."""
         for secret in self.secrets:
-            # A very short one would blank half the text: only where it stands alone.
+            # A very short secret would mask half of the text: mask it only as a whole word.
             pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
             text = re.sub(pattern, HIDDEN, text)
         return text
 
 
 def _check_implementation(impl: str) -> None:
-    """Refuse a name that is neither an alias nor the path of a class."""
+    """Raise if a name is neither an alias nor the path of a class."""
     known = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
     if impl not in known and "." not in impl:
         matches = get_close_matches(impl, known, 1)
@@ -94,10 +94,11 @@ def _check_implementation(impl: str) -> None:
 
 
 def parse_property(text: str) -> tuple[str, str]:
-    """The key and value of `key=value`.
+    """Parse `key=value`.
 
     Raises:
-        InvalidInputError: there is no `=`, or nothing before it; the text, which may hold a secret, is not repeated.
+        InvalidInputError: there is no `=`, or nothing before it. The message does not repeat the text, which may hold a
+            secret.
     """
     key, equals, value = text.partition("=")
     if not equals or not key:

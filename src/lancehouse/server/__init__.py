@@ -1,1 +1,1 @@
-"""The catalog over HTTP: Iceberg REST."""
+"""The server: Iceberg REST, Lance REST Namespace and the console over HTTP."""

@@ -1,4 +1,4 @@
-"""What the server does not hold in memory: libraries that others load for it and it never uses, and freed heaps."""
+"""Memory of the server process: malloc settings, trimming of freed heaps, and unloading of unused libraries."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any
 
 CLIENT = "lance_namespace_urllib3_client"
-"""The models of the protocol; with them comes a client of it, which checks its arguments with 500 compiled schemas."""
+"""Package with the protocol's models. It also loads a REST client, whose 500 compiled pydantic schemas take memory."""
 UNUSED = frozenset({"pandas"})
-"""Libraries that pyarrow and lance load if they are installed."""
+"""Libraries that pyarrow and lance import if they are installed, and that the server does not use."""
 OURS = frozenset({"iceberg", "polaris", "unity", "lakekeeper", "dir", "rest"})
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-"""Of glibc's malloc.h."""
+"""Option numbers of glibc's `mallopt`, from malloc.h."""
 KEPT = 16 << 20
-"""Bytes at the end of a heap that stay for the next rows: what the system takes back, it hands out as zeros."""
+"""Free bytes at the end of a heap that are kept for the next rows: memory returned to the kernel is zeroed on reuse."""
 GROWN = 16 << 20
-"""Bytes that are worth to look for some that can be given back."""
+"""Growth in bytes since the last trim that makes another one worthwhile."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LARGE = 4 << 20
-"""Blocks that are no part of a heap, and go back as soon as they are freed."""
+"""Blocks of this many bytes or more are allocated outside of heaps, and returned as soon as they are freed."""
 
 
 def share_heaps() -> None:
-    """Let all threads share two heaps: glibc would give most of them one of their own, which never shrinks."""
+    """Limit glibc to two heaps for all threads; by default most threads get one of their own, which never shrinks."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for option, value in ((M_ARENA_MAX, 2), (M_TRIM_THRESHOLD, KEPT), (M_MMAP_THRESHOLD, LARGE)):
@@ -37,7 +37,7 @@ def share_heaps() -> None:
 
 
 class HeapTrimmer:
-    """What was freed between things that are still used stays with the process until it is asked to give it back."""
+    """Returns freed memory between used blocks to the operating system, which malloc does only on request."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -45,7 +45,7 @@ class HeapTrimmer:
         self._is_trimmed = False
 
     def trim(self, *, is_idle: bool) -> None:
-        """Give it back, if there may be much of it: while things are done now and then, and once when all are."""
+        """Trim the heaps if memory has grown much since the last time, and once when the server becomes idle."""
         growth = resident_bytes() - self._resident_after_trim
         if self._trim is not None and (growth > GROWN or (is_idle and not self._is_trimmed)):
             self._trim(0)
@@ -54,7 +54,10 @@ class HeapTrimmer:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Bytes of a process in memory, by default of this one; 0 where nobody says, or it has ended."""
+    """Return the resident memory of a process (default: this one) in bytes.
+
+    0 if it is unknown or the process has ended.
+    """
     try:
         return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * PAGE
     except (OSError, IndexError):
@@ -62,7 +65,10 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 def unload_rest_client() -> None:
-    """Drop the client that came with the protocol's models; who asks for a class of it gets it loaded again."""
+    """Unload the REST client that comes with the protocol's models.
+
+    Its classes are imported again when they are accessed.
+    """
     package = importlib.import_module(CLIENT)
     api_module = f"{CLIENT}.api"
     modules_by_name = {
@@ -89,7 +95,7 @@ def _is_defined_in(kind: Any, module: str) -> bool:
 
 @contextmanager
 def without_unused_libraries(implementations: Iterable[str]) -> Iterator[None]:
-    """Load what is loaded inside without `UNUSED`, unless a backend is somebody else's code, which may use it."""
+    """Block imports of `UNUSED` inside the context, unless a backend is foreign code, which may need them."""
     if not all(each in OURS or each.startswith("lancehouse.") for each in implementations):
         yield
         return
@@ -102,7 +108,7 @@ def without_unused_libraries(implementations: Iterable[str]) -> Iterator[None]:
 
 
 class _UnusedLibraryFinder:
-    """Finds none of them."""
+    """Import hook that raises ModuleNotFoundError for the libraries in `UNUSED`."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name in UNUSED and name not in sys.modules:

@@ -1,4 +1,4 @@
-"""Running the server: what it needs is opened and checked first, then it listens, says so, and stops in order."""
+"""Running one server process: checks before the start, listening socket, application, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 BEAT_S = 1.0
-"""Between two signs of life of a worker."""
+"""Seconds between two heartbeats of a worker."""
 DRAIN_TICK_S = 0.1
 LINGER_S = 3.0
-"""For a client to take the rest of an answer and confirm the close, when the server stops."""
+"""Seconds for a client to read the rest of a response and confirm the close when the server stops."""
 
 
 def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Warehouse]:
-    """Look whether the server can run as asked for; the warehouses that it will serve.
+    """Check whether the server can run with these settings, and return the warehouses that it will serve.
 
     Args:
-        say: is told what whoever started it should know: what is made, and that nobody is asked who they are.
+        settings: of the server.
+        say: receives messages for whoever starts the server: what was created, and that authentication is off.
 
     Raises:
-        LanceNamespaceError: it cannot; the text says what to do.
+        LanceNamespaceError: it cannot run; the message says what to do.
     """
     tls_context(settings)
     database = bootstrap.open_database(settings.db, say)
@@ -78,6 +79,7 @@ def _check_backends(settings: ServerSettings, warehouses: Sequence[Warehouse]) -
 
 
 def _check_exposure(settings: ServerSettings) -> None:
+    """Refuse to listen beyond loopback without authentication, unless the settings say `insecure`."""
     if settings.is_loopback or settings.insecure:
         return
     raise InvalidInputError(
@@ -88,10 +90,10 @@ def _check_exposure(settings: ServerSettings) -> None:
 
 
 def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """The certificate, if there is one.
+    """Return the TLS context of the certificate, or None if none is configured.
 
     Raises:
-        InvalidInputError: certificate and key do not fit, or are none.
+        InvalidInputError: certificate and key do not match, or cannot be read.
     """
     if settings.tls_cert is None or settings.tls_key is None:
         return None
@@ -108,10 +110,10 @@ def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket that is bound, and takes connections once the server runs.
+    """Return a bound, listening socket.
 
     Raises:
-        InvalidInputError: there is no such address here, or its port is taken.
+        InvalidInputError: the address is not available here, or its port is in use.
     """
     try:
         addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -133,7 +135,7 @@ def listen(settings: ServerSettings) -> socket.socket:
 
 
 def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse]) -> str:
-    """What is printed when connections are accepted."""
+    """Return the line that is printed when connections are accepted."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
     locations = " ".join(f"{warehouse.name}={warehouse.location}" for warehouse in warehouses)
@@ -146,7 +148,7 @@ def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -
 
 
 def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
-    """The application, on connections of its own."""
+    """Create the application, with its own database connections."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.api import lance
@@ -159,6 +161,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     database = bootstrap.open_database(settings.db)
     catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
+    # Without authentication the server may listen on loopback only, unless --insecure allows more.
     authenticator = Authenticator(
         Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
@@ -177,7 +180,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
 
 
 def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint: str) -> dict[str, Backend]:
-    """Each warehouse as the gateway offers it: through this server itself, in the name of who asks."""
+    """Return each warehouse as a backend of the gateway, which calls this server itself with the caller's token."""
     from lancehouse.catalog.location_access import ReadableLocations
     from lancehouse.gateway.backends import STORAGE, Backend
 
@@ -195,12 +198,12 @@ def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint
 
 
 class Server(uvicorn.Server):
-    """Says when it is ready; stops by a signal, with success."""
+    """A uvicorn server that reports when it is ready and shuts down gracefully on a signal, with exit code 0."""
 
     def __init__(
         self, config: uvicorn.Config, on_ready: Callable[[], None], send_heartbeat: Callable[[], None] | None = None
     ) -> None:
-        """Of a worker, which says by `send_heartbeat` that its event loop turns, the parent decides when it is cut."""
+        """Create a server. A worker passes `send_heartbeat`; its parent then decides when to kill it."""
         super().__init__(config)
         self._on_ready = on_ready
         self._send_heartbeat = send_heartbeat
@@ -213,15 +216,16 @@ class Server(uvicorn.Server):
             self._keep_sending_heartbeats(self._send_heartbeat)
 
     def _keep_sending_heartbeats(self, send_heartbeat: Callable[[], None]) -> None:
-        """Beat until the process ends, also while the last requests are finished."""
+        """Send heartbeats until the process ends, also while the last requests finish."""
         send_heartbeat()
         asyncio.get_running_loop().call_later(BEAT_S, self._keep_sending_heartbeats, send_heartbeat)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests that were begun finish, and close everything else.
+        """Let requests in progress finish, and close all other connections.
 
-        Uvicorn's own closes only connections that exist at this moment. One whose TLS handshake ends later would be
-        waited for as if it had a request, until the time is over and real requests are cut.
+        Uvicorn's own method closes only connections that exist at this moment. One whose TLS handshake ends later would
+        be
+        waited for as if it had a request, until the timeout is over and real requests are cut.
         """
         for server in self.servers:
             server.close()
@@ -242,16 +246,17 @@ class Server(uvicorn.Server):
         now = asyncio.get_running_loop().time
         while (state.connections or state.tasks) and not self.force_exit:
             for connection in list(state.connections):
-                connection.shutdown()  # closes it, or sees to it that it closes after the request that it has
+                connection.shutdown()  # closes it now, or after the request in progress
                 if connection.transport.is_closing() and now() - closing_since.setdefault(connection, now()) > LINGER_S:
-                    connection.transport.abort()  # a TLS client that does not answer the close
+                    connection.transport.abort()  # a TLS client that does not confirm the close
             await asyncio.sleep(DRAIN_TICK_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A signal stops the server when its requests are done; a second one at once.
+        """Shut down gracefully on the first signal, at once on the second.
 
-        A worker may get one signal twice, as a member of a group and from its parent: that is not two.
+        A worker may receive the same signal twice, from the process group and from its parent; that does not count as
+        two.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
@@ -259,7 +264,7 @@ class Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Finish what was begun, and end."""
+        """Finish the requests in progress and end; on a second call, end at once, unless this is a worker."""
         self.force_exit = self.should_exit and self._send_heartbeat is None
         self.should_exit = True
 
@@ -271,7 +276,7 @@ def run(
     on_ready: Callable[[], None],
     send_heartbeat: Callable[[], None] | None = None,
 ) -> None:
-    """Serve in this process until a signal comes; a worker calls `send_heartbeat` now and then."""
+    """Serve in this process until a signal comes; a worker passes `send_heartbeat`, which is called every second."""
     from lancehouse.server.http.protocol import create_protocol
 
     process_memory.share_heaps()
@@ -294,6 +299,7 @@ def run(
         access_log=False,
         log_config=None,
         server_header=False,
+        # Logins are throttled by the address of the connection, which a header field must not change.
         proxy_headers=False,
         timeout_keep_alive=int(settings.limits.idle_s) or 1,
         timeout_graceful_shutdown=int(settings.limits.stop_s) or 1,
@@ -307,13 +313,14 @@ def run(
     finally:
         log.close()
     if startup_app.is_loading:
-        os._exit(0)  # a library that is half imported would be waited for, and nothing was begun
+        # A normal exit would wait for the loading thread to finish its imports; no request was handled yet.
+        os._exit(0)
     if failed.is_set():
         raise InternalError("the server could not load what it stands on; the log has the reason")
 
 
 def die_with(wait_for_parent_end: Callable[[], None]) -> None:
-    """End when `wait_for_parent_end` returns: whoever holds the other end of a pipe is gone."""
+    """End this process when `wait_for_parent_end` returns, which blocks until the parent is gone."""
 
     def wait() -> None:
         wait_for_parent_end()

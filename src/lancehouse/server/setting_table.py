@@ -1,6 +1,6 @@
-"""The table of what `lancehouse serve` takes: name, reader, default and help of every setting.
+"""The settings of `lancehouse serve`: name, parser, default and help of each.
 
-It imports nothing that takes long: options are read for help and completion too.
+Only quick imports here: the options are also read to print help and for shell completion.
 """
 
 from __future__ import annotations
@@ -81,33 +81,33 @@ def _parse_hosts(value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """One setting: its name, how it is read, its default, and what it is for."""
+    """One setting: its name, parser, default and help."""
 
     name: str
     parse: Callable[[str], Any]
     default: Any
     help: str
     limit: str | None = None
-    """The field of `Limits` that it sets."""
+    """The field of `ServerLimits` that it sets."""
 
     @property
     def option(self) -> str:
-        """On the command line."""
+        """Name of the command-line option."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """In the environment."""
+        """Name of the environment variable."""
         return "LANCEHOUSE_" + self.name.upper()
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is on or off."""
+        """Whether it is a boolean."""
         return self.parse is _parse_flag
 
     @property
     def default_text(self) -> str:
-        """The default as people write it; nothing where there is none."""
+        """The default as users write it; empty where there is none."""
         if self.default in (None, False):
             return ""
         if self.parse is _parse_size:

@@ -1,7 +1,7 @@
-"""The settings of a server, checked.
+"""Validated settings of a server, from the command line, the environment, and a YAML file.
 
-They come from the command line, from LANCEHOUSE_… in the environment, from a YAML file, and from the defaults; the
-first that says something wins.
+A value comes from the command line, else from LANCEHOUSE_… in the environment, else from the YAML file, else it is the
+default.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting
 from lancehouse.settings import data_folder, default_db
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
-"""Names that no warehouse can have: where the prefix is left out of a path, they stand in its place."""
+"""Names that no warehouse may have: they are the first segments of paths without a prefix."""
 VEND = ("none", "static", "sts")
 DEFAULT_WAREHOUSE = "main"
 
@@ -47,18 +47,18 @@ WAREHOUSE_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A namespace that the gateway offers. Its repr shows no secret."""
+    """A namespace implementation that the gateway serves. Its repr shows no secret."""
 
     name: str
     impl: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     roots: tuple[str, ...] = ()
-    """Where its tables may lie."""
+    """Locations below which its tables may lie."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The settings of one server, checked. Its repr shows no secret."""
+    """The validated settings of one server. Its repr shows no secret."""
 
     host: str = "127.0.0.1"
     port: int = 8181
@@ -68,20 +68,20 @@ class ServerSettings:
     auth: bool = False
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which people reach it, besides its addresses."""
+    """Host names of the server, besides its addresses."""
     tls_cert: str | None = None
     tls_key: str | None = None
     log_level: str = "info"
     scan_cache_bytes: int = 10 * 2**30
     limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
-    """None: those that the database knows, else one called `main`."""
+    """If empty: the warehouses in the database, else one called `main`."""
     default: Warehouse = field(default_factory=lambda: Warehouse(0, DEFAULT_WAREHOUSE, ""))
     roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """More places where tables may lie, by the name of the warehouse."""
+    """Further locations where tables may lie, by the name of the warehouse."""
     issuers: tuple[Mapping[str, str], ...] = ()
     backends: tuple[BackendSettings, ...] = field(default=(), repr=False)
-    """Namespaces besides the warehouses that the gateway offers."""
+    """Namespaces besides the warehouses that the gateway serves."""
 
     @classmethod
     def parse(
@@ -91,16 +91,16 @@ class ServerSettings:
         roots: Sequence[str] = (),
         file: str | None = None,
     ) -> ServerSettings:
-        """Check all settings.
+        """Validate all settings.
 
         Args:
-            options: what the command line and the environment say, by name.
+            options: values of the command line and the environment, by name.
             warehouses: NAME=LOCATION, each.
-            roots: NAME=LOCATION, each; besides those of the file.
+            roots: NAME=LOCATION, each; in addition to those of the file.
             file: a YAML file with the rest.
 
         Raises:
-            InvalidInputError: something is unknown or wrong; it is named, a secret is not.
+            InvalidInputError: a setting is unknown or invalid. The message names it, but shows no secret.
         """
         document = _read_file(file) if file else {}
         values = {setting.name: _resolve_value(setting, options, document) for setting in SERVER_SETTINGS}
@@ -123,16 +123,16 @@ class ServerSettings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         return is_loopback(self.host)
 
     def to_json(self) -> dict[str, Any]:
-        """For a worker; it holds secrets."""
+        """Return the settings as JSON for a worker, secrets included."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ServerSettings:
-        """As a worker gets them."""
+        """Restore the settings that `to_json` returned."""
         return cls(
             **{
                 **data,
@@ -148,12 +148,12 @@ class ServerSettings:
 
 
 def warehouse_from_json(data: Mapping[str, Any]) -> Warehouse:
-    """As a worker gets it."""
+    """Restore a warehouse that a worker receives as JSON."""
     return Warehouse(**{**data, **{key: tuple(data[key]) for key in ("roots", "blob_roots")}})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address leads to this machine only."""
+    """Return whether an address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -179,10 +179,12 @@ def _resolve_value(setting: ServerSetting, options: Mapping[str, str | None], do
 
 
 def configured_names(file: str) -> frozenset[str]:
-    """The warehouses and backends that a server's file names. Secrets that it takes from the environment may be absent.
+    """Return the names of the warehouses and backends in a server's YAML file.
+
+    Environment variables that the file refers to need not be set.
 
     Raises:
-        InvalidInputError: the file cannot be read, or is no YAML of that form.
+        InvalidInputError: the file cannot be read, or does not have the expected form.
     """
     document = _read_yaml(file)
     return frozenset(str(name) for key in ("warehouses", "backends") for name in _parse_mapping(key, document.get(key)))
@@ -218,7 +220,7 @@ def _read_yaml(file: str) -> dict[str, Any]:
         ) from None
     except yaml.reader.ReaderError as error:
         raise InvalidInputError(f"the file {file} is no YAML: {error.reason}, at character {error.position}") from None
-    except ValueError as error:  # a date or a number that is none
+    except ValueError as error:  # an invalid date or number
         raise InvalidInputError(f"the file {file} is no YAML: {error}") from None
     if document is None:
         return {}
@@ -228,7 +230,7 @@ def _read_yaml(file: str) -> dict[str, Any]:
 
 
 def _yaml_loader() -> Any:
-    """YAML as it is safe, and without a key that is there twice: the last one would win, and nobody be told."""
+    """Return a safe YAML loader that refuses duplicate keys, of which YAML silently keeps the last."""
     import yaml
 
     class UniqueKeyLoader(yaml.SafeLoader):
@@ -244,13 +246,13 @@ def _yaml_loader() -> Any:
 
 
 def _format_yaml_error(*parts: str | None) -> str:
-    """YAML's own words, without the names that it repeats: one may be a secret that begins with * or !."""
+    """Return YAML's error message without the names that it quotes: one may be a secret that begins with * or !."""
     words = ", ".join(filter(None, parts))
     return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
 
 
 def _substitute_variables(path: str, value: Any) -> Any:
-    """`${NAME}` becomes what the environment has under that name."""
+    """Replace `${NAME}` by the environment variable of that name, in all texts of a value."""
     if isinstance(value, dict):
         return {key: _substitute_variables(f"{path}.{key}", part) for key, part in value.items()}
     if isinstance(value, list):
@@ -275,7 +277,7 @@ def _check_keys(mapping: Mapping[str, Any], allowed: list[str] | tuple[str, ...]
 
 
 def _parse_warehouses(options: Sequence[str], configured: Any) -> tuple[Warehouse, ...]:
-    """Those of the command line, or else of the file; what the file says of one holds for both."""
+    """Return the warehouses of the command line, else of the file; further keys come from the file in both cases."""
     fields_by_name = _parse_mapping("warehouses", configured)
     if not options:
         return tuple(_parse_warehouse(name, _warehouse_fields(name, fields)) for name, fields in fields_by_name.items())
@@ -347,7 +349,7 @@ def _parse_warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
 
 
 def _parse_location(place: str, value: Any) -> str:
-    """A location as it was written; what can be kept there is looked at when the server starts."""
+    """Return a location as it is written; whether it can be used is checked when the server starts."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"key {place!r} is missing: a location is a path or a URL")
     return value
@@ -396,12 +398,12 @@ def _parse_backends(configured: Any) -> tuple[BackendSettings, ...]:
 
 
 def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Where a client puts tables that are declared without a location; properties may bear the client's name."""
+    """Return the client's property `root`, below which it puts tables declared without a location, as the only root."""
     return tuple(value for key, value in properties.items() if key.rpartition(".")[2] == "root" and value)
 
 
 def _normalize_root(place: str, location: str) -> str:
-    """A place whose files are read, in the form in which it is compared with others."""
+    """Return an absolute root, after checking that it is a valid location."""
     absolute = location if locations.is_uri(location) else str(Path(location).absolute())
     try:
         locations.key(absolute)

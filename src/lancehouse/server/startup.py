@@ -1,4 +1,4 @@
-"""Open at once: the server takes connections while what it stands on is being loaded, and requests wait for it."""
+"""The ASGI application during startup: connections are accepted at once, and requests wait until it has loaded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class StartupApp:
-    """The ASGI application that the application is behind."""
+    """An ASGI application that loads the real one in a thread, and passes requests on to it."""
 
     def __init__(self, create_app: Callable[[], App], on_failure: Callable[[], None]) -> None:
-        """Keep what makes the application, which takes seconds; where it fails, `on_failure` ends the server."""
+        """Store `create_app`, which takes seconds; if it fails, `on_failure` is called to end the server."""
         self._create_app = create_app
         self._on_failure = on_failure
         self._app: App | None = None
@@ -30,21 +30,22 @@ class StartupApp:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the application is still being made."""
+        """Whether the application is still loading."""
         return self._app_future is not None and not self._app_future.done()
 
     def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
-        """The answer, if the application is there and has it at hand."""
+        """Answer a read at once, if the application has loaded and can; else None."""
         return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Pass a request on, after waiting for the application."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
         app = self._app
         if app is None:
             assert self._app_future is not None
+            # Shielded, because a request that is cancelled must not cancel the loading for all others.
             app = self._app = await asyncio.shield(self._app_future)
         await app(scope, receive, send)
 
@@ -55,7 +56,7 @@ class StartupApp:
         self._app_future.add_done_callback(self._install_app)
         executor.shutdown(wait=False)
         await send({"type": "lifespan.startup.complete"})
-        with contextlib.suppress(asyncio.CancelledError):  # a stop at once does not ask, it cancels
+        with contextlib.suppress(asyncio.CancelledError):  # a forced stop cancels instead of sending a message
             await receive()
         if self._app is not None:
             self._app.close()

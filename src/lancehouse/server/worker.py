@@ -1,4 +1,7 @@
-"""One of several workers. Its settings come through stdin, which stays open for as long as the parent lives."""
+"""Main program of a worker process, which gets its settings through stdin.
+
+Stdin stays open for as long as the parent lives.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,21 @@ def _report_ready() -> None:
 
 
 def _send_heartbeat() -> None:
-    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # nobody reads: the parent is stopped, or gone
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # nobody reads: the parent is suspended or gone
         os.write(1, b".")
 
 
 def _wait_for_parent_end() -> None:
-    os.read(0, 1)  # not of `sys.stdin`: its lock would be held when the interpreter ends
+    os.read(0, 1)  # not through `sys.stdin`, whose lock would still be held when the interpreter exits
 
 
 def main() -> None:
-    """Serve on the socket that the parent has bound. The parent has blocked SIGINT: it alone says when to stop."""
+    """Serve on the socket that the parent has bound. The parent has blocked SIGINT: it alone decides when to stop."""
     message = json.loads(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=message["socket"])
     warehouses = [warehouse_from_json(warehouse) for warehouse in message["warehouses"]]
     die_with(_wait_for_parent_end)
+    # A heartbeat must not block the event loop when the parent does not read its pipe.
     os.set_blocking(1, False)
     run(ServerSettings.from_json(message["settings"]), listener, warehouses, _report_ready, _send_heartbeat)
 

@@ -1,4 +1,4 @@
-"""Several worker processes on one socket: started together, replaced when they crash, ended together."""
+"""Supervision of worker processes that share one socket: start, heartbeats, replacement after crashes, shutdown."""
 
 from __future__ import annotations
 
@@ -32,32 +32,37 @@ TICK_S = 0.1
 MOST_CRASHES = 5
 WITHIN_S = 60.0
 GRACE_S = 5.0
-"""Beyond what requests are given to finish."""
+"""Seconds that workers get to end, in addition to the time that requests get to finish."""
 SILENT_S = 20.0
-"""After which a worker without a sign of life is taken to hang. Signs come every second from its event loop, which
-turns however busy its threads are."""
+"""Seconds without a heartbeat after which a worker is considered hung.
+
+Heartbeats come every second from its event loop, which runs however busy its threads are.
+"""
 LONGEST_TICK_S = 1.0
-"""What one round of the parent counts at most: if it was itself stopped, or the machine was, its workers were not
-silent for that long; and where the machine is so busy that a round takes longer, they are given more time."""
+"""Most seconds of silence that one round of the parent counts.
+
+If the parent or the whole machine was suspended, its workers were not silent for that long; and where the machine is
+so busy that a round takes longer, workers get more time.
+"""
 READY = b"\n"
-"""What a worker's first line ends with; signs of life have none."""
+"""Ends a worker's first line, which says that it is ready; heartbeats contain none."""
 
 
 class SilenceTracker:
-    """How long each worker has been silent, in rounds of the parent."""
+    """Tracks how long each worker has sent no heartbeat, in rounds of the parent."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
 
     def record_round(self, pids: Iterable[int], heard: Collection[int], elapsed_s: float) -> list[int]:
-        """Take note of one round; those of the workers that hang."""
+        """Record one round, and return the process ids of workers that hang."""
         counted = min(elapsed_s, LONGEST_TICK_S)
         self._seconds = {pid: 0.0 if pid in heard else self._seconds.get(pid, 0.0) + counted for pid in pids}
         return [pid for pid, silent_s in self._seconds.items() if silent_s > SILENT_S]
 
 
 class WorkerSupervisor:
-    """The parent's side."""
+    """The parent process: starts and watches the workers."""
 
     def __init__(self, settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse]) -> None:
         self._settings = settings
@@ -78,7 +83,7 @@ class WorkerSupervisor:
         """Serve until a signal comes.
 
         Raises:
-            ServiceUnavailableError: workers die as fast as they are started.
+            ServiceUnavailableError: workers end before they are ready, too often in a short time.
         """
         with _handle_signals(self._stop):
             try:
@@ -99,6 +104,7 @@ class WorkerSupervisor:
                 env={**os.environ, MULTIPROCESS: self._metrics},
             )
         assert worker.stdin is not None
+        # Through a pipe, because the settings hold secrets, which other users could read from a command line.
         worker.stdin.write(self._startup_message)
         worker.stdin.flush()
         self._running.append(worker)
@@ -119,15 +125,16 @@ class WorkerSupervisor:
                 on_ready()
 
     def _read_heartbeats(self) -> set[int]:
-        """Wait a moment for workers that say they are ready, or alive; which did."""
+        """Wait up to `TICK_S` for messages of workers; return the process ids of those that sent one."""
         pipes = {each.stdout.fileno(): each for each in self._running if each.stdout}
         readable, _, _ = select.select(list(pipes), [], [], TICK_S)
         heard = set()
         for pipe in readable:
-            if data := os.read(pipe, 4096):  # nothing: it has ended
+            if data := os.read(pipe, 4096):  # empty: the worker has ended
                 heard.add(pipes[pipe].pid)
                 if READY in data:
                     self._starting.discard(pipes[pipe].pid)
+        # The pipe of a worker that has ended is always readable: without a pause this would be a busy loop.
         if readable and not heard:
             time.sleep(TICK_S)
         return heard
@@ -136,7 +143,7 @@ class WorkerSupervisor:
         for worker in self._running:
             if worker.pid in pids and worker.poll() is None:
                 logger.error("worker %d gave no sign of life for %g s and is killed", worker.pid, SILENT_S)
-                worker.kill()  # a process that is stopped takes no other signal
+                worker.kill()  # a suspended process reacts to no other signal
 
     def _end_large(self) -> None:
         most = self._settings.max_memory
@@ -152,7 +159,8 @@ class WorkerSupervisor:
         if self._is_stopping:
             return
         if worker.pid in self._starting:
-            # One that had answered may have met a request that ends it. That is no reason to leave all others alone.
+            # Only crashes before readiness count: a worker that had served may have met a request that kills it, which
+            # is no reason to stop serving all others.
             self._count_crash()
         logger.warning("worker %d ended with code %d and is replaced", worker.pid, worker.returncode)
         self._starting.discard(worker.pid)
@@ -178,7 +186,7 @@ class WorkerSupervisor:
         mark_process_dead(worker.pid, self._metrics)  # type: ignore[no-untyped-call]
 
     def _stop(self) -> None:
-        """Let the workers finish what was begun; asked for again, end them."""
+        """Ask the workers to finish their requests and end; on a second call, kill them."""
         end = subprocess.Popen.kill if self._is_stopping else subprocess.Popen.terminate
         self._is_stopping = True
         for worker in self._running:
@@ -201,7 +209,7 @@ class WorkerSupervisor:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """A process that is started here never gets the Ctrl-C that its parent gets too."""
+    """Block SIGINT in processes started inside the context: Ctrl-C reaches them too, but only the parent handles it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

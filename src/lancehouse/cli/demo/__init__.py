@@ -1,1 +1,1 @@
-"""What `lancehouse demo` tells, from an empty catalog to two writers that race."""
+"""`lancehouse demo`: a guided tour on a temporary server and local Spark."""

@@ -1,4 +1,4 @@
-"""`lancehouse demo`: a catalog, a pipeline, and one table from every side, in a minute."""
+"""The command `lancehouse demo`: starts the server and Spark, runs the steps, and cleans up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CORES = 2
 NEEDED = ("alembic", "orjson", "pyiceberg", "sqlalchemy", "starlette", "uvicorn", "datafusion", "pyspark")
 KEPT = "lancehouse-demo"
-"""The folder that is kept."""
+"""Name of the folder with the data, if it is kept."""
 
 
 @click.command()
@@ -37,7 +37,7 @@ def demo(app: CliContext, keep: bool) -> None:
 
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InvalidInputError(f"the demo needs {', '.join(missing)}: pip install 'lancehouse[server,spark]'")
-    os.environ.setdefault("LANCE_LOG", "error")  # read when pylance is imported, which warns on stderr
+    os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
     _bypass_proxy()
     from lancehouse.cli.demo.narration import DemoOutput
 
@@ -49,7 +49,7 @@ def demo(app: CliContext, keep: bool) -> None:
 
 
 def _bypass_proxy() -> None:
-    """No proxy leads to the demo's own server."""
+    """Exclude the demo's own server from the proxy that the environment may set."""
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
 
@@ -103,7 +103,7 @@ def _show_next_steps(story: DemoOutput, uri: str, kept: Path | None) -> None:
 
 
 def _next_commands(kept: Path | None) -> list[str]:
-    """What to type now: a catalog that stays, and one's own files in it."""
+    """Return commands to try next: start a permanent server, and ingest files into it."""
     program, at = _program(), "--property endpoint=http://127.0.0.1:8181/iceberg"
     served = f" --db sqlite:///{kept / 'catalog.db'}" if kept else ""
     return [
@@ -114,14 +114,14 @@ def _next_commands(kept: Path | None) -> list[str]:
 
 
 def _program() -> str:
-    """How this program is called from here."""
+    """Return how the user calls this program from the current folder."""
     called = Path(sys.argv[0]).absolute()
     is_near = called.name == "lancehouse" and called.is_relative_to(Path.cwd())
     return str(called.relative_to(Path.cwd())) if is_near else "lancehouse"
 
 
 def _wait_for_enter() -> None:
-    """Until Enter, Ctrl-C, or the terminal is gone."""
+    """Wait for Enter, Ctrl-C, or the end of standard input."""
     try:
         sys.stdin.readline()
     except KeyboardInterrupt:

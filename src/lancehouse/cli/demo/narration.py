@@ -1,4 +1,4 @@
-"""How the demo is told: a line for each step with a bar while it is under way, then what came of it."""
+"""Output of the demo: a heading and progress for each step, then its result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INDENT = 2
 
 
 class DemoOutput:
-    """People read it as it goes; programs get `facts` at the end."""
+    """Prints the demo as text while it runs, or collects `facts` for JSON."""
 
     def __init__(self, app: CliContext) -> None:
         self.facts: dict[str, Any] = {}
-        """What came of each step, by its name."""
+        """Results of the steps, by name."""
         self.is_read = app.kind == KINDS[0]
         self._output = app.output
         self._console = Console(highlight=False, emoji=False, quiet=not self.is_read)
@@ -33,30 +33,30 @@ class DemoOutput:
 
     @property
     def is_seen(self) -> bool:
-        """Whether somebody sits at a terminal."""
+        """Whether the output is a terminal."""
         return self.is_read and self._console.is_terminal
 
     def title(self, words: str) -> None:
-        """A line in bold."""
+        """Print a line in bold."""
         self._console.print(f"[bold]{escape(words)}[/]")
 
     @contextmanager
     def step(self, words: str) -> Iterator[ProgressDisplay]:
-        """Say what happens, and show how far it is."""
+        """Print the heading of a step, and show its progress."""
         self._steps += 1
         self._console.print(f"\n[bold cyan]{self._steps}[/] [bold]{escape(words)}[/]")
         with self._output.progress("working") as progress:
             yield progress
 
     def say(self, words: str) -> None:
-        """What came of it."""
+        """Print a sentence about the result."""
         self._console.print(Padding(Text(words), (0, 0, 0, INDENT)))
 
     def show(self, columns: Sequence[OutputColumn], rows: Sequence[Row], words: str) -> None:
-        """The same, as a table."""
+        """Print a result as a table."""
         if self.is_read:
             self._output.table(columns, rows, {}, words)
 
     def line(self, words: str = "") -> None:
-        """Words to copy: they are not broken."""
+        """Print a line for copying, without wrapping it."""
         self._console.print(words, markup=False, soft_wrap=True)

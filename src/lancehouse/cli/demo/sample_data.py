@@ -1,4 +1,4 @@
-"""What the demo works on: documents of five subjects, generated and the same every time, and an honest embedding."""
+"""Sample data of the demo: deterministic documents on five topics, and a simple embedding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLACES = ["Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Pune", "Quito", "Riga", "
 
 
 def write_files(folder: Path) -> int:
-    """The documents, as a Parquet file for each topic; how many."""
+    """Write the documents as one Parquet file for each topic, and return their number."""
     folder.mkdir()
     number = 0
     for topic, things in TOPICS.items():
@@ -50,7 +50,7 @@ def _texts(things: Iterable[str]) -> Iterator[str]:
 
 
 def rows(ids: Iterable[int], topic: str, texts: Iterable[str]) -> pa.Table:
-    """Documents as the pipeline's table has them."""
+    """Return documents as rows of the pipeline's table."""
     ids, text_array = list(ids), pa.array(texts, pa.string())
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(embed(text_array).reshape(-1)), DIMENSION)
     return pa.table(
@@ -59,12 +59,12 @@ def rows(ids: Iterable[int], topic: str, texts: Iterable[str]) -> pa.Table:
 
 
 def embed(text: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A vector for each text, in Spark's tasks: counts of hashed words and letter triples. A real one asks a model."""
+    """Return a vector for each text: counts of hashed words and letter triples. A real pipeline would call a model."""
     return np.array([vector(str(each)) for each in text.to_pylist()], np.float32).reshape(-1, DIMENSION)
 
 
 def vector(text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The vector of one text: similar ones are near each other."""
+    """Return the vector of one text; similar texts have vectors near each other."""
     words = text.lower().replace(",", "").split()
     triples = [word[start : start + 3] for word in words for start in range(max(1, len(word) - 2))]
     counts = np.zeros(DIMENSION, np.float32)

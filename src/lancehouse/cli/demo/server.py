@@ -1,4 +1,4 @@
-"""The catalog server of the demo: `lancehouse serve` in a process of its own, which never outlives this one."""
+"""The demo's server: `lancehouse serve` in a child process that never outlives the demo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_S, STOP_S = 60.0, 20.0
 LOOK_S = 0.05
 ERROR = "Error: "
 OURS = "LANCEHOUSE_"
-"""Variables of somebody's own server begin with this; the demo's has nothing to do with them."""
+"""Prefix of environment variables for the user's own server, which the demo's server must not see."""
 
 SERVE = """
 import os
@@ -26,20 +26,20 @@ die_with(lambda: os.read(0, 1))
 from lancehouse.cli.main import main
 main()
 """
-"""Ends with whoever holds the other end of its standard input."""
+"""Program of the child process; it ends when the other end of its standard input is closed."""
 
 
 @contextmanager
 def start_server(folder: Path) -> Iterator[Callable[[], str]]:
-    """Start the server, on a free port of this machine; it is stopped at the end.
+    """Start the server on a free local port, and stop it at the end of the context.
 
-    What is yielded waits until the server is ready, and gives its address.
+    The context yields a function that waits until the server is ready, and returns its address.
 
     Args:
-        folder: where its database, its warehouse and its log are.
+        folder: for its database, warehouse and log.
 
     Raises:
-        InternalError: it does not come up; says why.
+        InternalError: it does not start; the message says why.
     """
     log = folder / "serve.log"
     database = f"sqlite:///{folder.absolute() / 'catalog.db'}"
@@ -53,7 +53,7 @@ def start_server(folder: Path) -> Iterator[Callable[[], str]]:
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the demo, which then stops it
+            start_new_session=True,  # Ctrl-C must reach only the demo, which then stops the server
         )
     try:
         yield lambda: _wait_for_address(process, log)

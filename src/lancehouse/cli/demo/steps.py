@@ -1,4 +1,4 @@
-"""One table from every side: written by a pipeline, then seen by lance, pyiceberg and Spark, changed, and raced for."""
+"""The steps of the demo: a pipeline, reads by lance, pyiceberg and Spark SQL, an upsert, a commit conflict."""
 
 from __future__ import annotations
 
@@ -51,45 +51,45 @@ VERSIONS = (
     OutputColumn("tags", "Tags"),
 )
 PATIENCE_S = 60.0
-"""How long one writer waits for the other to be ready."""
+"""Seconds for which one writer waits until the other is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoEnvironment:
-    """Where it happens."""
+    """Server, folder and Spark session of the demo."""
 
     story: DemoOutput
     endpoint: str
-    """Of the Iceberg REST catalog."""
+    """URL of the Iceberg REST catalog."""
     folder: Path
     spark: Any
 
     @property
     def properties(self) -> dict[str, str]:
-        """What every client of the demo is given; the catalog decides the commits of the tables that they make."""
+        """Properties of the demo's clients; the catalog manages the versions of the tables that they create."""
         return {"endpoint": self.endpoint, "managed_by": "impl"}
 
     def client(self) -> LanceNamespace:
-        """A new client."""
+        """Create a client."""
         return connect(IMPL, self.properties)
 
     def catalog(self) -> LanceCatalog:
-        """The same on Spark."""
+        """Create a LanceCatalog on Spark."""
         return LanceCatalog(self.spark, IMPL, self.properties)
 
     def dataset(self, version: int | None = None) -> Any:
-        """The table, opened by its name."""
+        """Open the table by its id."""
         return lance.dataset(namespace_client=self.client(), table_id=ID, version=version)
 
 
 def run_all(stage: DemoEnvironment) -> None:
-    """All of it."""
+    """Run all steps."""
     for act in (pipeline, search, scan, query, upsert, race):
         act(stage)
 
 
 def pipeline(stage: DemoEnvironment) -> None:
-    """Files become a table."""
+    """Run a pipeline that writes files into a table."""
     story = stage.story
     with story.step("Run a pipeline on Spark: Parquet files, embeddings, a Lance table") as progress:
         sample_data.write_files(stage.folder / "documents")
@@ -114,7 +114,7 @@ def _step_callback(progress: ProgressDisplay) -> Callable[[str, TaskProgress | N
 
 
 def search(stage: DemoEnvironment) -> None:
-    """The nearest vectors."""
+    """Search the nearest vectors with lance."""
     with stage.story.step(f"Search it with lance: “{QUESTION}”"):
         nearest = {"column": "embedding", "q": sample_data.vector(QUESTION), "k": 3}
         matches = stage.dataset().to_table(columns=["topic", "text", "_distance"], nearest=nearest).to_pylist()
@@ -124,7 +124,7 @@ def search(stage: DemoEnvironment) -> None:
 
 
 def scan(stage: DemoEnvironment) -> None:
-    """Iceberg's own client reads it."""
+    """Scan the table with pyiceberg."""
     from pyiceberg.catalog import load_catalog
 
     with stage.story.step("Scan it with pyiceberg, as if it were an Iceberg table"):
@@ -139,7 +139,7 @@ def scan(stage: DemoEnvironment) -> None:
 
 
 def query(stage: DemoEnvironment) -> None:
-    """SQL over the same rows."""
+    """Query the table with Spark SQL."""
     catalog = stage.catalog()
     with stage.story.step("Ask Spark SQL") as progress, watch_tasks(stage.spark, _task_callback(progress)):
         catalog.register_views(".".join(NAMESPACE))
@@ -153,7 +153,7 @@ def _task_callback(progress: ProgressDisplay) -> Callable[[TaskProgress], None] 
 
 
 def upsert(stage: DemoEnvironment) -> None:
-    """What a version was, it stays."""
+    """Upsert rows, and read the versions before and after."""
     story = stage.story
     with (
         story.step("Upsert three documents, and look at both versions") as progress,
@@ -173,7 +173,7 @@ def upsert(stage: DemoEnvironment) -> None:
 
 
 def race(stage: DemoEnvironment) -> None:
-    """Two transactions begin at one version: the catalog lets one of them through."""
+    """Let two transactions start from the same version: the catalog accepts one, and the other retries."""
     story = stage.story
     with story.step("Let two writers commit at the same moment"), ThreadPoolExecutor(2) as threads:
         before, ready = stage.dataset(), Barrier(2)
@@ -196,7 +196,7 @@ def race(stage: DemoEnvironment) -> None:
 
 
 def _append_with_retries(stage: DemoEnvironment, name: str, number: int, ready: Barrier) -> str | None:
-    """Append a document in a transaction, until the catalog accepts it; what it said when it did not."""
+    """Append a document in a transaction until the catalog accepts it; return the last refusal, or None."""
     client, refusal = stage.client(), None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The checks, one file per area; the docstring of each is the sentence that its user reads."""
+"""The checks of the conformance suite, one module per area; users see their docstrings as results."""
 
 AREAS = (
     "connection",
@@ -17,4 +17,4 @@ AREAS = (
     "columns",
     "cleanup",
 )
-"""In the order in which they run; `cleanup` looks at what the others left."""
+"""Areas in the order in which they run; `cleanup` checks what the others left."""

@@ -1,4 +1,4 @@
-"""After all others: what the suite saw and left."""
+"""Checks after all others: no secrets in errors, and nothing left behind."""
 
 from __future__ import annotations
 

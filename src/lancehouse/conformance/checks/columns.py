@@ -1,4 +1,4 @@
-"""Columns, metadata and statistics of a table."""
+"""Checks of columns, metadata and statistics of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client itself: made without a server, safe to share, send and print."""
+"""Checks of the client itself: it is created without a server, thread-safe, picklable, and shows no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pylance opens and writes tables by their names."""
+"""Checks that pylance opens and writes tables by their ids."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def check_register_again(subject: Subject) -> None:
 
 
 def _register_or_declare(subject: Subject, table: Id, location: str) -> None:
-    """Register; where that is not supported, declare at the same place."""
+    """Register a table; where that is not supported, declare it at the same location."""
     try:
         subject.client.register_table(RegisterTableRequest(id=table, location=location))
     except UnsupportedOperationError:

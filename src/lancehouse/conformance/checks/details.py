@@ -1,4 +1,4 @@
-"""What describe and list say on request: declared only, details, the address, credentials."""
+"""Checks of optional fields of describe and list: declared only, details, table URI, credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DETAILS = "load_detailed_metadata"
 
 @contextmanager
 def skip_if_unsupported(what: str) -> Iterator[None]:
-    """Describe and list are basic operations; this option of theirs is not."""
+    """Skip a check if an option is unsupported, though its operation (describe or list) is a basic one."""
     try:
         yield
     except UnsupportedOperationError:

@@ -1,4 +1,4 @@
-"""The catalog's entries beyond the eight basic operations: exists, register, drop, rename, list all."""
+"""Checks of entries beyond the eight basic operations: exists, register, drop, rename, list all."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ def check_list_all(subject: Subject) -> None:
 
 
 def _detach(subject: Subject, table: Id) -> str:
-    """Take a table from the catalog; its data stay at the location that is returned."""
+    """Deregister a table, and return the location where its data stays."""
     location = subject.describe(table).location or ""
     subject.deregister(table)
     return location
 
 
 def _register(subject: Subject, table: Id, location: str, mode: str | None = None) -> None:
-    """Register by address, or by the last part of it where the implementation wants that."""
+    """Register a table by its location, or by the last part of it where the implementation needs that."""
     subject.created_objects.add_table(table, location)
     try:
         subject.client.register_table(RegisterTableRequest(id=table, location=location, mode=mode))

@@ -1,4 +1,4 @@
-"""Indices of a table."""
+"""Checks of the indices of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists are complete, in order, and come in pages that lose and double nothing."""
+"""Checks that lists are complete and sorted, and that pages neither lose nor repeat an entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lancehouse.conformance.subject import Id, Subject, strip_namespace
 
 @pytest.fixture(scope="module")
 def crowd(_subject: Subject) -> tuple[Id, list[str]]:
-    """A namespace with many tables, for this file."""
+    """Create a namespace with many tables, for this module."""
     namespace = _subject.new_namespace(keep=True)
     names = [f"{_subject.token}_{number:04}" for number in range(_subject.target.entries)]
     for name in [*names[1::2], *names[::2]]:
@@ -24,7 +24,7 @@ def crowd(_subject: Subject) -> tuple[Id, list[str]]:
 
 @pytest.fixture(scope="module")
 def siblings(_subject: Subject) -> list[str]:
-    """Many namespaces below the parent, for this file."""
+    """Create many namespaces below the parent, for this module."""
     names = [f"{_subject.token}_s{number:04}" for number in range(_subject.target.entries)]
     for name in [*names[1::2], *names[::2]]:
         _subject.create_namespace([*_subject.parent, name], keep=True)
@@ -126,7 +126,7 @@ def check_namespaces_paged(subject: Subject, siblings: list[str], limit: int) ->
 
 
 def _only_ours(names: Iterable[str], listed: list[str]) -> list[str]:
-    """Those listed that are ours: the parent may hold other people's."""
+    """Return the listed names that this run created: the parent may hold others."""
     return [name for name in listed if name in set(names)]
 
 

@@ -1,4 +1,4 @@
-"""Modes and behaviors: what happens to what is there already, or is not there."""
+"""Checks of modes and behaviours: what happens to objects that exist already, or do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that servers and URLs stumble over: they round-trip, or are refused and leave nothing behind."""
+"""Checks of unusual names: they are stored correctly, or refused without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _check_holds_table(subject: Subject, namespace: Id) -> None:
 
 
 def _unique_name(subject: Subject, text: str) -> str:
-    """The name with a token of its own in front, of the same kind and length."""
+    """Return the name with a unique prefix; one of 255 characters keeps its length."""
     mark = subject.new_name()
     return (mark + text)[:255] if len(text) == 255 else mark + text
 

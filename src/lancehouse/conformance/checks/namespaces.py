@@ -1,4 +1,4 @@
-"""CreateNamespace, ListNamespaces, DescribeNamespace, DropNamespace."""
+"""Checks of CreateNamespace, ListNamespaces, DescribeNamespace and DropNamespace."""
 
 from __future__ import annotations
 

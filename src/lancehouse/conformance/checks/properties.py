@@ -1,4 +1,4 @@
-"""Properties of namespaces and tables, and what of them reaches storage."""
+"""Checks of the properties of namespaces and tables, and of their separation from storage options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ODD = {
     "dotted.key": "a=b;c,d",
 }
 LONG = {"long": "x" * 2000}
-"""What a catalog may refuse: some keep values in columns of a database."""
+"""A property that a catalog may refuse: some store values in database columns of limited size."""
 
 
 def check_namespace(subject: Subject) -> None:
@@ -86,7 +86,7 @@ def check_described_equals_declared(subject: Subject) -> None:
 
 
 def _make_with_properties(subject: Subject, make: Callable[..., Id]) -> tuple[Id, dict[str, str]]:
-    """A namespace or table with unusual properties, and which of them it should have."""
+    """Create a namespace or table with unusual properties; return its id and those that it should have."""
     try:
         return make(properties={**ODD, **LONG}), {**ODD, **LONG}
     except InvalidInputError as error:

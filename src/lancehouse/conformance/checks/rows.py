@@ -1,4 +1,4 @@
-"""Operations on rows, through the namespace itself."""
+"""Checks of operations on rows through the namespace itself."""
 
 from __future__ import annotations
 

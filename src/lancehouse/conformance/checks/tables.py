@@ -1,4 +1,4 @@
-"""DeclareTable, ListTables, DescribeTable, DeregisterTable."""
+"""Checks of DeclareTable, ListTables, DescribeTable and DeregisterTable."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def check_errors_name_it(subject: Subject) -> None:
 
 
 def _check_short_id(subject: Subject, table: Id) -> None:
-    """Where a catalog holds no tables itself, all operations must agree on that."""
+    """Check that all operations agree on whether a catalog can hold tables directly."""
     try:
         subject.declare(table)
     except InvalidInputError:

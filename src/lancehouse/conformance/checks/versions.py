@@ -1,4 +1,4 @@
-"""Versions, tags and branches of a table."""
+"""Checks of versions, tags and branches of a table."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def check_branch_missing(subject: Subject) -> None:
 
 
 def _create_versions(subject: Subject) -> tuple[Id, list[int]]:
-    """A table of three versions, and their numbers."""
+    """Create a table with three versions; return its id and their numbers."""
     table = subject.new_dataset()
     subject.write(table, ROWS, "append")
     subject.write(table, ROWS, "append")

@@ -1,1 +1,1 @@
-"""The two APIs of the server: Iceberg REST, and Lance REST Namespace."""
+"""The two APIs of the server: Iceberg REST and Lance REST Namespace."""

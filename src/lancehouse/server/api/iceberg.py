@@ -1,4 +1,4 @@
-"""Iceberg REST: each operation reads its request, makes one call to the catalog, and writes the answer."""
+"""Routes and handlers of the Iceberg REST API; each handler calls the catalog once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ Snapshots = Literal["all", "refs"]
 
 
 def config(call: Call) -> Response:
-    """Where things are, and what is offered. `warehouse` is a name or a location.
+    """Return prefix, defaults and endpoints of a warehouse. The parameter `warehouse` is a name or a location.
 
-    A client may plan scans of Iceberg tables itself; what LoadTable says of a Lance table leaves it no choice.
+    A client may plan scans of Iceberg tables itself; for Lance tables LoadTable's config requires planning by the
+    server.
     """
     name_or_location = call.query.get("warehouse")
     warehouse = _get_warehouse(call.catalog, name_or_location) if name_or_location else call.catalog.get_warehouse(None)
@@ -43,7 +44,7 @@ def config(call: Call) -> Response:
 
 
 def _get_warehouse(catalog: Catalog, name_or_location: str) -> Warehouse:
-    """By its name, or by its location."""
+    """Return a warehouse by its name, else by its location."""
     if name_or_location not in catalog.warehouses:
         for warehouse in catalog.warehouses.values():
             if is_same(warehouse.location, name_or_location):
@@ -52,7 +53,7 @@ def _get_warehouse(catalog: Catalog, name_or_location: str) -> Warehouse:
 
 
 def list_namespaces(call: Call) -> Response:
-    """The children of one namespace, or of the warehouse."""
+    """List the namespaces directly below one, or those of the warehouse."""
     token, size = call.page_request()
     warehouse, parents = call.warehouse, call.parent_candidates()
     for parent in parents[:-1]:
@@ -68,7 +69,7 @@ def _namespaces_response(namespaces: Sequence[Sequence[str]], token: str | None)
 
 
 def create_namespace(call: Call) -> Response:
-    """A new namespace."""
+    """Create a namespace."""
     request = call.parse_body(shapes.CreateNamespaceRequest)
     namespace = call.catalog.namespaces.create(
         call.caller, call.warehouse, tuple(request["namespace"]), request.get("properties") or {}
@@ -81,7 +82,7 @@ def _replay_create_namespace(call: Call) -> Response:
 
 
 def load_namespace(call: Call) -> Response:
-    """A namespace with its properties."""
+    """Return a namespace with its properties."""
     return _namespace_response(call, call.levels)
 
 
@@ -91,13 +92,13 @@ def _namespace_response(call: Call, levels: tuple[str, ...]) -> Response:
 
 
 def namespace_exists(call: Call) -> Response:
-    """Whether it is there."""
+    """Check that a namespace exists."""
     call.catalog.namespaces.load(call.caller, call.warehouse, call.levels)
     return responses.no_content()
 
 
 def drop_namespace(call: Call) -> Response:
-    """Remove an empty namespace."""
+    """Drop an empty namespace."""
     call.catalog.namespaces.drop(call.caller, call.warehouse, call.levels)
     return responses.no_content()
 
@@ -112,20 +113,20 @@ def update_properties(call: Call) -> Response:
 
 
 def _replay_update_properties(call: Call) -> Response:
-    """Where the answer itself was not kept: all was set and removed as asked."""
+    """Build the response where the first one was not stored: everything was set and removed as requested."""
     request = call.parse_body(shapes.UpdateNamespacePropertiesRequest)
     updated, removed = list(request.get("updates") or {}), request.get("removals") or []
     return responses.json({"updated": updated, "removed": removed, "missing": []})
 
 
 def list_tables(call: Call) -> Response:
-    """The tables of a namespace."""
+    """List the tables of a namespace."""
     token, size = call.page_request()
     return _identifiers_response(call, *call.catalog.tables.list(call.caller, call.warehouse, call.levels, token, size))
 
 
 def list_views(call: Call) -> Response:
-    """The views of a namespace."""
+    """List the views of a namespace."""
     token, size = call.page_request()
     return _identifiers_response(call, *call.catalog.views.list(call.caller, call.warehouse, call.levels, token, size))
 
@@ -135,32 +136,32 @@ def _identifiers_response(call: Call, names: Sequence[str], token: str | None) -
 
 
 def create_table(call: Call) -> Response:
-    """A new table, or a staged one."""
+    """Create a table, or stage its creation."""
     request = call.parse_body(shapes.CreateTableRequest)
     return responses.table_response(call.catalog.tables.create(call.caller, call.warehouse, call.levels, request))
 
 
 def register_table(call: Call) -> Response:
-    """A name for a table that is there."""
+    """Register an existing table under a name."""
     request = call.parse_body(shapes.RegisterTableRequest)
     return responses.table_response(call.catalog.tables.register(call.caller, call.warehouse, call.levels, request))
 
 
 def _replay_create_table(call: Call) -> Response:
-    """The table that an earlier request, with this body, made."""
+    """Return the table that an earlier request with this body created."""
     name = call.parse_body(shapes.RequestModel)["name"]
     return responses.table_response(call.catalog.tables.load(call.caller, call.warehouse, call.levels, name))
 
 
 def load_table(call: Call) -> Response:
-    """A table's metadata."""
+    """Load a table's metadata."""
     snapshots = _parse_snapshots(call)
     loaded = call.catalog.tables.load(call.caller, call.warehouse, call.levels, call.name, snapshots)
     return _table_or_not_modified(call, loaded, snapshots)
 
 
 def load_cached_table(call: Call) -> Response | None:
-    """The same, if it is at hand."""
+    """Load a table's metadata from memory, or return None."""
     snapshots = _parse_snapshots(call)
     loaded = call.catalog.tables.find_cached(call.caller, call.warehouse, call.levels, call.name, snapshots)
     return None if loaded is None else _table_or_not_modified(call, loaded, snapshots)
@@ -171,7 +172,7 @@ def _parse_snapshots(call: Call) -> Snapshots:
 
 
 def _table_or_not_modified(call: Call, loaded: Any, snapshots: Snapshots) -> Response:
-    """304 if the client has it; never where credentials go with it, which it needs anew."""
+    """Return the table, or 304 if the client has it; never 304 with credentials, which the client needs anew."""
     if_none_match = call.headers.get("if-none-match")
     if if_none_match and not loaded.credentials:
         tag = responses.etag(loaded, snapshots)
@@ -181,13 +182,13 @@ def _table_or_not_modified(call: Call, loaded: Any, snapshots: Snapshots) -> Res
 
 
 def table_exists(call: Call) -> Response:
-    """Whether it is there."""
+    """Check that a table exists."""
     call.catalog.tables.get_entry(call.caller, call.warehouse, call.levels, call.name)
     return responses.no_content()
 
 
 def drop_table(call: Call) -> Response:
-    """Remove a table, and its files if asked to."""
+    """Drop a table, and delete its files if requested."""
     purge = call.flag("purgeRequested")
     call.catalog.tables.drop(call.caller, call.warehouse, call.levels, call.name, purge=purge)
     return responses.no_content()
@@ -206,7 +207,7 @@ def _replay_update_table(call: Call) -> Response:
 
 
 def _complete_commit(request: Json, name: TableName) -> Json:
-    """A commit with both its lists; one that is about another table than the path is refused."""
+    """Return a commit with both its lists; refuse one that names another table than the path."""
     identifier = request.get("identifier")
     if identifier and _table_name(identifier) != name:
         raise InvalidInputError(f"identifier names {_table_name(identifier)}, but the path names {name}")
@@ -222,7 +223,7 @@ def commit_transaction(call: Call) -> Response:
 
 
 def rename_table(call: Call) -> Response:
-    """Give a table another name."""
+    """Rename a table."""
     request = call.parse_body(shapes.RenameTableRequest)
     call.catalog.tables.rename(
         call.caller, call.warehouse, _table_name(request["source"]), _table_name(request["destination"])
@@ -235,50 +236,50 @@ def _table_name(identifier: Json) -> TableName:
 
 
 def load_credentials(call: Call) -> Response:
-    """Credentials for a table's files, anew."""
+    """Return new credentials for a table's files."""
     credentials = call.catalog.tables.load_credentials(call.caller, call.warehouse, call.levels, call.name)
     return responses.json({"storage-credentials": credentials})
 
 
 def report_metrics(call: Call) -> Response:
-    """Take note of how a scan or commit went: the log has it."""
+    """Accept a report on a scan or commit; it is validated, and not stored."""
     call.parse_body(shapes.ReportMetricsRequest)
     call.catalog.tables.get_entry(call.caller, call.warehouse, call.levels, call.name)
     return responses.no_content()
 
 
 def plan_scan(call: Call) -> Response:
-    """Which files hold the rows that are wanted."""
+    """Plan a scan: return the files that hold the rows."""
     request = call.parse_body(shapes.PlanTableScanRequest)
     return responses.json(call.catalog.scans.plan(call.caller, call.warehouse, call.levels, call.name, request))
 
 
 def fetch_plan(call: Call) -> Response:
-    """What became of a plan."""
+    """Return the state and result of a plan."""
     plan_id = call.match.plan_id
     return responses.json(call.catalog.scans.fetch_plan(call.caller, call.warehouse, call.levels, call.name, plan_id))
 
 
 def cancel_plan(call: Call) -> Response:
-    """A plan that nobody needs any more."""
+    """Cancel a plan."""
     call.catalog.scans.cancel_plan(call.caller, call.warehouse, call.levels, call.name, call.match.plan_id)
     return responses.no_content()
 
 
 def fetch_tasks(call: Call) -> Response:
-    """More of a plan."""
+    """Return the files of one plan task."""
     task = call.parse_body(shapes.FetchScanTasksRequest)["plan-task"]
     return responses.json(call.catalog.scans.fetch_tasks(call.caller, call.warehouse, call.levels, call.name, task))
 
 
 def create_view(call: Call) -> Response:
-    """A new view."""
+    """Create a view."""
     request = call.parse_body(shapes.CreateViewRequest)
     return responses.table_response(call.catalog.views.create(call.caller, call.warehouse, call.levels, request))
 
 
 def register_view(call: Call) -> Response:
-    """A name for a view that is there."""
+    """Register an existing view under a name."""
     request = call.parse_body(shapes.RegisterViewRequest)
     return responses.table_response(call.catalog.views.register(call.caller, call.warehouse, call.levels, request))
 
@@ -289,12 +290,12 @@ def _replay_create_view(call: Call) -> Response:
 
 
 def load_view(call: Call) -> Response:
-    """A view's metadata."""
+    """Load a view's metadata."""
     return responses.table_response(call.catalog.views.load(call.caller, call.warehouse, call.levels, call.name))
 
 
 def view_exists(call: Call) -> Response:
-    """Whether it is there."""
+    """Check that a view exists."""
     call.catalog.views.get_entry(call.caller, call.warehouse, call.levels, call.name)
     return responses.no_content()
 
@@ -308,13 +309,13 @@ def replace_view(call: Call) -> Response:
 
 
 def drop_view(call: Call) -> Response:
-    """Remove a view."""
+    """Drop a view."""
     call.catalog.views.drop(call.caller, call.warehouse, call.levels, call.name)
     return responses.no_content()
 
 
 def rename_view(call: Call) -> Response:
-    """Give a view another name."""
+    """Rename a view."""
     request = call.parse_body(shapes.RenameTableRequest)
     call.catalog.views.rename(
         call.caller, call.warehouse, _table_name(request["source"]), _table_name(request["destination"])
@@ -323,7 +324,7 @@ def rename_view(call: Call) -> Response:
 
 
 def replay_no_content(call: Call) -> Response:  # noqa: ARG001
-    """Said again of what was done before."""
+    """Build the empty response to a repeated request."""
     return responses.no_content()
 
 
@@ -370,7 +371,7 @@ ROUTES: tuple[Route, ...] = (
     Route("viewExists", "HEAD", VIEW, view_exists, fast=view_exists),
     Route("renameView", "POST", "/v1/{prefix}/views/rename", rename_view, replay=replay_no_content),
 )
-"""Every operation of the specification but `signRequest`."""
+"""Every operation of the specification except `signRequest`."""
 
 ENDPOINTS = [route.endpoint for route in ROUTES]
 CONFIG = Route("getConfig", "GET", "/v1/config", config)

@@ -1,4 +1,4 @@
-"""The Lance REST Namespace protocol at `/lance/{backend}/v1/…`, over the server's warehouses and any namespace."""
+"""Routes and handlers of the Lance REST Namespace API at `/lance/{backend}/v1/…`."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ RETRY_AFTER_S = 1
 IDENTITY = frozenset({"authorization", "x-api-key"})
 DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
 LARGEST_IDENTIFYING = 64 * 1024
-"""Bytes of a body that is read to find out who calls."""
+"""Most bytes of a body that is read to identify the caller."""
 IDENTITY_REQUIRED = (
     "this server asks who you are: send a bearer token, or a static token in the header x-api-key; a body is read to "
     f"find it there only up to {LARGEST_IDENTIFYING} bytes"
 )
 COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCommitTables"})
-"""Who loses the answer must look before it is repeated."""
+"""Operations that must not be repeated without a check if their response is lost."""
 
 Backends = Mapping[str, Backend]
 
 
 def routes(backends: Backends) -> list[Route]:
-    """All operations, for all backends."""
+    """Return the routes of all operations, for all backends."""
 
     def group(match: Match, _: Mapping[str, str]) -> str:
         backend = backends.get(match.prefix or "")
@@ -67,7 +67,7 @@ def routes(backends: Backends) -> list[Route]:
 
 
 def handle_operation(operation: Operation, backends: Backends, call: Call) -> Response:
-    """One operation, if the caller may."""
+    """Check the caller's grants, and run one operation."""
     name = call.match.prefix or ""
     backend = backends.get(name)
     if backend is None:
@@ -82,6 +82,7 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
     request = requests.parse_request(
         operation, path_fields, query, call.body, requests.headers_to_context(call.headers)
     )
+    # All ids, grants and locations are checked before the backend is called: nothing of a table is opened before.
     backend.check_ids(request_ids(request))
     for table_id in request_ids(request):
         _check_grant(call.caller.identity, operation, backend, tuple(table_id))
@@ -102,7 +103,7 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
 def _list_warehouse_tables(
     call: Call, backend: Backend, request: ListTablesRequest, delimiter: str
 ) -> ListTablesResponse:
-    """All tables of a warehouse, from its database: its client would ask for every namespace first."""
+    """List all tables of a warehouse from its database; its client would first have to list every namespace."""
 
     def has_data(table: list[str]) -> bool:
         describe_request = DescribeTableRequest(id=table, check_declared=True)
@@ -111,7 +112,7 @@ def _list_warehouse_tables(
                 backend, DESCRIBE, describe_request, bearer_token(call.headers), None
             ).is_only_declared
         except TableNotFoundError:
-            return False  # dropped meanwhile
+            return False  # dropped in the meantime
 
     names: list[str] = []
     token, limit = request.page_token, request.limit
@@ -128,7 +129,10 @@ def _list_warehouse_tables(
 
 
 def _check_grant(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:
-    """Refuse what no grant allows; grants are on namespaces. Who may read what of a warehouse, its catalog decides."""
+    """Refuse an operation that no grant allows; grants are on namespaces.
+
+    Reads of a warehouse are checked by its catalog.
+    """
     if operation.required_access is RequiredAccess.MANAGE:
         identity.require_alter_namespace(backend.name, id)
     elif operation.required_access is RequiredAccess.WRITE:
@@ -138,15 +142,15 @@ def _check_grant(identity: Identity, operation: Operation, backend: Backend, id:
 
 
 def _owning_namespace(operation: Operation, id: tuple[str, ...]) -> tuple[str, ...]:
-    """The namespace of what an id names: itself, a table, or a transaction of a table."""
+    """Return the namespace of an id: of a namespace itself, a table, or a transaction of a table."""
     kind = operation.path.partition("/")[0]
     return id if kind == "namespace" else id[:-2] if kind == "transaction" else id[:-1]
 
 
 def _apply_vending(call: Call, backend: Backend, request: Any) -> None:
-    """Credentials are asked for by the request, or by the header field that Iceberg has for it.
+    """Request credentials if Iceberg's header field asks for them, and check who may have those of other catalogs.
 
-    Those of another catalog are vended to the gateway, for all that it may do there: only writers get them.
+    Another catalog vends credentials to the gateway, for all that the gateway may do there: only writers get them.
     """
     if not hasattr(request, "vend_credentials"):
         return
@@ -157,7 +161,7 @@ def _apply_vending(call: Call, backend: Backend, request: Any) -> None:
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:
-    """What says who calls: the catalog is asked in their name."""
+    """Return the caller's token, with which the catalog is called on their behalf; None if there is none."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
 
@@ -181,24 +185,24 @@ def _to_response(operation: Operation, result: Any) -> Response:
 
 
 def is_gateway_request(exchange: Exchange) -> bool:
-    """Whether a request is for the gateway."""
+    """Return whether a request is for the Lance API."""
     return exchange.raw_path.startswith(LANCE)
 
 
 def can_body_identify(exchange: Exchange) -> bool:
-    """Whether the body may say who calls: no header field does, and it is not rows."""
+    """Return whether the body may identify the caller: no header field does, and it is JSON, not rows."""
     is_json = exchange.route is not None and exchange.route.content_type == JSON
     return is_gateway_request(exchange) and is_json and not exchange.headers.keys() & IDENTITY
 
 
 def add_identity_headers(exchange: Exchange) -> None:
-    """Take over what the body says of who calls."""
+    """Copy the caller's identity from the body to the header fields."""
     if can_body_identify(exchange):
         exchange.headers.update(requests.identity_headers(exchange.body))
 
 
 def error_response(error: BaseException, request_id: str) -> Response:
-    """The answer that an error is, in the protocol's form; its instance is the request's id, which the log has."""
+    """Build the response for an error, in the protocol's format; `instance` is the request's id, as in the log."""
     if isinstance(error, NoRouteError):
         return _build_error(404, int(ErrorCode.UNSUPPORTED), error, request_id)
     code = responses.error_code(error)
@@ -211,7 +215,7 @@ def error_response(error: BaseException, request_id: str) -> Response:
 
 
 def failure_response(request_id: str) -> Response:
-    """The answer when something went wrong that nobody foresaw."""
+    """Build the response for an unexpected error."""
     words = f"the server failed; its log has the reason under the request id {request_id}"
     return _build_error(500, int(ErrorCode.INTERNAL), InternalError(words), request_id)
 

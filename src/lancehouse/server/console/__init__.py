@@ -1,1 +1,1 @@
-"""The console: its questions, and its page."""
+"""The web console: its API, and the files of its page."""

@@ -1,4 +1,4 @@
-"""What is wrong with a filter, in one sentence for whoever typed it."""
+"""Error messages about filters, reworded to one sentence for the user of the console."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
 LONGEST = 400
 UNKNOWN = "The filter cannot be used"
-"""How a sentence begins where Lance's own words have to do."""
+"""Start of a sentence that repeats Lance's own message."""
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), words)
@@ -44,19 +44,19 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-"""What the gateway's parser says, then Lance's own words; and ours. The first that fits."""
+"""Messages of the gateway's parser, then those of Lance, and their replacements; the first match counts."""
 
 _HIDDEN = re.compile(r"(, )?\b_\w+")
-"""Columns that Lance adds, among those that it lists."""
+"""Columns that Lance adds to the ones that it lists."""
 _NOISE = re.compile(r"^(table [^:]+|backend [^:]+): |Invalid user input: |Error [a-z ]+:? (?=[A-Z])")
 
 
 @contextmanager
 def explain_filter_errors(filter: str | None) -> Iterator[None]:
-    """Tell what a wrong filter is wrong about.
+    """Reword errors about a filter that are raised inside the context.
 
     Raises:
-        InvalidInputError: it is wrong; the text is one sentence.
+        InvalidInputError: the filter is wrong; the message is one sentence.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def explain_filter_errors(filter: str | None) -> Iterator[None]:
 
 
 def format_filter_error(message: str) -> str:
-    """What Lance said of a filter, in one sentence."""
+    """Reword an error message about a filter to one sentence."""
     for pattern, words in _PATTERNS:
         if match := pattern.search(message):
             parts = {name: _HIDDEN.sub("", value).strip() for name, value in match.groupdict().items()}

@@ -1,4 +1,4 @@
-"""Iceberg's metadata as the console shows them: the same shapes as for a Lance table."""
+"""Conversion of Iceberg table and view metadata to the JSON that the console shows, as for Lance tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def columns(metadata: Json) -> list[Json]:
-    """The columns of the current schema, of a table or of a view."""
+    """Return the columns of the current schema of a table or view."""
     schemas = metadata.get("schemas") or [metadata["schema"]]
     schema_id = metadata.get("current-schema-id")
     if "view-uuid" in metadata:
@@ -64,7 +64,7 @@ def _value_kind(dtype: str | Json) -> str:
 
 
 def summary(metadata: Json) -> Json:
-    """A table in a few numbers; None where no snapshot tells."""
+    """Return a table's counts and sizes; None where the snapshot does not say."""
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
     current = snapshots.get(metadata.get("current-snapshot-id"))
     totals = (current or {}).get("summary") or {}
@@ -79,7 +79,7 @@ def summary(metadata: Json) -> Json:
 
 
 def refs(metadata: Json, kind: str) -> dict[str, Json]:
-    """The tags or branches, but for main."""
+    """Return the tags or branches, without main."""
     items = (metadata.get("refs") or {}).items()
     return {
         name: {"branch": None, "version": str(ref["snapshot-id"])}
@@ -89,7 +89,7 @@ def refs(metadata: Json, kind: str) -> dict[str, Json]:
 
 
 def layout(metadata: Json) -> Json:
-    """How rows are partitioned and sorted, in words."""
+    """Return how rows are partitioned and sorted, as text."""
     names = {field["id"]: field["name"] for schema in metadata["schemas"] for field in schema["fields"]}
     specs = {spec["spec-id"]: spec["fields"] for spec in metadata.get("partition-specs") or ()}
     orders = {order["order-id"]: order["fields"] for order in metadata.get("sort-orders") or ()}
@@ -106,7 +106,7 @@ def layout(metadata: Json) -> Json:
 
 
 def snapshots(metadata: Json) -> list[Json]:
-    """What became of a table, newest first."""
+    """Return the snapshots of a table, newest first."""
     by_age = sorted(
         metadata.get("snapshots") or (),
         key=lambda snapshot: (snapshot["timestamp-ms"], snapshot.get("sequence-number", 0)),
@@ -129,7 +129,7 @@ def _snapshot_json(snapshot: Json) -> Json:
 
 
 def view_versions(metadata: Json) -> list[Json]:
-    """What a view was, newest first, each with its SQL."""
+    """Return the versions of a view, newest first, each with its SQL."""
     versions = sorted(
         metadata["versions"], key=lambda version: (version["timestamp-ms"], version["version-id"]), reverse=True
     )
@@ -150,12 +150,12 @@ def view_versions(metadata: Json) -> list[Json]:
 
 
 def current_view_sql(metadata: Json) -> list[Json]:
-    """What a view says now, in each dialect."""
+    """Return the current SQL of a view, in each dialect."""
     return view_sql(_current_view_version(metadata))
 
 
 def view_sql(version: Json) -> list[Json]:
-    """What a version of a view says, in each dialect."""
+    """Return the SQL of one version of a view, in each dialect."""
     return [
         {"dialect": representation.get("dialect", "sql"), "sql": representation.get("sql", "")}
         for representation in version["representations"]

@@ -1,4 +1,4 @@
-"""What the console asks for: which backend, what of it, and how much; each checked when it is read."""
+"""Requests of the console: backend, levels and parameters of the query, validated when they are read."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class ConsoleRequest:
     query: Mapping[str, Sequence[str]]
     backends: Mapping[str, Backend]
     is_table: bool
-    """Whether the levels are those of a table, and not of a namespace."""
+    """Whether the levels are those of a table, not of a namespace."""
 
     @classmethod
     def from_call(cls, call: Call, backends: Mapping[str, Backend], *, is_table: bool) -> ConsoleRequest:
-        """Read the query."""
+        """Create a request from a call, by parsing its query."""
         return cls(call, parse_query(call.raw_query), backends, is_table)
 
     @property
     def backend(self) -> Backend:
-        """The one that `in` names, if the caller may see it.
+        """The backend that the parameter `in` names, after checking that the caller may see it.
 
         Raises:
-            NamespaceNotFoundError: there is none of that name.
-            InvalidInputError: a level is no name there.
-            PermissionDeniedError: no grant is on it. Who may read what of a warehouse, its catalog decides.
+            NamespaceNotFoundError: there is no backend of that name.
+            InvalidInputError: a level is not a valid name there.
+            PermissionDeniedError: the caller has no grant on it. Reads inside a warehouse are checked by its catalog.
         """
         name, identity = self.find_parameter("in") or "", self.call.caller.identity
         backend = self.backends.get(name)
@@ -61,13 +61,13 @@ class ConsoleRequest:
 
     @property
     def warehouse(self) -> Warehouse | None:
-        """The warehouse of this server that the backend is, if it is one."""
+        """The warehouse of this server that the backend is; None for other backends."""
         backend = self.backend
         return self.call.catalog.get_warehouse(backend.name) if backend.is_warehouse else None
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Of the namespace or table, without the backend."""
+        """Levels of the namespace or table, without the backend."""
         levels = tuple(self.query.get("level", ()))
         if "" in levels:
             raise InvalidInputError("no level of a name may be empty")
@@ -75,35 +75,35 @@ class ConsoleRequest:
 
     @property
     def token(self) -> str | None:
-        """What says who calls: the catalog is asked in their name."""
+        """The caller's token, with which the catalog is called on their behalf."""
         return bearer_token(self.call.headers)
 
     @property
     def table(self) -> BackendTable:
-        """The Lance table, at the version that is asked for."""
+        """The Lance table, at the requested version."""
         backend, version = self.backend, self.find_number("version")
         reads_all = self.call.caller.identity.has_role(Role.READER, backend.name)
         return BackendTable.from_backend(backend, self.table_levels(), self.token, version, reads_all=reads_all)
 
     def table_levels(self) -> tuple[str, ...]:
-        """The levels of a table or view.
+        """Return the levels of a table or view.
 
         Raises:
-            InvalidInputError: none is named.
+            InvalidInputError: the query names none.
         """
         if not self.levels:
             raise InvalidInputError("no table is named: give its levels, one by one, as level=…")
         return self.levels
 
     def find_parameter(self, name: str) -> str | None:
-        """A parameter; None if it is not there, or empty."""
+        """Return a parameter; None if it is missing or empty."""
         return next(iter(self.query.get(name, ())), None) or None
 
     def get_parameter(self, name: str) -> str:
-        """A parameter that must be there.
+        """Return a required parameter.
 
         Raises:
-            InvalidInputError: it is not.
+            InvalidInputError: it is missing.
         """
         value = self.find_parameter(name)
         if value is None:
@@ -111,10 +111,10 @@ class ConsoleRequest:
         return value
 
     def find_filter(self) -> str | None:
-        """A condition in Lance's SQL.
+        """Return the filter, a condition in Lance's SQL, or None.
 
         Raises:
-            InvalidInputError: it is longer than anybody writes.
+            InvalidInputError: it is too long.
         """
         value = self.find_parameter("filter")
         if value is not None and len(value) > LONGEST_FILTER:
@@ -122,10 +122,10 @@ class ConsoleRequest:
         return value.strip() if value else None
 
     def find_number(self, name: str) -> int | None:
-        """A number; None if it is not there.
+        """Return a number; None if it is missing.
 
         Raises:
-            InvalidInputError: it is no whole number from 0.
+            InvalidInputError: it is not a whole number from 0.
         """
         value = self.find_parameter(name)
         if value is None:
@@ -135,6 +135,6 @@ class ConsoleRequest:
         return int(value)
 
     def get_number(self, name: str, default: int, maximum: int, minimum: int = 1) -> int:
-        """A number that is no more than so much, and no less."""
+        """Return a number, clamped between `minimum` and `maximum`; `default` if it is missing."""
         value = self.find_number(name)
         return default if value is None else max(minimum, min(value, maximum))

@@ -1,4 +1,4 @@
-"""The console at `/`: a page for people, and the small questions that it asks of the server. It only reads."""
+"""Routes of the web console at `/` and of its read-only API at `/console/v1/`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lancehouse.server.http.routes import Handler, Match, Route
 
 BASE = "/console/v1/"
 LIMIT_S = 30.0
-"""For each question: people do not wait longer."""
+"""Time limit of each request in seconds: users do not wait longer."""
 OWN = "console"
-"""The threads that its questions wait in: they keep nobody else waiting, nor does another server keep those of this."""
+"""Group of the thread pools for the console, so that it delays no other client, nor a slow backend the console."""
 
 ConsoleHandler = Callable[[ConsoleRequest], Response]
 
@@ -43,7 +43,7 @@ DATA_HANDLERS: Mapping[str, ConsoleHandler] = {
 
 
 def routes(backends: Mapping[str, Backend]) -> list[Route]:
-    """The page, its files, and its questions."""
+    """Return the routes of the page, its files and its API."""
 
     def handler(console_handler: ConsoleHandler, *, is_table: bool) -> Handler:
         def answer(call: Call) -> Response:

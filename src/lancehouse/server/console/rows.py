@@ -1,4 +1,4 @@
-"""What is in a Lance table, for the console: rows, single values, images, vectors, fragments and indices."""
+"""Console API for the data of a Lance table: rows, single values, images, vectors, fragments and indices."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ IMAGE_HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""Whoever put bytes into a table does not get to say what a browser makes of them."""
+"""Keep a browser from running or reinterpreting bytes of a table, which any writer may have put there."""
 
 
 def rows(request: ConsoleRequest) -> Response:
-    """A page of rows."""
+    """Return a page of rows."""
     offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
     condition = request.find_filter()
     with explain_filter_errors(condition):
@@ -41,22 +41,22 @@ def rows(request: ConsoleRequest) -> Response:
 
 
 def count(request: ConsoleRequest) -> Response:
-    """How many rows match."""
+    """Return how many rows match a filter."""
     condition = request.find_filter()
     with explain_filter_errors(condition):
         return responses.json({"count": request.table.count(condition)})
 
 
 def value(request: ConsoleRequest) -> Response:
-    """One value, whole."""
+    """Return one value, uncut."""
     return responses.json({"value": request.table.value(request.get_parameter("column"), _get_row_id(request))})
 
 
 def image(request: ConsoleRequest) -> Response:
-    """The bytes of a value that is an image, by its own first bytes.
+    """Return the bytes of a value that is an image; its type is recognized by its first bytes.
 
     Raises:
-        InvalidInputError: it is none, or a very large one.
+        InvalidInputError: it is not an image, or too large.
     """
     content = request.table.content(request.get_parameter("column"), _get_row_id(request), LARGEST_IMAGE)
     kind = image_type(content[:HEAD]) if content else None
@@ -66,7 +66,7 @@ def image(request: ConsoleRequest) -> Response:
 
 
 def vector_projection(request: ConsoleRequest) -> Response:
-    """A sample of the vectors of a column, drawn in a plane."""
+    """Return a sample of a column's vectors, projected to two dimensions."""
     label = request.find_parameter("label")
     projection = request.table.project_vectors(request.get_parameter("column"), label)
     return responses.json(
@@ -82,7 +82,7 @@ def vector_projection(request: ConsoleRequest) -> Response:
 
 
 def neighbours(request: ConsoleRequest) -> Response:
-    """The rows nearest to one by the vectors of a column."""
+    """Return the rows nearest to a row by the vectors of a column."""
     k = request.get_number("k", NEAREST, MOST_NEAREST)
     result = request.table.neighbours(
         request.get_parameter("column"), _get_row_id(request), k, _requested_columns(request)
@@ -100,13 +100,13 @@ def neighbours(request: ConsoleRequest) -> Response:
 
 
 def fragments(request: ConsoleRequest) -> Response:
-    """How it lies in storage."""
+    """Return the fragments and files of a table."""
     layout = request.table.layout()
     return responses.json({**asdict(layout), "version": str(layout.version)})
 
 
 def indices(request: ConsoleRequest) -> Response:
-    """Its indices, with how much of the table each covers."""
+    """Return the indices of a table, with how much of the table each covers."""
     return responses.json({"indices": [index.to_dict() for index in request.table.indices()]})
 
 

@@ -1,4 +1,4 @@
-"""The console's page and its files: public, the same for everybody, and kept by browsers for as long as they are."""
+"""Static files of the web console, with their cache and security headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "files"
 PAGE = "index.html"
 BASE = "{base}"
-"""In the page, where the other files are."""
+"""Placeholder in the page for the path of the other files."""
 
 TYPES: Mapping[str, bytes] = {
     ".html": b"text/html; charset=utf-8",
@@ -48,14 +48,14 @@ SAFETY: tuple[Header, ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""What every file of the console is sent with."""
+"""Security headers that every file of the console is sent with."""
 
 FOREVER = b"public, max-age=31536000, immutable"
 ASK_AGAIN = b"no-cache"
 
 
 class StaticFile:
-    """A file of the console, with the tag that names this content of it."""
+    """A file of the console, with the entity tag of its content."""
 
     def __init__(self, body: bytes, content_type: bytes, caching: bytes) -> None:
         self._body = body
@@ -64,14 +64,14 @@ class StaticFile:
         self._headers = (*SAFETY, (b"etag", self._etag), (b"cache-control", caching))
 
     def respond(self, call: Call) -> Response:
-        """The file, or that it did not change."""
+        """Return the file, or 304 if the client has it."""
         if responses.is_not_modified(call.headers.get("if-none-match"), self._etag):
             return Response(304, headers=list(self._headers))
         return Response(200, self._body, list(self._headers), self._type)
 
 
 def routes() -> list[Route]:
-    """The page at `/` for browsers, and its files below an address that changes when one of them does."""
+    """Return the routes of the page at `/`, and of its files below a path that changes with their content."""
     contents = {file.name: file.read_bytes() for file in sorted(FOLDER.iterdir()) if file.suffix in TYPES}
     digest = sha256(b"\0".join(part for name in contents for part in (name.encode(), contents[name]))).hexdigest()
     base = f"/console/files/{digest[:16]}"
@@ -79,7 +79,7 @@ def routes() -> list[Route]:
     page = StaticFile(html, TYPES[".html"], ASK_AGAIN)
 
     def root(call: Call) -> Response:
-        """Programs are told what is where, as before there was a page."""
+        """Return the page to browsers, and the list of APIs to programs."""
         is_browser = "text/html" in call.headers.get("accept", "")
         response = page.respond(call) if is_browser else system_routes.root(call)
         response.headers.append((b"vary", b"accept"))

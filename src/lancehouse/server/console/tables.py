@@ -1,4 +1,4 @@
-"""A table or view in the console: what it is, what became of it, and who did that."""
+"""Console API for one table or view: description, versions, and changes of its entry."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ VERSIONS = 50
 MOST_VERSIONS = 200
 CHANGES = 200
 NO_COMMITS = frozenset({"create", "metadata"})
-"""Changes of an entry that made no version: what they name was there before."""
+"""Changes of an entry that created no version: the version that they name existed before."""
 
 
 def table(request: ConsoleRequest) -> Response:
-    """What it is: kind, place, columns, and a few numbers."""
+    """Describe a table or view: kind, location, columns, and a few numbers."""
     warehouse = request.warehouse
     entry = _get_entry(request, warehouse) if warehouse is not None else None
     fields: Json = {
@@ -52,7 +52,7 @@ def table(request: ConsoleRequest) -> Response:
 
 
 def versions(request: ConsoleRequest) -> Response:
-    """What became of it, newest first."""
+    """List the versions of a table or view, newest first."""
     size, token = request.get_number("limit", VERSIONS, MOST_VERSIONS), request.find_parameter("token")
     warehouse = request.warehouse
     entry = _get_entry(request, warehouse) if warehouse is not None else None
@@ -73,7 +73,7 @@ def versions(request: ConsoleRequest) -> Response:
 
 
 def changes(request: ConsoleRequest) -> Response:
-    """Who changed its entry in this server's catalog; other catalogs do not tell."""
+    """List who changed the entry in this server's catalog; None for backends that are other catalogs."""
     warehouse = request.warehouse
     if warehouse is None:
         return responses.json({"changes": None})
@@ -87,7 +87,10 @@ def _get_entry(request: ConsoleRequest, warehouse: Warehouse) -> Entry:
 
 
 def _locate(warehouse: Warehouse, entry: Entry) -> LocatedTable | None:
-    """Where a Lance table is and its newest version, if it has one: whoever asks may read it."""
+    """Return the location of a Lance table and its newest version; None if it has no version yet.
+
+    The caller has checked that the table may be read.
+    """
     if not is_managed(entry):
         return LocatedTable(entry.location, warehouse.storage, None)
     return None if entry.version is None else LocatedTable(entry.location, warehouse.storage, entry.version)
@@ -126,7 +129,7 @@ def _describe_iceberg(entry: Entry, metadata: Json) -> Json:
 
 
 def _describe_lance(table: BackendTable) -> Json:
-    """A table whose data cannot be opened is shown too, with the reason: that is when people look."""
+    """Describe a Lance table; one whose data cannot be opened is described too, with the reason."""
     description = table.describe()
     properties = description.properties or {}
     fields: Json = {
@@ -163,7 +166,7 @@ def _refs_json(refs: Any) -> dict[str, Json]:
 
 
 def _add_committers(request: ConsoleRequest, entry: Entry, version_rows: list[Json]) -> None:
-    """Say of each version who committed it, where the catalog knows that."""
+    """Add to each version who committed it, where the catalog knows."""
     ids = [int(version["version"]) for version in version_rows]
     rows = entry_history.list_changes_of_snapshots(request.call.catalog.database, entry, ids)
     commits = {str(row.snapshot_id): row for row in rows if row.operation not in NO_COMMITS}

@@ -1,4 +1,4 @@
-"""What the console's tree shows: backends, namespaces, and the tables and views in them, a page at a time."""
+"""Console API for the catalog tree: backends, namespaces, tables and views page by page, and search by name."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 PAGE = 1000
 LARGEST_PAGE = 5000
 MAX_HITS = 100
-"""Names that a search tells."""
+"""Most names that a search returns."""
 SEARCH_S = 3.0
-"""For which a search goes on."""
+"""Time limit of a search in seconds; it returns what was found until then."""
 _CALLS = {operation.name: operation for operation in OPERATIONS}
 _NOT_HERE = (InvalidInputError, UnsupportedOperationError)
-"""What a backend answers for a level that cannot hold what was asked for."""
+"""Errors of a backend for a level that cannot hold what is listed."""
 
 SearchHit = tuple[int, str, tuple[str, ...], str]
-"""How well a name fits, the warehouse, the levels, and what it is."""
+"""Rank of the match, warehouse, levels, and kind."""
 
 
 def backends(request: ConsoleRequest) -> Response:
-    """Who calls, and the backends that they see anything of."""
+    """Return the caller's name, and the backends of which they may see anything."""
     identity, catalog = request.call.caller.identity, request.call.catalog
     visible = [
         {
@@ -50,7 +50,7 @@ def backends(request: ConsoleRequest) -> Response:
 
 
 def namespaces(request: ConsoleRequest) -> Response:
-    """The namespaces directly in one, by their last levels."""
+    """List the namespaces directly below one, by their last level."""
     size, token = request.get_number("limit", PAGE, LARGEST_PAGE), request.find_parameter("token")
     if (warehouse := request.warehouse) is not None:
         caller = request.call.caller
@@ -63,14 +63,14 @@ def namespaces(request: ConsoleRequest) -> Response:
         response = run_operation(request.backend, _CALLS["ListNamespaces"], lance_request, request.token, None)
     except _NOT_HERE:
         if not request.levels:
-            return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris do not tell their warehouses
-        _describe_namespace(request)  # raises, unless the catalog's levels end here
+            return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris cannot list warehouses
+        _describe_namespace(request)  # raises, unless this is the deepest level that the catalog has
         return _names_response([], None)
     return _names_response(response.namespaces, response.page_token)
 
 
 def namespace(request: ConsoleRequest) -> Response:
-    """The properties of a namespace; a backend itself has none."""
+    """Return the properties of a namespace; a backend itself has none."""
     if not request.levels:
         warehouse = request.warehouse
         return responses.json({"properties": {"location": warehouse.location} if warehouse else {}})
@@ -80,17 +80,17 @@ def namespace(request: ConsoleRequest) -> Response:
     try:
         return responses.json({"properties": _describe_namespace(request)})
     except _NOT_HERE:
-        return responses.json({"properties": {}})  # a warehouse of another server; its listing says if it is none
+        # A warehouse of another server; listing it fails if it does not exist.
+        return responses.json({"properties": {}})
 
 
 def entries(request: ConsoleRequest) -> Response:
-    """The tables and views in a namespace, with what each is."""
+    """List the tables and views in a namespace, with their kinds."""
     size, token = request.get_number("limit", PAGE, LARGEST_PAGE), request.find_parameter("token")
     if (warehouse := request.warehouse) is not None:
         if not request.levels or not request.call.caller.identity.has_role(Role.READER, warehouse.name, request.levels):
-            return _entries_response(
-                [], None
-            )  # tables are in namespaces; one that is only on the way to another shows none
+            # The warehouse itself holds no tables; a namespace that is only above a granted one shows none.
+            return _entries_response([], None)
         call = request.call
         return _entries_response(
             *listing.list_entries(call.catalog.database, call.caller, warehouse, request.levels, token or "", size)
@@ -99,12 +99,12 @@ def entries(request: ConsoleRequest) -> Response:
     try:
         response = run_operation(request.backend, _CALLS["ListTables"], lance_request, request.token, None)
     except _NOT_HERE:
-        return _entries_response([], None)  # tables are in namespaces, and most catalogs have levels above these
+        return _entries_response([], None)  # most catalogs have levels that hold namespaces only
     return _entries_response([(name, "lance") for name in response.tables], response.page_token)
 
 
 def search(request: ConsoleRequest) -> Response:
-    """Namespaces, tables and views of the server's warehouses whose names have all the words."""
+    """Find namespaces, tables and views of the server's warehouses whose names contain all words."""
     words = request.get_parameter("q").lower().split()
     deadline = monotonic() + SEARCH_S
     hits: list[SearchHit] = []
@@ -128,7 +128,7 @@ def _describe_namespace(request: ConsoleRequest) -> dict[str, str]:
 
 
 def _rank(words: list[str], entry: listing.ListedEntry) -> int | None:
-    """How well a name fits what is looked for, the least the best; None if not at all."""
+    """Return how well a name matches the words, 0 being the best; None if it does not."""
     warehouse, levels, _ = entry
     name, full_name = levels[-1].lower(), ".".join((warehouse, *levels)).lower()
     if not all(word in full_name for word in words):
@@ -139,11 +139,14 @@ def _rank(words: list[str], entry: listing.ListedEntry) -> int | None:
 
 
 def _names_response(names: Any, token: str | None, *, is_listed: bool = True) -> Response:
-    """Names; where a backend cannot be asked for them, whoever looks has to know one."""
+    """Build a list of names.
+
+    `is_listed` is False where a backend cannot list them, so that the user has to know one.
+    """
     return responses.json({"names": list(names), "next": token or None, "listed": is_listed})
 
 
 def _entries_response(entries: Sequence[tuple[str, str]], token: str | None) -> Response:
-    """Names with kinds, as two lists: ten thousand of them are many objects."""
+    """Build a list of names and kinds as two arrays, instead of one object for each of thousands of entries."""
     names, kinds = [name for name, _ in entries], [kind for _, kind in entries]
     return responses.json({"names": names, "kinds": kinds, "next": token or None})

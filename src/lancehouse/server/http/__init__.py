@@ -1,1 +1,1 @@
-"""HTTP: connections, bodies, who calls, routes, answers. Nothing of tables."""
+"""The HTTP layer of the server: connections, request bodies, authentication, routing, responses and metrics."""

@@ -1,4 +1,4 @@
-"""The ASGI application: one request in, one answer out, one line in the log."""
+"""The ASGI application: authenticates and routes a request, runs its handler, sends the response, logs one line."""
 
 from __future__ import annotations
 
@@ -54,30 +54,30 @@ BODILESS = frozenset({204, 304})
 FAILED = "request %s failed"
 LONGEST_CLIENT = 200
 LONGEST_MESSAGE = 300
-"""Characters of the text of an error that are logged."""
+"""Characters of an error message that are logged."""
 FORGET_EVERY_S = 3600.0
 MEASURE_EVERY_S = 1.0
 TIDY_EVERY_S = 2.0
 
 
 class RequestAuthenticator(Protocol):
-    """Says who calls."""
+    """Finds out who sends a request."""
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        """The principal; it may take a while."""
+        """Return the identity of the sender. It may block."""
 
     def cached_identity(self, headers: Mapping[str, str]) -> Identity | None:
-        """The principal, if that can be told at once."""
+        """Return the identity of the sender if it is cached, else None. It does not block."""
 
     def answer_token_request(
         self, form: Mapping[str, str], headers: Mapping[str, str], peer: str
     ) -> tuple[int, dict[str, Any]]:
-        """Status and body of the OAuth2 token endpoint, for a form from an address."""
+        """Return status and body of the OAuth2 token endpoint's response to a form sent from the address `peer`."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request while it is being answered, and what the log says of it."""
+    """One request while it is handled, and the fields that the log shows of it."""
 
     method: str
     raw_path: bytes
@@ -91,11 +91,11 @@ class Exchange:
     upload: Upload | None = None
     principal: str = ""
     peer: str = ""
-    """The address at the other end of the connection, whatever headers say."""
+    """The address at the other end of the connection, whatever the header fields say."""
 
 
 class App:
-    """Routes requests to the catalog. Handlers run in threads, but for those that are quicker than a thread."""
+    """The application. Handlers run in threads, except those that take less time than the switch to a thread."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin what is done now and then."""
+        """Start the periodic background tasks."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(coroutine)
@@ -136,7 +136,7 @@ class App:
         ]
 
     def close(self) -> None:
-        """End it, and let no more work into the threads."""
+        """Stop the background tasks, accept no more work in the threads, and close the database."""
         for task in self._tasks:
             task.cancel()
         self._pools.close()
@@ -149,6 +149,7 @@ class App:
             await asyncio.sleep(MEASURE_EVERY_S)
 
     async def _trim_memory(self) -> None:
+        """Return unused heap memory to the operating system now and then."""
         heaps, answered = HeapTrimmer(), 0
         while True:
             await asyncio.sleep(TIDY_EVERY_S)
@@ -156,17 +157,19 @@ class App:
             work = self._pools.submit(
                 PoolKey("requests"), heaps.trim, is_idle=before == answered and not self._in_flight
             )
+            # `wait` does not raise what the work raised, so that an error does not end this loop.
             await asyncio.wait([asyncio.wrap_future(work)])
 
     async def _expire_keys(self) -> None:
-        """Drop old idempotency keys now and then; any worker may."""
+        """Delete old idempotency keys now and then; every worker does it."""
         while True:
             await asyncio.sleep(FORGET_EVERY_S)
             work = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, idempotency.KEPT_S)
             await asyncio.wait([asyncio.wrap_future(work)])
 
     def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
-        """The whole answer to a read, where that is quicker than a thread; None: ask the usual way."""
+        """Answer a read on the event loop's thread, where that is quicker than a thread; None: use `__call__`."""
+        # A read of a local SQLite file takes microseconds; a database over the network would block the event loop.
         if not self.catalog.database.is_local:
             return None
         started = perf_counter()
@@ -184,7 +187,7 @@ class App:
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         started = perf_counter()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         exchange = self._create_exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
@@ -193,7 +196,7 @@ class App:
         try:
             response = await self._answer(exchange, receive)
         except bodies.ClientDisconnectedError:
-            response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # nobody will read it
+            response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # for the log only
         except FORESEEN as error:
             response = _respond_to_error(exchange, error)
         except Exception as error:
@@ -211,7 +214,8 @@ class App:
                 pool_key = self._pool_key(exchange)
                 response.why = await self._streaming.send(response.parts, pool_key, receive, send, exchange.id)
                 if response.why is not None:
-                    scope["state"]["abort"]()  # an end would say that the body is whole
+                    # Cut the connection: a regular end would tell the client that the body is complete.
+                    scope["state"]["abort"]()
             await send({"type": "http.response.body", "body": response.body})
         finally:
             self._record_request(exchange, response, perf_counter() - started)
@@ -219,7 +223,7 @@ class App:
     def answer_in_process(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
     ) -> in_process.Answer:
-        """Answer a request of this process itself, in the thread that sends it."""
+        """Handle a request of a client in this process, in the calling thread."""
         path, _, query = target.encode().partition(b"?")
         exchange = self._create_exchange(method, path, query, {name.lower(): value for name, value in headers.items()})
         exchange.body = body or b""
@@ -248,6 +252,7 @@ class App:
 
     def _run_fast_handler(self, exchange: Exchange) -> Response | None:
         route = self._find_route(exchange)
+        # `>=`, where `_answer` has `>`: a request that is answered inline is not counted in `_in_flight`.
         if self._in_flight >= self._limits.requests and not route.quiet:
             raise self._busy_error()
         if route.fast is None:
@@ -263,9 +268,12 @@ class App:
         return response
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
+        """Handle a request up to its response, which the caller sends."""
         route = self._find_route(exchange)
         if self._in_flight > self._limits.requests and not route.quiet:
             raise self._busy_error()
+        # The order matters: pages of other sites and unknown callers are refused by their header fields alone, before
+        # any of the body is read into memory.
         self._origins.check_origin(exchange.method, exchange.headers)
         if exchange.method in READS or not bodies.has_body(exchange.headers):
             return await self._handle_in_thread(exchange, route)
@@ -277,15 +285,16 @@ class App:
             try:
                 return await self._answer_body(exchange, route, receive, memory, is_identified=is_identified)
             except PayloadTooLargeError as error:
+                # Without an identity the limit was that of a body that may name one, not the limit of the route.
                 if is_identified:
                     raise
                 raise UnauthenticatedError(lance.IDENTITY_REQUIRED) from error
 
     async def _authenticate(self, exchange: Exchange, route: Route) -> bool:
-        """Find out who calls before the body is read; False where only the body may say it.
+        """Identify the caller by the header fields, before the body is read; False: only the body may still do so.
 
         Raises:
-            UnauthenticatedError: nobody may: the body is not read.
+            UnauthenticatedError: the caller is unknown, and the body of this route cannot name them: it is not read.
         """
         if route.is_public or self._auth.cached_identity(exchange.headers) is not None:
             return True
@@ -334,11 +343,12 @@ class App:
         pool_key = self._pool_key(exchange)
         work = self._pools.submit(pool_key, self._handle, exchange, route, body)
         if memory is not None:
-            memory.release_after(work)  # it may go on when nobody waits for it any more
+            memory.release_after(work)  # the thread may still use the body after the deadline
         limit_s = route.limit_s or self._pools.limit_s(pool_key)
         response_future = asyncio.wrap_future(work)
         done, _ = await asyncio.wait([response_future], timeout=limit_s)
         if not done:
+            # A future can be cancelled only before a thread has started on it.
             if work.cancel():
                 raise DeadlineError(f"the server was too busy to start within {limit_s:g} s; nothing was done")
             response_future.add_done_callback(_log_late_failure)
@@ -353,7 +363,7 @@ class App:
         return exchange.route.pool_key(exchange.match, exchange.query)
 
     def _handle(self, exchange: Exchange, route: Route, body: bodies.RequestBody | None = None) -> Response:
-        """In a thread: find out who calls, and do it."""
+        """Decompress the body, identify the caller and run the handler; in a thread."""
         try:
             if body is not None:
                 exchange.body = body.decompress()
@@ -361,20 +371,21 @@ class App:
             identity = self._identify(exchange, route)
             response = idempotency.run_once(route, self._create_call(exchange, identity))
         except BaseException as error:
-            if is_panic(error):  # nothing else here takes it for an error
+            # A panic in Rust is a BaseException: no handler of errors further up would catch it.
+            if is_panic(error):
                 raise RuntimeError(f"Lance gave up: {error}") from error
             raise
         self._gzip.apply(response, exchange.headers.get("accept-encoding"))
         return response
 
     def _identify(self, exchange: Exchange, route: Route) -> Identity:
-        """Who calls, by a name that this server has."""
+        """Return the caller's identity, after checking that the request was sent to a host name of this server."""
         identity = system_routes.NOBODY if route.is_public else self._auth.identify(exchange.headers)
         self._check_host(exchange, identity)
         return identity
 
     def _check_host(self, exchange: Exchange, identity: Identity) -> None:
-        """Refuse names that are not this server's, but for what is everybody's: health, and the page without data."""
+        """Refuse host names that are not this server's, except on public routes, which show no data."""
         if identity is not system_routes.NOBODY:
             self._origins.check_host(exchange.headers, is_open=identity is ANYBODY)
 
@@ -409,6 +420,7 @@ class App:
         return idempotency.parse_key(key, identity.name, exchange.method, target, exchange.body)
 
     def _record_request(self, exchange: Exchange, response: Response, seconds: float) -> None:
+        """Count a request in the metrics, and write its line to the log."""
         self._answered_count += 1
         route = exchange.route.name if exchange.route else "none"
         self._metrics.count_request(route, exchange.method, response.status, seconds)
@@ -437,7 +449,7 @@ class App:
 
 
 def _respond_to_error(exchange: Exchange, error: BaseException) -> Response:
-    """The answer that an error is, in the form of whose path it is."""
+    """Build the response for an expected error, in the protocol that the path belongs to."""
     if lance.is_gateway_request(exchange):
         return lance.error_response(error, exchange.id)
     response = error_response(error)
@@ -447,14 +459,14 @@ def _respond_to_error(exchange: Exchange, error: BaseException) -> Response:
 
 
 def _respond_to_failure(exchange: Exchange) -> Response:
-    """Whatever went wrong, the client gets an answer; the log has the reason."""
+    """Build the response for an unexpected error: it shows no details, which are in the log."""
     if lance.is_gateway_request(exchange):
         return lance.failure_response(exchange.id)
     return failure_response(exchange.id, commits=exchange.route is not None and exchange.route.commits)
 
 
 def _finish_response(exchange: Exchange, response: Response) -> None:
-    """Add what every answer has."""
+    """Add the header fields that every response has."""
     response.headers.append((b"x-request-id", exchange.id.encode()))
     if exchange.method == "HEAD" or response.status in BODILESS:
         response.body = b""
@@ -465,7 +477,7 @@ def _finish_response(exchange: Exchange, response: Response) -> None:
 
 
 def _deadline_error(route: Route, limit_s: float) -> LanceNamespaceError:
-    """What is known of a request that runs on, though nobody waits for it any more."""
+    """Build the error for a request that exceeds its time limit while its thread runs on."""
     if route.commits:
         return CommitDeadlineError(f"the commit took more than {limit_s:g} s; read the table before you repeat it")
     if route.takes_idempotency_key or route.alters:

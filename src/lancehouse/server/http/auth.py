@@ -1,4 +1,4 @@
-"""Who sends a request: nobody in particular, a static token, a token of ours, a token of an outside issuer."""
+"""Authentication of requests: no principal, a static token, a token of this server, or one of an outside issuer."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from lancehouse.server.http.oauth import TokenEndpoint, check_current_principal
 from lancehouse.server.http.tokens import ISSUER, LIFETIME_S, Tokens, unverified_issuer
 
 FRESH_S = 3.0
-"""For how long an answer of the database holds: a deleted principal, token or grant is gone after that everywhere."""
+"""Seconds for which an identity is cached: deleting a principal, token or grant takes effect within that time."""
 
 REMEMBERED = 10_000
-"""Tokens whose identity is remembered."""
+"""Most identities that are cached."""
 
 LONGEST = 16_384
-"""Of a token, in characters."""
+"""Longest token, in characters."""
 
 Headers = Mapping[str, str]
-"""Header fields by name, in lower case unless the mapping does not care."""
+"""Header fields by name, in lower case unless the mapping ignores case."""
 
 
 class Authenticator:
-    """Turns headers into an identity.
+    """Finds the identity that a request's header fields prove. Thread-safe.
 
-    Where it is not `required` and no outside issuer is set, anybody may call until there is a principal. From then on,
-    seconds after the first one was created, everybody must say who they are; deleting the last one does not open a
-    running server again.
+    Where authentication is not `required` and no outside issuer is configured, anybody may call until a principal
+    exists.
+    From then on, seconds after the first one was created, every caller must authenticate; deleting the last one does
+    not
+    open a running server again.
     """
 
     def __init__(
@@ -57,7 +59,10 @@ class Authenticator:
         self._lock = threading.Lock()
 
     def cached_identity(self, headers: Headers) -> Identity | None:
-        """Who sends this, if it was found out seconds ago: it neither blocks nor raises. None: `identify` tells."""
+        """Return the identity if it was established seconds ago, else None: call `identify` then.
+
+        It neither blocks nor raises.
+        """
         now = time.monotonic()
         if not self._required:
             return ANYBODY if now < self._open_until else None
@@ -65,10 +70,10 @@ class Authenticator:
         return entry[0] if entry and now < entry[1] else None
 
     def identify(self, headers: Headers) -> Identity:
-        """Who sends this. It may read the database, and for tokens of outside issuers their keys: it blocks.
+        """Return the identity of the caller. It blocks: it may read the database and fetch keys of outside issuers.
 
         Raises:
-            UnauthenticatedError: it does not say, or what it says is not true (any more).
+            UnauthenticatedError: there is no credential, or it is invalid or has expired.
             PermissionDeniedError: an outside issuer vouches for somebody who is no principal here.
             ServiceUnavailableError: the database or the issuer cannot be reached.
         """
@@ -80,10 +85,12 @@ class Authenticator:
     def answer_token_request(
         self, form: Mapping[str, str], headers: Headers, peer: str = ""
     ) -> tuple[int, dict[str, Any]]:
-        """The status and the document that the OAuth2 token endpoint answers to a form from an address. It blocks.
+        """Return status and body of the OAuth2 token endpoint's response to a form sent from the address `peer`.
+
+        It blocks.
 
         Raises:
-            SlowDownError: too many wrong secrets came for this client from there.
+            SlowDownError: too many wrong secrets came for this client from that address.
         """
         return self._endpoint.answer(form, headers, peer)
 
@@ -95,6 +102,8 @@ class Authenticator:
         return not self._required
 
     def _authenticate(self, headers: Headers) -> Identity:
+        # The cached identity expires by the time before the database is read, so that a deletion during the read is
+        # noticed within `fresh_s` too.
         started_at = time.monotonic()
         token = _parse_token(headers)
         if token.startswith(TOKEN_PREFIX):
@@ -110,7 +119,7 @@ class Authenticator:
         return identity
 
     def _authenticate_external(self, token: str) -> tuple[Identity, float]:
-        """Somebody whom an outside issuer knows."""
+        """Return the principal that an outside issuer's token names, and when the token expires."""
         issuer = self._issuers.get(unverified_issuer(token) or "")
         if issuer is None:
             raise UnauthenticatedError("the bearer token is none of this server's, nor of an issuer that it trusts")
@@ -137,7 +146,7 @@ class Authenticator:
 
 
 def _credential_text(headers: Headers) -> str:
-    """What the headers say about who sends them, whole: that of the two which `_parse_token` reads."""
+    """Return the header value that identifies the caller: the one of the two that `_parse_token` reads."""
     return headers.get("authorization", "").strip() or "x-api-key " + headers.get("x-api-key", "")
 
 
@@ -154,7 +163,7 @@ def _parse_token(headers: Headers) -> str:
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
         raise UnauthenticatedError("the Authorization header must have the form: Bearer TOKEN")
-    if token == "None":  # noqa: S105  # pyiceberg without any credential
+    if token == "None":  # noqa: S105  # sent by pyiceberg without any credential
         raise UnauthenticatedError("this server asks who you are: set a token or a credential in the client")
     if len(token) > LONGEST or not token.isascii() or not token.isprintable():
         raise UnauthenticatedError("the bearer token is malformed: too long, or with characters that no token has")

@@ -1,4 +1,4 @@
-"""Reading a request's body: of a kind that is taken, no larger, and no slower, than is allowed."""
+"""Reading of request bodies: content type, gzip, and limits on size, time and memory."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 ROWS = "application/vnd.apache.arrow.stream"
 OF_BROWSERS = frozenset({"origin", "sec-fetch-site", "sec-fetch-mode", "referer"})
-"""Header fields by which a browser says where a request comes from; a page cannot leave out all of them."""
+"""Header fields by which a browser says where a request comes from; a page cannot suppress all of them."""
 PLAIN = ("identity", "")
 PACKED = ("gzip", "x-gzip")
 RATIO = 100
-"""How many times larger a body may become when it is unpacked, where it becomes larger than what is `FREE`."""
+"""How many times larger a body may become when it is decompressed, beyond `FREE` bytes."""
 FREE = 2**20
 PER_OBJECT = 64
 PER_ITEM = 48
-"""Bytes that an object or list, and an item of one, take in memory once they are parsed, on average."""
+"""Bytes that an object or list (`PER_OBJECT`), and an item of one, take in memory once they are parsed, on average."""
 
 
 class ClientDisconnectedError(Exception):
-    """The client hung up before its request was whole."""
+    """The client closed the connection before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """A body as it came, and the memory that is reserved for it."""
+    """A body as it was received, and the memory that is reserved for it."""
 
     raw: bytes
     is_gzipped: bool
@@ -45,12 +45,12 @@ class RequestBody:
     memory: Reservation
 
     def decompress(self) -> bytes:
-        """The body itself. It takes a while, and reserves what the body takes and what its JSON will take.
+        """Return the decompressed body, and reserve memory for it and for its parsed JSON. It may take a while.
 
         Raises:
-            PayloadTooLargeError: it would be larger than is allowed.
-            InvalidInputError: it is no gzip, or not whole.
-            ServiceUnavailableError: there is no memory for it now.
+            PayloadTooLargeError: it would be larger than allowed.
+            InvalidInputError: it is not gzip, or incomplete.
+            ServiceUnavailableError: other requests hold the memory that it needs.
         """
         body = _decompress(self.raw, self.limit, self.memory) if self.is_gzipped else self.raw
         self.memory.grow(_estimate_parsed_size(body))
@@ -58,18 +58,19 @@ class RequestBody:
 
 
 def has_body(headers: Mapping[str, str]) -> bool:
-    """Whether a request says that it has a body."""
+    """Return whether a request announces a body."""
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 def check_content_type(headers: Mapping[str, str], expected: str) -> None:
-    """Refuse a body of another type.
+    """Refuse a body of another content type.
 
     A page of another site can make a browser send a body without a type, as a form or as text, but none of the types
-    that are taken for changes here: for those, the browser asks the server first. Programs may leave the type out.
+    that
+    changes have here: for those, the browser asks the server's permission first. Programs may omit the type.
 
     Raises:
-        ContentTypeError: it is of another type, or a browser sends it and does not say of which.
+        ContentTypeError: the body is of another type, or a browser sends it without one.
     """
     name = headers.get("content-type", "").partition(";")[0].strip().lower()
     if not name and not headers.keys() & OF_BROWSERS:
@@ -80,10 +81,10 @@ def check_content_type(headers: Mapping[str, str], expected: str) -> None:
 
 
 def is_gzipped(headers: Mapping[str, str]) -> bool:
-    """Whether the body is gzip.
+    """Return whether the body is compressed with gzip.
 
     Raises:
-        InvalidInputError: it is packed in another way.
+        InvalidInputError: it is compressed in another way.
     """
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in PLAIN + PACKED:
@@ -94,13 +95,14 @@ def is_gzipped(headers: Mapping[str, str]) -> bool:
 async def read(
     receive: Receive, headers: Mapping[str, str], limit: int, timeout_s: float, memory: Reservation
 ) -> RequestBody:
-    """The whole body, as it came; what is held of it is reserved in `memory`.
+    """Receive the whole body, still compressed; its size is reserved in `memory`.
 
     Raises:
-        PayloadTooLargeError, TooSlowError: it is not taken.
-        InvalidInputError: it is packed in a way that is unknown.
-        ServiceUnavailableError: there is no memory for it now.
-        ClientDisconnectedError: the client hung up.
+        PayloadTooLargeError: it is larger than `limit`.
+        TooSlowError: it did not arrive within `timeout_s`.
+        InvalidInputError: its compression is not supported.
+        ServiceUnavailableError: other requests hold the memory that it needs.
+        ClientDisconnectedError: the client closed the connection.
     """
     gzipped = is_gzipped(headers)
     announced = headers.get("content-length")
@@ -128,13 +130,14 @@ async def _receive_all(receive: Receive, limit: int, memory: Reservation) -> byt
 
 
 def _decompress(raw: bytes, limit: int, memory: Reservation) -> bytes:
-    """A gzip body. How large it will be stands at its end: no more is reserved and unpacked."""
+    """Decompress a gzip body. Its last four bytes give its size: no more is reserved and decompressed."""
     max_size = min(limit, max(FREE, RATIO * len(raw)))
     declared = int.from_bytes(raw[-4:], "little")
     size = min(declared, max_size)
     memory.grow(size)
     unpacker = zlib.decompressobj(wbits=31)
     try:
+        # One byte more than declared is enough to notice a body that is larger than its trailer says.
         body = unpacker.decompress(raw, size + 1)
     except zlib.error:
         raise InvalidInputError("the body is not gzip, as Content-Encoding says") from None
@@ -146,16 +149,16 @@ def _decompress(raw: bytes, limit: int, memory: Reservation) -> bytes:
 
 
 def _estimate_parsed_size(body: bytes) -> int:
-    """About how many bytes a body of JSON takes once it is parsed: `[]` takes two on the wire and 72 in memory."""
+    """Estimate the bytes that a JSON body takes once it is parsed: `[]` has two on the wire and takes 72 in memory."""
     objects = sum(map(body.count, (b"[", b"{", b":")))
     items = body.count(b",")
-    # a text with one character beyond ASCII may take four bytes for each of its characters
+    # A str with one character beyond ASCII may take four bytes for each of its characters.
     widest = 1 if body.isascii() and b"\\u" not in body else 4
     return objects * PER_OBJECT + items * PER_ITEM + len(body) * widest
 
 
 def compression_ratio_error() -> PayloadTooLargeError:
-    """The error of a body that unpacks to far more than any honest one."""
+    """Build the error for a body that decompresses to suspiciously many bytes."""
     return PayloadTooLargeError(
         f"the body becomes more than {RATIO} times larger when it is unpacked; send it unpacked"
     )

@@ -1,4 +1,4 @@
-"""One request as handlers see it: who, where, and what, each checked when it is read."""
+"""One request as handlers see it: caller, path, query parameters and body, validated when they are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 
 @dataclass(slots=True)
 class Call:
-    """A request on its way through a handler."""
+    """A request as a handler receives it."""
 
     catalog: Catalog
     caller: Caller
@@ -39,7 +39,7 @@ class Call:
     body: bytes = b""
     raw_query: bytes = b""
     upload: io.IOBase | None = None
-    """The body, where it is read while the request is carried out."""
+    """The body as a file, on routes that read it while the request is handled; else None."""
     peer: str = ""
     """The address at the other end of the connection."""
 
@@ -54,19 +54,19 @@ class Call:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The namespace of the path."""
+        """Levels of the namespace in the path."""
         return self.match.levels
 
     @property
     def name(self) -> str:
-        """The table or view of the path."""
+        """Name of the table or view in the path."""
         return self.match.name
 
     def parse_body(self, model: type[BaseModel]) -> Json:
-        """The body, if it has the shape of `model`; as it came, with all that `model` does not know.
+        """Return the body as JSON, after validating it against `model`; fields that `model` does not know are kept.
 
         Raises:
-            InvalidInputError: it is no JSON, no object, or a field has a wrong type.
+            InvalidInputError: it is not JSON, not an object, or a field has a wrong type.
         """
         value = parse_json_object(self.body)
         try:
@@ -76,10 +76,10 @@ class Call:
         return value
 
     def page_request(self) -> tuple[str | None, int | None]:
-        """Token and size of the page that is asked for; a list without a token is whole.
+        """Return token and size of the page that is requested; without a token the list is not paginated.
 
         Raises:
-            InvalidInputError: the size is no whole number from 1.
+            InvalidInputError: the size is not a whole number from 1.
         """
         size = self.query.get("pageSize")
         if size is not None and not re.fullmatch(r"0{0,9}[1-9][0-9]{0,9}", size, re.ASCII):
@@ -90,7 +90,7 @@ class Call:
         return token, min(int(size), LARGEST_PAGE) if size else DEFAULT_PAGE
 
     def parent_candidates(self) -> list[tuple[str, ...]]:
-        """What `parent` may mean, the likelier first: some clients encode it once, some twice.
+        """Return the namespaces that `parent` may mean, the likelier first: some clients encode it once, some twice.
 
         Raises:
             InvalidInputError: a level is empty.
@@ -99,15 +99,16 @@ class Call:
         if not once:
             return [()]
         twice = percent_decode(once.encode(), "'parent' in the query") if _ENCODED.search(once) else once
+        # Iceberg's Java client encodes the separator once, pyiceberg twice.
         if SEPARATOR not in once and SEPARATOR in twice:
             return [split_namespace(twice)]
         return list(dict.fromkeys((split_namespace(once), split_namespace(twice))))
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """A query parameter that has one of a few values.
+        """Return a query parameter that has one of a few values.
 
         Raises:
-            InvalidInputError: it has another.
+            InvalidInputError: it has another value.
         """
         value = self.query.get(name, default)
         if value not in choices:
@@ -115,10 +116,10 @@ class Call:
         return value
 
     def flag(self, name: str) -> bool:
-        """A query parameter that is true or false, in any case; false if it is not there.
+        """Return a query parameter that is `true` or `false`, in any case; False if it is absent.
 
         Raises:
-            InvalidInputError: it is something else.
+            InvalidInputError: it has another value.
         """
         value = self.query.get(name, "false")
         if value.lower() not in ("true", "false"):
@@ -127,7 +128,7 @@ class Call:
 
 
 def parse_json_object(body: bytes) -> Json:
-    """The JSON object that a body is.
+    """Parse a body that is a JSON object.
 
     Raises:
         InvalidInputError: it is not.
@@ -155,10 +156,11 @@ def _has_nul(value: object) -> bool:
 
 
 def parse_query(raw: bytes) -> dict[str, str]:
-    """The parameters of a query; of one that is there twice, the first.
+    """Parse a query string; if a parameter occurs twice, the first one counts.
 
     Raises:
-        InvalidInputError: it is not UTF-8 in percent-encoding. It is named, its value is not: that may be a secret.
+        InvalidInputError: it is not percent-encoded UTF-8. The message names the parameter, not its value, which may be
+            a secret.
     """
     parameters: dict[str, str] = {}
     for part in raw.split(b"&"):

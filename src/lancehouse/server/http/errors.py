@@ -1,4 +1,4 @@
-"""Errors on Iceberg's wire: which status and which type each of ours is, in one table, looked up by MRO."""
+"""Error responses of Iceberg REST: the table of status and type for each exception class."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ STATE_UNKNOWN = (500, "CommitStateUnknownException")
 
 
 class NoRouteError(InvalidInputError):
-    """The path leads nowhere."""
+    """No route has this path."""
 
 
 class MethodError(UnsupportedOperationError):
-    """The path leads somewhere, but not with this method."""
+    """The path exists, but not with this method."""
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"{method} is not offered here; {allowed} is" if allowed else f"{method} is not offered here")
@@ -62,27 +62,27 @@ class MethodError(UnsupportedOperationError):
 
 
 class PayloadTooLargeError(InvalidInputError):
-    """The request has more bytes than are taken."""
+    """The request has more bytes than the server accepts."""
 
 
 class ContentTypeError(InvalidInputError):
-    """The body is of a type that is not taken here."""
+    """The body has a content type that the route does not accept."""
 
 
 class TooSlowError(InvalidInputError):
-    """The request did not come in time."""
+    """The request did not arrive in time."""
 
 
 class DeadlineError(ServiceUnavailableError):
-    """A read took too long; it may be tried again."""
+    """A read exceeded its time limit; it may be repeated."""
 
 
 class ChangeDeadlineError(InternalError):
-    """A change took too long; whether it is made is not known yet."""
+    """A change exceeded its time limit; it is not known whether it was made."""
 
 
 class CommitDeadlineError(CommitStateUnknownError):
-    """A commit took too long; whether it is made is not known yet."""
+    """A commit exceeded its time limit; it is not known whether it was made."""
 
 
 TO_WIRE: Mapping[type[BaseException], tuple[int, str]] = MappingProxyType(
@@ -130,23 +130,23 @@ TO_WIRE: Mapping[type[BaseException], tuple[int, str]] = MappingProxyType(
 )
 
 FORESEEN = (LanceNamespaceError, RecursionError)
-"""Errors whose text is meant for clients."""
+"""Expected errors, whose messages are meant for clients."""
 RETRY_AFTER_S = 1
 WORDS: Mapping[type[BaseException], str] = MappingProxyType({RecursionError: "the request is nested too deeply"})
 
 
 def to_wire(error: BaseException) -> tuple[int, str]:
-    """Status and type of an error; 500 for one that nobody foresaw."""
+    """Return status and type of an error, by the first class of its MRO in `TO_WIRE`; 500 for an unexpected one."""
     return next((TO_WIRE[kind] for kind in type(error).__mro__ if kind in TO_WIRE), INTERNAL)
 
 
 def error_envelope(status: int, type_: str, message: str) -> bytes:
-    """Iceberg's form of an error."""
+    """Return the JSON body of an error, in Iceberg's format."""
     return orjson.dumps({"error": {"message": _escape_surrogates(message), "type": type_, "code": status}})
 
 
 def _escape_surrogates(message: str) -> str:
-    """A name that is no text (a lone surrogate) may be repeated in a message."""
+    """Escape lone surrogates, which a message may quote from a name and which cannot be encoded as UTF-8."""
     return message.encode("utf-8", "backslashreplace").decode()
 
 
@@ -157,7 +157,7 @@ def _build_error(status: int, type_: str, message: str, headers: list[Header] | 
 
 
 def error_response(error: BaseException) -> Response:
-    """The answer that an error is."""
+    """Build the response for an error."""
     status, type_ = to_wire(error)
     headers: list[Header] = []
     if isinstance(error, MethodError) and error.allowed:
@@ -166,13 +166,14 @@ def error_response(error: BaseException) -> Response:
         headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
     if isinstance(error, (ServiceUnavailableError, ThrottlingError)):
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", RETRY_AFTER_S)))
+    # The rest of the body is not read, so no further request can follow on this connection.
     if isinstance(error, (PayloadTooLargeError, TooSlowError)):
         headers.append((b"connection", b"close"))
     return _build_error(status, type_, WORDS.get(type(error)) or str(error), headers)
 
 
 def failure_response(request_id: str, *, commits: bool) -> Response:
-    """The answer when something went wrong that nobody foresaw: the log has the rest, under the request's id."""
+    """Build the response for an unexpected error; the log has its details under the request's id."""
     status, type_ = STATE_UNKNOWN if commits else INTERNAL
     unknown = "; whether the commit was made is not known" if commits else ""
     message = f"the server failed{unknown}; its log has the reason under the request id {request_id}"

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: the same change, asked for again, is answered as before and made once."""
+"""The `Idempotency-Key` header: a change that is requested again is made once, and answered as before."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from lancehouse.server.http.routes import Handler, Route
 HEADER = "idempotency-key"
 LIFETIME = "PT24H"
 KEPT_S = 25 * 3600
-"""An hour longer than announced: a clock may be off, and a last try may be on its way."""
+"""Seconds for which keys are kept: an hour longer than announced, for clocks that differ and retries on their way."""
 
 FINAL = frozenset({400, 404, 409, 422})
-"""Refusals that will not change by asking again. Who may do what, and how much, does."""
+"""Statuses of refusals that stay the same when the request is repeated; permissions and load may change."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def parse_key(value: str, principal: str, method: str, target: bytes, body: bytes) -> IdempotencyKey:
-    """The key of a request, with a digest of all of it.
+    """Return the key of a request, with a digest of the whole request.
 
     Raises:
-        InvalidInputError: the key is no UUID.
+        InvalidInputError: the key is not a UUID.
     """
     if not _UUID.fullmatch(value):
         raise InvalidInputError(
             f"Idempotency-Key must be a UUID such as 017f22e2-79b0-7cc3-98c4-dc0c0c07398f, got {value[:40]!r}"
         )
     digest = hashlib.sha256()
+    # Each part is preceded by its length, so that no two different requests give the same digest.
     for part in (principal.encode("utf-8", "surrogatepass"), method.encode(), target, body):
         digest.update(b"%d:" % len(part))
         digest.update(part)
@@ -45,7 +46,7 @@ def parse_key(value: str, principal: str, method: str, target: bytes, body: byte
 
 
 def run_once(route: Route, call: Call) -> Response:
-    """Carry out a change, or answer for the one that was made with this key."""
+    """Run the handler of a change, or answer for the change that was made with this key before."""
     key = call.caller.key
     if key is None or route.replay is None:
         return route.handler(call)
@@ -54,6 +55,7 @@ def run_once(route: Route, call: Call) -> Response:
         return _replay(recorded, route.replay, call)
     try:
         return route.handler(call)
+    # A request with the same key was committed in the meantime: the transaction found the key taken.
     except AlreadyDoneError:
         outcome = idempotency.find_response(database, key) or idempotency.IdempotentResponse(0, None)
         return _replay(outcome, route.replay, call)

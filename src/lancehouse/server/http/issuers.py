@@ -1,4 +1,4 @@
-"""Outside issuers: tokens of an identity provider, checked with the keys that it publishes (JWKS)."""
+"""Tokens of outside identity providers (OpenID Connect), verified with the keys that they publish (JWKS)."""
 
 from __future__ import annotations
 
@@ -26,42 +26,43 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError, U
 
 from lancehouse.server.http.tokens import ISSUER, MALFORMED
 
+# Asymmetric ones only: with HMAC, anybody could sign with the issuer's public key as the secret.
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 LEEWAY_S = 60
-"""How far an issuer's clock may be off."""
+"""Seconds by which an issuer's clock may differ."""
 
 SELF_ASSERTED = ("email", "phone_number")
-"""Claims that OpenID Connect pairs with a claim that says whether the issuer has verified them."""
+"""Claims that OpenID Connect pairs with a claim, `…_verified`, that says whether the issuer has verified them."""
 
 FETCH_TIMEOUT_S = 5
 LARGEST_BYTES = 2**20
 SHORTEST_RSA_BITS = 2048
 
 FRESH_S = 300.0
-"""How long fetched keys are used without asking again."""
+"""Seconds for which fetched keys are used without fetching them again."""
 STALE_S = 3600.0
-"""How long they are used while the issuer cannot be reached."""
+"""Seconds for which they are used while the issuer cannot be reached."""
 PAUSE_S = 5.0
-"""Between two requests to an issuer, however many tokens name keys that it does not have."""
+"""Least seconds between two requests to an issuer, however many tokens name unknown keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class IssuerSettings:
-    """An issuer that the server trusts to say who somebody is; grants say what they may do.
+    """An issuer that the server trusts to authenticate users; grants say what they may do.
 
     Raises:
-        InvalidInputError: an address that is none, or something empty.
+        InvalidInputError: a field is empty, or is not a URL where it must be one.
     """
 
     issuer: str
     audience: str
-    """What `aud` must name: tokens that were made for other services are refused."""
+    """What the claim `aud` must contain: tokens for other services are refused."""
     jwks_uri: str | None = None
-    """Where its keys are; else its OpenID configuration tells."""
+    """URL of its keys; None: its OpenID configuration names it."""
     name_claim: str = "sub"
     """The claim that holds the principal's name."""
     name_prefix: str = ""
-    """Put before that name, so that two issuers cannot speak for the same principal."""
+    """Put before that name, so that two issuers cannot vouch for the same principal."""
 
     def __post_init__(self) -> None:
         for name in ("issuer", "audience", "name_claim"):
@@ -79,14 +80,14 @@ class _KeySet:
     fetched_at: float = float("-inf")
 
     def find(self, kid: str | None) -> jwt.PyJWK | None:
-        """The key of that id; a token that names none is checked with the only key there is."""
+        """Return the key with an id; without an id, the only key there is; else None."""
         if kid is None and len(self.by_id) == 1:
             return next(iter(self.by_id.values()))
         return self.by_id.get(kid)
 
 
 class Issuer:
-    """One issuer and its keys."""
+    """One issuer and its cached keys. Thread-safe."""
 
     def __init__(self, settings: IssuerSettings, *, fresh_s: float = FRESH_S, pause_s: float = PAUSE_S) -> None:
         self.settings = settings
@@ -98,11 +99,11 @@ class Issuer:
         self._lock = threading.Lock()
 
     def verify(self, token: str) -> tuple[str, float]:
-        """The principal's name in a token, and when the token ends.
+        """Verify a token; return the principal's name and the time of expiry (seconds since 1970, leeway included).
 
         Raises:
-            UnauthenticatedError: the token is not good.
-            ServiceUnavailableError: the keys cannot be had, so that nobody can tell.
+            UnauthenticatedError: the token is invalid.
+            ServiceUnavailableError: the issuer's keys cannot be fetched.
         """
         try:
             header = jwt.get_unverified_header(token)
@@ -150,8 +151,9 @@ class Issuer:
         if fresh := self._find_cached_key(kid, self._fresh_s):
             return fresh
         stale = self._find_cached_key(kid, STALE_S)
+        # Only one thread fetches. Those that have a stale key use it; only those that have none wait.
         if not self._lock.acquire(blocking=stale is None) and stale:
-            return stale  # another thread is asking for newer ones
+            return stale  # another thread is fetching newer keys
         try:
             if self._find_cached_key(kid, self._fresh_s) is None:
                 self._refresh()
@@ -169,7 +171,7 @@ class Issuer:
         return keys.find(kid) if time.monotonic() - keys.fetched_at < age_s else None
 
     def _refresh(self) -> None:
-        """Fetch the keys, unless that was tried just now."""
+        """Fetch the keys, unless that was tried less than the pause ago; the caller holds the lock."""
         if time.monotonic() - self._last_fetch_at < self._pause_s:
             return
         try:
@@ -185,6 +187,7 @@ class Issuer:
         if self.settings.jwks_uri:
             return self.settings.jwks_uri
         configuration = _fetch_json(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
+        # OpenID Connect Discovery requires this check.
         if configuration.get("issuer") != self.settings.issuer:
             raise ValueError("its OpenID configuration is that of another issuer")
         uri = configuration.get("jwks_uri")
@@ -194,10 +197,10 @@ class Issuer:
 
 
 def _check_verified(claims: Mapping[str, Any], name_claim: str, name: str) -> None:
-    """Refuse a name that its issuer says it has not verified: anybody may type another's address.
+    """Refuse a name that its issuer says it has not verified: users may enter any address in their profile.
 
-    An issuer that does not say is taken at its word. Some say `"true"` instead of `true`. An issuer may repeat the
-    address in `preferred_username` or `sub`, so the value counts, whichever claim it was read from.
+    An issuer that does not say is trusted. Some send `"true"` instead of `true`. An issuer may repeat the address in
+    `preferred_username` or `sub`, so the value is compared, whichever claim it was read from.
     """
     for claim in dict.fromkeys((name_claim, *SELF_ASSERTED)):
         value, verified = claims.get(claim), claims.get(f"{claim}_verified", True)
@@ -208,7 +211,7 @@ def _check_verified(claims: Mapping[str, Any], name_claim: str, name: str) -> No
 
 
 def _create_opener() -> OpenerDirector:
-    """Speaks HTTP and HTTPS, and follows nothing elsewhere."""
+    """Create a client for HTTP and HTTPS that follows no redirects."""
     opener = OpenerDirector()
     for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor()):
         opener.add_handler(handler)
@@ -234,7 +237,7 @@ def _fetch_json(url: str) -> dict[str, Any]:
 
 
 def _parse_keys(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
-    """The keys that may sign tokens; those of other kinds, for encryption and too short ones are left out."""
+    """Return the keys that may sign tokens by id; keys of other kinds, for encryption, or too short are left out."""
     entries = document.get("keys")
     if not isinstance(entries, list):
         raise ValueError("its answer has no keys")

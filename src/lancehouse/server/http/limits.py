@@ -1,4 +1,4 @@
-"""How much a server takes at once, and for how long."""
+"""Limits of one worker on sizes, times, concurrent requests and threads."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Of one worker."""
+    """Limits of one worker. Names that end with `_s` are seconds."""
 
     body: int = 16 * 2**20
-    """Bytes of a request, unpacked."""
+    """Largest body of a request in bytes, decompressed."""
     body_memory: int = 128 * 2**20
-    """Bytes of all requests together that are held at once; more are told to come back."""
+    """Bytes that the bodies of all requests may hold together; beyond it, requests get 503."""
     read_s: float = 60.0
-    """For a request's body to come in."""
+    """For a request's body to arrive."""
     write_s: float = 60.0
-    """For a client to take more of an answer."""
+    """For a client to read the next part of a response."""
     head_s: float = 20.0
-    """For its head."""
+    """For a request's head to arrive."""
     handle_s: float = 60.0
     plan_s: float = 600.0
     rows_s: float = 3600.0
-    """For rows to be written, or the first of them to be found."""
+    """For rows to be written, or the first of them to be read."""
     idle_s: float = 75.0
     """For a connection without requests."""
     stop_s: float = 30.0
-    """For requests to finish when the server stops."""
+    """For requests in progress to finish when the server stops."""
     requests: int = 1000
-    """At once; more are told to come back."""
+    """Requests in progress; beyond it, requests get 503."""
     streams: int = 200
-    """Answers of many rows that are on their way at once."""
+    """Streamed responses in progress."""
     connections: int = 4000
     threads: int = 32
     scan_threads: int = 8
     row_threads: int = 16
     upload_threads: int = 64
-    """Most of them wait for whoever sends."""
+    """Many, because most of them wait for the client to send."""

@@ -1,7 +1,7 @@
-"""Attempts to log in: who sends wrong secrets is slowed down, and nobody else is.
+"""Throttling of logins: delays after wrong secrets, and a limit on logins that wait.
 
-Failures are counted by principal and peer together. By principal alone, anybody could lock a principal out by guessing;
-by peer alone, one wrong program would lock out all others behind the same proxy.
+Failures are counted by client id and peer address together. By client id alone, anybody could lock a principal out by
+guessing; by address alone, one misconfigured program would lock out all others behind the same proxy.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from lance_namespace.errors import ServiceUnavailableError, ThrottlingError
 from lancehouse.catalog.hashes import digest
 
 FREE = 5
-"""Wrong secrets in a row that cost nothing: people mistype, and programs start with an old secret."""
+"""Wrong secrets in a row without a delay: people mistype, and programs start with an old secret."""
 FIRST_S = 1.0
 LONGEST_S = 60.0
-"""The pause after a failure doubles with each, up to this."""
+"""The delay after a failure starts at `FIRST_S` and doubles with each further one, up to this many seconds."""
 FORGOTTEN_S = 900.0
-"""After which failures no longer count."""
+"""Seconds after the last failure when failures no longer count."""
 COUNTED = 10_000
-"""Pairs of principal and peer that are counted at most. To push one out takes that many wrong secrets, which takes
-longer than its pause."""
+"""Pairs of client id and address that are tracked at most.
+
+Evicting one takes that many wrong secrets, which takes longer than its delay.
+"""
 
 WAITING = 256
-"""Logins that wait for a thread at once. More would take all requests that a worker answers at once."""
+"""Logins that wait for a thread at once. More could take up all requests that a worker handles at once."""
 WAITING_OF_A_PEER = 128
 
 
 class SlowDownError(ThrottlingError):
-    """Too many wrong secrets came; the next one is looked at after `retry_after_s`."""
+    """Too many wrong secrets were sent; the next attempt is accepted after `retry_after_s` seconds."""
 
     def __init__(self, wait_s: float) -> None:
         self.retry_after_s = max(1, -int(-wait_s // 1))
@@ -54,7 +56,7 @@ class _Failures:
 
 
 class LoginAttempts:
-    """Counts wrong secrets. All of it is in memory, of this process alone."""
+    """Counts wrong secrets, in the memory of this process only. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -62,7 +64,7 @@ class LoginAttempts:
         self._lock = threading.Lock()
 
     def check(self, client_id: str, peer: str) -> None:
-        """Refuse an attempt that comes before the pause is over.
+        """Refuse an attempt before its delay is over.
 
         Raises:
             SlowDownError: it says how long to wait.
@@ -74,7 +76,7 @@ class LoginAttempts:
             raise SlowDownError(wait_s)
 
     def count_failure(self, client_id: str, peer: str) -> None:
-        """Take note of a wrong secret."""
+        """Record a wrong secret."""
         key, now = _attempt_key(client_id, peer), self._clock()
         with self._lock:
             before = self._failures.pop(key, None)
@@ -84,23 +86,23 @@ class LoginAttempts:
                 self._failures.popitem(last=False)
 
     def reset(self, client_id: str, peer: str) -> None:
-        """Start counting anew, after the right secret came."""
+        """Forget the failures after the right secret came."""
         with self._lock:
             self._failures.pop(_attempt_key(client_id, peer), None)
 
 
 class LoginQueue:
-    """Limits how many logins wait for a thread, of all peers and of one. For the event loop's thread alone."""
+    """Limits how many logins wait for a thread, in total and from one peer. For the event loop's thread only."""
 
     def __init__(self) -> None:
         self._peers: Counter[str] = Counter()
 
     @contextmanager
     def enter(self, peer: str) -> Iterator[None]:
-        """Wait with the others.
+        """Count a login as waiting while the context is open.
 
         Raises:
-            ServiceUnavailableError: too many wait already.
+            ServiceUnavailableError: too many are waiting already.
         """
         key = peer_network(peer)
         if self._peers.total() >= WAITING or self._peers[key] >= WAITING_OF_A_PEER:
@@ -115,7 +117,10 @@ class LoginQueue:
 
 
 def peer_network(peer: str) -> str:
-    """Who a peer is: its address; of IPv6 the first 64 bits, for a single host has all of the rest."""
+    """Return the address that attempts are counted by.
+
+    Of IPv6 these are the first 64 bits, as a single host may use all addresses of the rest.
+    """
     try:
         address = ip_address(peer.partition("%")[0])
     except ValueError:
@@ -126,5 +131,5 @@ def peer_network(peer: str) -> str:
 
 
 def _attempt_key(client_id: str, peer: str) -> str:
-    """Of constant length, whatever somebody invents as a client id."""
+    """Return a key of constant length, however long the client id is."""
     return digest(f"{peer_network(peer)} {client_id}")

@@ -1,4 +1,4 @@
-"""Memory for what callers send: one budget for all bodies that are held at once."""
+"""Memory budget for request bodies: one limit for all bodies that a worker holds at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lancehouse.server.http.responses import Response
 
 
 class MemoryBudget:
-    """How much of the memory for bodies is in use. Threads and the event loop share it."""
+    """Counts the bytes reserved for request bodies. Thread-safe."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -24,7 +24,7 @@ class MemoryBudget:
 
     @contextmanager
     def reserve(self) -> Iterator[Reservation]:
-        """A reservation of nothing yet, which grows with its request; released at the end, or by `release_after`."""
+        """Open an empty reservation; it is released when the context ends, or later if `release_after` was called."""
         reservation = Reservation(self)
         try:
             yield reservation
@@ -33,7 +33,7 @@ class MemoryBudget:
                 reservation.release()
 
     def try_adjust(self, size: int, limit: int) -> bool:
-        """Take some, unless more than `limit` would be in use then; a negative size gives it back."""
+        """Reserve `size` bytes and return True, unless more than `limit` would be in use; a negative size releases."""
         with self._lock:
             if size > 0 and self.used + size > limit:
                 return False
@@ -42,7 +42,7 @@ class MemoryBudget:
 
 
 class Reservation:
-    """What one request holds of the budget."""
+    """The bytes that one request has reserved."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.size = 0
@@ -50,11 +50,11 @@ class Reservation:
         self._budget = budget
 
     def grow(self, size: int) -> None:
-        """Hold so many bytes more.
+        """Reserve `size` more bytes.
 
         Raises:
-            PayloadTooLargeError: the request alone would need more than there is.
-            ServiceUnavailableError: others hold too much at the moment.
+            PayloadTooLargeError: the request alone would need more than the whole budget.
+            ServiceUnavailableError: other requests hold too much at the moment.
         """
         total = self._budget.total
         if self.size + size > total:
@@ -67,27 +67,28 @@ class Reservation:
         self.size += size
 
     def try_grow(self, size: int) -> bool:
-        """Hold so many bytes more if that leaves half of all memory to others; for those who can do without."""
+        """Reserve `size` more bytes if half of the budget stays free; return whether it did."""
         if self._is_over or not self._budget.try_adjust(size, self._budget.total // 2):
             return False
         self.size += size
         return True
 
     def shrink(self, size: int) -> None:
-        """Give some back."""
+        """Release some bytes."""
         size = min(size, self.size)
         self._budget.try_adjust(-size, 0)
         self.size -= size
 
     def release(self) -> None:
-        """Give all back, and hold nothing more."""
+        """Release all bytes; the reservation cannot grow again."""
         self._is_over = True
         self.shrink(self.size)
 
     def release_after(self, work: Future[Response]) -> None:
-        """Give all back when `work` is done, however long others wait for it, and its answer is sent.
+        """Release all bytes once `work` is done and its response is sent, even if the request has timed out before.
 
-        The rows of an answer are made while they are sent, and what makes them keeps the request.
+        Rows of a response are produced while they are sent, and the iterator that produces them holds on to the
+        request.
         """
         self.is_handed_over = True
         work.add_done_callback(self._release_when_sent)

@@ -1,10 +1,10 @@
-"""The OAuth2 token endpoint, as Iceberg's clients use it.
+"""The OAuth2 token endpoint, as Iceberg clients use it.
 
 - `client_credentials`, with id and secret in the form or as HTTP Basic: a token for the principal.
 - token exchange (RFC 8693): a new token for one of ours that has not expired; for an expired one too if the client's
-  credential comes with it, as Iceberg's Java library does it. A static token is its own replacement.
+  credential comes with it, as Iceberg's Java library sends it. A static token is returned unchanged.
 
-A scope is taken and means nothing: grants say what a principal may do.
+A scope is accepted and ignored: grants say what a principal may do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JWT = "urn:ietf:params:oauth:token-type:jwt"
 
 
 class OAuthError(Exception):
-    """An answer of the endpoint that is no token; `error` is OAuth's own word for what is wrong."""
+    """An error response of the endpoint; `error` is one of OAuth's error codes."""
 
     def __init__(self, status: int, error: str, description: str) -> None:
         super().__init__(description)
@@ -41,17 +41,17 @@ class OAuthError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """Answers forms that ask for tokens."""
+    """Answers requests for tokens."""
 
     principals: Principals
     tokens: Tokens
     attempts: LoginAttempts = field(default_factory=LoginAttempts)
 
     def answer(self, form: Fields, headers: Fields, peer: str = "") -> tuple[int, Json]:
-        """The status and the document for a form that came from the address `peer`.
+        """Return status and body of the response to a form sent from the address `peer`.
 
         Raises:
-            SlowDownError: too many wrong secrets came for this client from there.
+            SlowDownError: too many wrong secrets came for this client from that address.
         """
         grants = {CLIENT_CREDENTIALS: self._client_credentials, TOKEN_EXCHANGE: self._exchange_token}
         try:
@@ -89,7 +89,7 @@ class TokenEndpoint:
             raise OAuthError(400, "invalid_request", f"subject_token: {error}") from None
 
     def _principal_to_renew(self, subject: str, client: Principal | None) -> Principal:
-        """Whom a token is renewed for: it is still good, or the client has proved to be the one it was issued to."""
+        """Return the principal to renew a token for: the token is valid, or the client has proved to be its owner."""
         claims = self.tokens.verify(subject, allow_expired=client is not None)
         if client is not None:
             if client.name != claims.name:
@@ -98,9 +98,9 @@ class TokenEndpoint:
         return check_current_principal(self.principals.find(claims.name), claims.generation)
 
     def _authenticate_client(self, form: Fields, headers: Fields, peer: str) -> Principal | None:
-        """The principal whose credential came with the request; None where none did.
+        """Return the principal whose credential came with the request; None where none came.
 
-        Clients that renew a token send the old one as bearer along with their credential: it is not looked at.
+        Clients that renew a token send the old one as bearer along with their credential: it is ignored.
         """
         credential = _parse_basic(headers)
         client_id, secret = form.get("client_id"), form.get("client_secret")
@@ -113,11 +113,13 @@ class TokenEndpoint:
         if credential is None:
             return None
         try:
+            # A secret that was proved before needs no scrypt and is never delayed by others who try wrong ones.
             return self.principals.recognize_secret(*credential) or self._authenticate_secret(*credential, peer)
         except UnauthenticatedError as error:
             raise OAuthError(401, "invalid_client", str(error)) from None
 
     def _authenticate_secret(self, client_id: str, secret: str, peer: str) -> Principal:
+        # Before the secret is verified: scrypt keeps a core busy for a moment.
         self.attempts.check(client_id, peer)
         try:
             principal = self.principals.authenticate_secret(client_id, secret)
@@ -137,10 +139,10 @@ class TokenEndpoint:
 
 
 def check_current_principal(principal: Principal | None, generation: str) -> Principal:
-    """The principal that a token was issued to, if it is still there and has the same secret.
+    """Return the principal of a token, if it still exists and its secret has not changed since.
 
     Raises:
-        UnauthenticatedError: it is not.
+        UnauthenticatedError: it was deleted, or has a new secret.
     """
     if principal is None or principal.generation != generation:
         raise UnauthenticatedError("the principal of this token was deleted or has a new secret; ask for a new token")

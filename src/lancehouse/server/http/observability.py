@@ -1,4 +1,4 @@
-"""What the server tells of itself: one line of JSON a request, and metrics for Prometheus."""
+"""Request log (one line of JSON per request) and Prometheus metrics of the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from prometheus_client.registry import Collector
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 FLUSH_S = 0.05
 MOST_WAITING = 100_000
-"""Lines that wait for a slow reader of the log; beyond, lines are dropped and counted."""
+"""Lines that may wait for a slow reader of the log; beyond it, lines are dropped and counted."""
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 NAMES = {number: name for name, number in LEVELS.items()} | {logging.CRITICAL: "error"}
@@ -44,7 +44,7 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 
 
 class Log:
-    """Lines of JSON on stderr, written by a thread of its own: whoever reads them slowly stops nobody."""
+    """Writes lines of JSON to stderr in a thread of its own, so that a slow reader of the log delays no request."""
 
     def __init__(self, level: str = "info", descriptor: int = 2) -> None:
         self.level = LEVELS[level]
@@ -58,7 +58,7 @@ class Log:
         self._thread.start()
 
     def write_line(self, level: int, fields: Mapping[str, Any]) -> None:
-        """Write one line, in a moment; from any thread."""
+        """Queue one line, which is written within moments; from any thread."""
         if level < self.level:
             return
         record = {"time": self._timestamp(), "level": NAMES.get(level, "info"), **fields}
@@ -73,7 +73,7 @@ class Log:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Pass the queued lines to the writing thread."""
         lines = []
         with contextlib.suppress(IndexError):
             while True:
@@ -88,7 +88,7 @@ class Log:
         self._queue.put(lines)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining lines, and stop the thread."""
         self.flush()
         self._queue.put(None)
         self._thread.join(2)
@@ -96,7 +96,7 @@ class Log:
     def _write_lines(self) -> None:
         while (lines := self._queue.get()) is not None:
             data = memoryview(b"".join(lines))
-            with contextlib.suppress(OSError):  # nobody reads: there is no other place to say so
+            with contextlib.suppress(OSError):  # stderr is closed, and there is nowhere else to report it
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             self._waiting -= len(lines)
@@ -110,14 +110,14 @@ class Log:
 
 
 class JsonLogHandler(logging.Handler):
-    """What libraries and our own modules log, in the same form."""
+    """Writes the records of Python's `logging` to the same log, in the same form."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log.level)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record on."""
+        """Write one record."""
         fields = {"logger": record.name, "message": record.getMessage()}
         if record.exc_info and record.exc_info[1]:
             fields["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
@@ -134,14 +134,14 @@ def install_logging(log: Log) -> None:
 
 
 class RequestIds:
-    """Ids for requests: random for the process, counted within it."""
+    """Generates request ids: a random prefix for the process, and a counter."""
 
     def __init__(self) -> None:
         self._prefix = token_hex(6)
         self._numbers = count(1)
 
     def next(self) -> str:
-        """A new one."""
+        """Return a new id."""
         return f"{self._prefix}-{next(self._numbers):x}"
 
 
@@ -149,7 +149,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """Requests by route, method and status. With several workers, one answers for all of them."""
+    """Counts requests by route, method and status. With several workers, each can report the sum over all of them."""
 
     def __init__(self) -> None:
         self.is_shared = MULTIPROCESS in os.environ
@@ -166,7 +166,7 @@ class Metrics:
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Take note of an answer."""
+        """Count a response and the time that it took."""
         key = (route, method, status)
         children = self._children.get(key)
         if children is None:
@@ -176,11 +176,11 @@ class Metrics:
         children[1].observe(seconds)
 
     def set_in_flight(self, requests: int) -> None:
-        """Say how many are being answered here; now and then, for that costs more than to count them."""
+        """Set the number of requests in progress; called at intervals, as it costs more than counting them."""
         self._in_flight.set(requests)
 
     def to_prometheus(self) -> tuple[bytes, str]:
-        """All metrics in Prometheus' text form, and its content type."""
+        """Return all metrics in Prometheus' text format, and its content type."""
         if not self.is_shared:
             return generate_latest(self._own) + generate_latest(_process_registry([os.getpid()])), CONTENT_TYPE_LATEST
         folder = Path(os.environ[MULTIPROCESS])
@@ -197,13 +197,13 @@ def _process_registry(pids: list[int]) -> CollectorRegistry:
 
 
 class _ProcessMetrics(Collector):
-    """Memory, CPU time and open files of each worker."""
+    """Reports memory, CPU time and open files of each worker."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
 
     def collect(self) -> Iterator[Metric]:
-        """One metric of each kind, labelled by process."""
+        """Yield one metric of each kind, labelled by process."""
         metrics: dict[str, Metric] = {}
         for pid in self._pids:
             for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():

@@ -1,9 +1,9 @@
-"""Pages in a browser that are not this server's own: what they send is refused, by the names and origins they carry.
+"""Protection against pages of other sites (CSRF and DNS rebinding), by the `Origin` and `Host` of a request.
 
-A browser sends what any page asks it to, to any address that it can reach, loopback included. Two things tell such
-requests from those of programs. `Origin` and `Sec-Fetch-Site` say which page asks; no page can change them. And `Host`
-is the name that the page has reached the server by: a page that has its own name lead to this machine (DNS rebinding)
-is of the same origin as the server, but under a name that nobody gave it.
+A browser sends what any page asks it to, to any address that it can reach, loopback included. Two things distinguish
+such requests from those of programs. `Origin` and `Sec-Fetch-Site` say which page sends them; no page can change them.
+And `Host` is the name by which the page reached the server: a page whose own name resolves to this machine (DNS
+rebinding) has the same origin as the server, but under a name that is not the server's.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from lance_namespace.errors import PermissionDeniedError
 
 READS = frozenset({"GET", "HEAD"})
 OTHERS = frozenset({"cross-site", "same-site"})
-"""What `Sec-Fetch-Site` says of pages that are not this server's; one of the same site may be anybody's port."""
+"""Values of `Sec-Fetch-Site` of pages that are not this server's; `same-site` may be any port of the same host."""
 _ORIGIN = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
 _DEFAULT_PORT = re.compile(r":(80|443)?$")
 
 
 class Origins:
-    """The names of a server."""
+    """The host names of a server."""
 
     def __init__(self, allowed: Iterable[str] = (), host: str = "localhost") -> None:
-        """Keep the names that the settings allow, NAME or NAME:PORT, and the one that the server listens on."""
+        """Store the names that the settings allow, NAME or NAME:PORT, and the one that the server listens on."""
         self._authorities = frozenset(map(_normalize_authority, allowed))
         self._names = frozenset(map(_host_name, (*self._authorities, host)))
 
     def check_origin(self, method: str, headers: Mapping[str, str]) -> None:
-        """Refuse what a page of another origin has a browser send; who is no browser says nothing of an origin.
+        """Refuse a request that a page of another origin has a browser send.
 
-        To follow a link is not refused: what a page of this server shows then, the other page cannot read.
+        Clients other than browsers name no origin.
+
+        Following a link is allowed: the page with the link cannot read what this server shows then.
 
         Raises:
-            PermissionDeniedError: it is such a page.
+            PermissionDeniedError: a page of another origin sent it.
         """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is None:
@@ -47,13 +49,14 @@ class Origins:
             raise _foreign_origin_error(f"the origin {origin[:200]!r}")
 
     def check_host(self, headers: Mapping[str, str], *, is_open: bool) -> None:
-        """Refuse a request for a name that is not this server's.
+        """Refuse a request to a host name that is not this server's.
 
-        Addresses and localhost lead nowhere else, so they are fine; and who sends no `Host` is no browser. Where
-        callers are asked who they are, names are checked only if the settings allow some: no page knows a token.
+        IP addresses and localhost cannot be rebound, so they are allowed; and a client that sends no `Host` is no
+        browser.
+        Where callers must authenticate, names are checked only if the settings list some: no page knows a token.
 
         Raises:
-            PermissionDeniedError: the name is another.
+            PermissionDeniedError: the name is not one of this server's.
         """
         host = headers.get("host")
         if host is None or not (is_open or self._authorities):
@@ -71,7 +74,10 @@ class Origins:
 
 
 def _normalize_authority(text: str) -> str:
-    """Name and port in one form. A proxy may speak TLS for the server, so that both default ports are none."""
+    """Return name and port in one form.
+
+    A proxy may speak TLS for the server, so ports 80 and 443 both count as default.
+    """
     name, port = _PORT.sub("", text), _PORT.search(_DEFAULT_PORT.sub("", text))
     return name.lower().removesuffix(".") + (port[0] if port else "")
 
@@ -81,7 +87,7 @@ def _host_name(authority: str) -> str:
 
 
 def _is_local(name: str) -> bool:
-    """Whether it is an address, or a name that browsers take for this machine whatever DNS says."""
+    """Return whether a name is an IP address, or one that browsers resolve to this machine whatever DNS says."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Threads, in groups: who waits in one keeps nobody waiting in another."""
+"""Thread pools by kind of work, so that slow work of one kind does not block the others."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PoolKind = Literal["requests", "scans", "rows", "uploads", "secrets"]
-"""Of work: short; plans of scans; rows that are read or changed; rows that come in, at the pace of who sends them;
-secrets that are checked, each of which keeps a core busy for a while."""
+"""Kinds of work.
+
+Short requests; scan planning; reading and changing rows; receiving rows at the client's pace; checking secrets, each
+of which keeps a core busy for a while.
+"""
 SECRET_THREADS = 2
-"""Few: whoever sends wrong secrets, without any authentication, gets no more of the machine."""
+"""Few: clients that send wrong secrets, before any authentication, must not take more of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolKey:
-    """Where work is done."""
+    """Identifies a thread pool."""
 
     kind: PoolKind
     group: str = ""
-    """Whom it waits for, if that is another server: each has threads of its own. Empty for this one."""
+    """The other server that the work waits for: each has a pool of its own. Empty for work of this server."""
 
 
 class Pools:
-    """The threads of a worker; those of a place are there once something is done in it."""
+    """The thread pools of a worker, each created when it is first used."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._threads: dict[PoolKind, int] = {
@@ -44,7 +47,7 @@ class Pools:
         self._pools: dict[PoolKey, ThreadPoolExecutor] = {}
 
     def submit(self, key: PoolKey, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Have something done, as soon as a thread is free. From the event loop's thread alone."""
+        """Run a call in a pool as soon as a thread is free. To be called from the event loop's thread only."""
         pool = self._pools.get(key)
         if pool is None:
             name = f"{key.kind} {key.group}".strip()
@@ -52,10 +55,10 @@ class Pools:
         return pool.submit(call, *args, **kwargs)
 
     def limit_s(self, key: PoolKey) -> float:
-        """How long a request may wait and take."""
+        """Return the time limit of a request in seconds, waiting for a thread included."""
         return self._seconds.get(key.kind, self._default_s)
 
     def close(self) -> None:
-        """Let no more work in."""
+        """Accept no more work, and cancel what has not started."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""HTTP on a connection: uvicorn's protocol, with limits on heads, and Iceberg's envelope where it gives up.
+"""HTTP connections: uvicorn's protocol with limits on request heads, and error responses in Iceberg's format.
 
-What can be answered at once is answered right here: the way through ASGI, with a task and messages for each request,
-costs more than most reads.
+Requests that can be answered at once are answered here: a task and messages for each request, as ASGI needs them, cost
+more than most reads.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ TYPES = {
 READS = {b"GET": "GET", b"HEAD": "HEAD"}
 
 InlineAnswer = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
-"""Method, path, query and headers to the whole answer, or None: then the application is asked the usual way."""
+"""Takes method, path, query and headers; returns the whole response, or None: then the application is called."""
 
 
 def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
-    """The protocol of connections with these limits."""
+    """Create the protocol class of connections with these limits."""
 
     class LimitedProtocol(HttpToolsProtocol):
         """One connection."""
 
         _deadline: asyncio.TimerHandle | None = None
         _head_bytes = 0
-        """Bytes of the head that is coming in."""
+        """Bytes received of the current head."""
         _is_reading_head = False
         _is_reading_body = False
-        """Whether the body of a request is coming in that is answered by the application."""
+        """Whether the body of a request that the application answers is being received."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -77,7 +77,8 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             self._cancel_deadline()
             if self.transport.is_closing():
                 return
-            waits = self.cycle is not None and not self.cycle.response_complete  # for the one before it
+            # Responses to pipelined requests must be sent in order: an inline one must not overtake the one before.
+            waits = self.cycle is not None and not self.cycle.response_complete
             if not waits and (response := self._try_answer_inline()) is not None:
                 self._send_response(response)
             else:
@@ -87,6 +88,7 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
         def on_message_complete(self) -> None:
             self._is_reading_body = False
             self._cancel_deadline()
+            # A request that was answered inline has no cycle.
             if self.cycle is not None:
                 super().on_message_complete()
 
@@ -98,8 +100,8 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 and self.cycle.response_complete
                 and self._deadline is None
             ):
-                # It was refused before it was read. What still comes is thrown away for a while, so that the client
-                # reads the answer; who goes on for ever must not keep the connection.
+                # The request was refused before its body was read. The rest is discarded for a while, so that the
+                # client can read the response; one that never stops sending must not keep the connection.
                 self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
 
         def _try_answer_inline(self) -> Response | None:
@@ -107,7 +109,7 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             if method is None or self.flow.write_paused or self.parser.should_upgrade():
                 return None
             if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
-                return None  # uvicorn knows what to make of it
+                return None  # left to uvicorn, which handles unusual request targets
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
             if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
                 return None
@@ -126,7 +128,7 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             self.on_response_complete()
 
         def send_400_response(self, msg: str) -> None:
-            """Answer what is no HTTP."""
+            """Respond to data that is not HTTP."""
             self._send_error(400, msg)
 
         def _start_deadline(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers, as status, bytes and headers."""
+"""HTTP responses: building table and list responses, entity tags, and gzip compression."""
 
 from __future__ import annotations
 
@@ -18,37 +18,40 @@ if TYPE_CHECKING:
 Header = tuple[bytes, bytes]
 
 GZIP_LEAST = 32 * 1024
-"""Below this, compressing costs more than sending: 3 KB are one packet or two, and take 60 µs to compress."""
+"""Smallest body to compress: below it compressing costs more than sending.
+
+3 KB are a packet or two, and take 60 µs to compress.
+"""
 GZIP_KEPT = 32 * 1024 * 1024
-"""Bytes of compressed tables that are kept."""
+"""Bytes of compressed table responses that are cached."""
 
 
 @dataclass(slots=True)
 class Response:
-    """An answer; the length and the request's id are added on the way out."""
+    """A response; its length and the request's id are added when it is sent."""
 
     status: int
     body: bytes = b""
     headers: list[Header] = field(default_factory=list)
     content_type: bytes = b"application/json"
     variant: bytes | None = None
-    """Names the body among all, so that its compressed form can be kept."""
+    """Identifies the body, so that its compressed form can be cached; None: it is not cached."""
     why: tuple[str, str] | None = None
-    """Type and text of the error that it is, for the log."""
+    """Type and message of the error, for the log."""
     parts: Iterator[bytes] | None = None
-    """The body, where it is made while it is sent; each part in a thread."""
+    """The body, where it is produced while it is sent; each part is made in a thread."""
 
 
 NO_CONTENT = 204
 
 
 def json(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
+    """Build a JSON response."""
     return Response(status, orjson.dumps(value))
 
 
 def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) -> Response:
-    """ListTablesResponse, of ten thousand names without as many objects."""
+    """Build a ListTablesResponse; of ten thousand names, without an object for each."""
     namespace = orjson.dumps(levels).decode()
     listed = f'}},{{"namespace":{namespace},"name":'.join(map(encode_basestring, names))
     inside = f'{{"namespace":{namespace},"name":{listed}}}' if names else ""
@@ -56,17 +59,17 @@ def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) 
 
 
 def no_content() -> Response:
-    """Done, and there is nothing to say."""
+    """Build an empty response of status 204."""
     return Response(NO_CONTENT)
 
 
 def etag(loaded: LoadResult, snapshots: str) -> bytes:
-    """The entity tag: what shows other snapshots has another one."""
+    """Return the entity tag; responses with other snapshots have another one."""
     return b'"%b"' % f"{loaded.etag}-{snapshots}".encode("ascii", "replace")
 
 
 def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
-    """LoadTableResult, with the metadata's bytes as they are."""
+    """Build a LoadTableResult from the metadata's bytes, without parsing them."""
     tag = etag(loaded, snapshots)
     parts = [b"{"]
     if loaded.metadata_location is not None:
@@ -75,18 +78,19 @@ def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
     if loaded.credentials:
         parts += (b',"storage-credentials":', orjson.dumps(loaded.credentials))
     parts.append(b"}")
+    # Credentials differ by caller and expire, so a body that holds some must not be shared through the cache.
     variant = None if loaded.credentials else b"%b %d" % (tag, sum(map(len, parts)))
     return Response(200, b"".join(parts), [(b"etag", tag)], variant=variant)
 
 
 def commit_response(loaded: LoadResult) -> Response:
-    """CommitTableResponse, which always says where the metadata are."""
+    """Build a CommitTableResponse, which always has a metadata location."""
     body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
     return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.has_all_snapshots else "refs"))])
 
 
 def is_not_modified(tags: str | None, tag: bytes) -> bool:
-    """Whether an If-None-Match header names this entity."""
+    """Return whether an If-None-Match header contains this entity tag."""
     if not tags:
         return False
     if tags.strip() == "*":
@@ -95,7 +99,7 @@ def is_not_modified(tags: str | None, tag: bytes) -> bool:
 
 
 class GzipCache:
-    """Compresses large answers, and keeps those of tables: a hot table is compressed once per version."""
+    """Compresses large responses and caches those of tables, so that each version is compressed once. Thread-safe."""
 
     def __init__(self, cache_bytes: int = GZIP_KEPT) -> None:
         self._limit = cache_bytes
@@ -104,7 +108,7 @@ class GzipCache:
         self._lock = Lock()
 
     def apply(self, response: Response, accepted: str | None) -> None:
-        """Compress the body if the client takes that and it is worth it."""
+        """Compress the body in place if the client accepts gzip and the body is large enough."""
         if len(response.body) < GZIP_LEAST or not accepted or not accepts_gzip(accepted):
             return
         key = response.variant
@@ -126,13 +130,13 @@ class GzipCache:
 
 
 def gzip_compress(body: bytes) -> bytes:
-    """As gzip, quickly rather than small."""
+    """Compress with gzip, at the fastest level."""
     packer = zlib.compressobj(1, wbits=31)
     return packer.compress(body) + packer.flush()
 
 
 def accepts_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding header takes gzip; `gzip;q=0` does not."""
+    """Return whether an Accept-Encoding header accepts gzip; `gzip;q=0` does not."""
     for part in accepted.split(","):
         coding, _, weight = part.partition(";")
         if coding.strip().lower() in ("gzip", "*"):

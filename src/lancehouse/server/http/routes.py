@@ -1,4 +1,4 @@
-"""Which path and method leads where. Paths are matched as they were sent: a table `t/x` is `t%2Fx` on the wire."""
+"""Routing: the route of a path and method. Paths are matched undecoded: a table `t/x` is `t%2Fx` on the wire."""
 
 from __future__ import annotations
 
@@ -24,48 +24,52 @@ Handler = Callable[["Call"], Response]
 BASE = b"/iceberg/v1/"
 LANCE = b"/lance/"
 OF_ALL_TABLES: tuple[list[bytes], ...] = ([b"version", b"batch-create"], [b"batch-commit"], [])
-"""What of the gateway follows `table` and is about none of them."""
+"""Paths of the Lance protocol that follow `table` without an id: they concern several tables."""
 TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
 SEPARATOR = "\x1f"
+# Longer paths are not cached.
 LONGEST_REMEMBERED = 1024
 _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation of the server. `name` and `template` are the specification's own."""
+    """One operation of the server. `name` and `template` are those of the specification."""
 
     name: str
     method: str
     template: str
     handler: Handler
     fast: Callable[[Call], Response | None] | None = None
-    """Tried on the event loop's thread where the database is a file; None: it takes a thread after all."""
+    """Tried on the event loop's thread where the database is a local file.
+
+    If it returns None, `handler` runs in a thread.
+    """
     replay: Handler | None = None
-    """Answers for a change that was made before, with the same idempotency key."""
+    """Builds the response for a change that was made before with the same idempotency key."""
     commits: bool = False
-    """Failing it leaves a table in an unknown state."""
+    """Whether a failure leaves it unknown whether a commit was made."""
     pool: PoolKind = "requests"
     limit_s: float | None = None
-    """How long it may take, where that is not what its kind may."""
+    """Time limit in seconds, where it differs from that of its pool."""
     group: Callable[[Match, Mapping[str, str]], str] | None = None
-    """Which other server a request waits for, by its path and query."""
+    """Returns the other server that a request waits for, from its path and query."""
     alters: bool = False
-    """Whether it changes something, though it takes no idempotency key."""
+    """Whether it changes something, though it accepts no idempotency key."""
     streams: bool = False
-    """Whether the body is read while the request is carried out."""
+    """Whether the body is read while the request is handled."""
     content_type: str = JSON
-    """The type of the body."""
+    """Content type of the request's body."""
     max_body: int | None = None
-    """Bytes of the body, where fewer are taken than by other routes."""
+    """Largest body in bytes, where it is less than the server's limit."""
     is_public: bool = False
     """Whether it needs no authentication."""
     quiet: bool = False
-    """Whether it is called so often, by machines, that only a log of level debug has it."""
+    """Whether it is called often, by machines: it is logged at level debug only, and served under full load."""
 
     @property
     def endpoint(self) -> str:
-        """As the configuration announces it."""
+        """The route as `/v1/config` announces it."""
         return f"{self.method} {self.template}"
 
     @property
@@ -74,13 +78,13 @@ class Route:
         return self.replay is not None
 
     def pool_key(self, match: Match, query: Mapping[str, str]) -> PoolKey:
-        """Where a request is carried out."""
+        """Return the thread pool of a request."""
         return PoolKey(self.pool, self.group(match, query) if self.group else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a path says, decoded."""
+    """The decoded parts of a path, and its pattern."""
 
     pattern: str
     prefix: str | None = None
@@ -91,7 +95,7 @@ class Match:
 
 
 class RouteTable:
-    """All routes, found by pattern and method."""
+    """All routes, by pattern and method."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_pattern: dict[str, dict[str, Route]] = {}
@@ -99,11 +103,11 @@ class RouteTable:
             self._by_pattern.setdefault(route.template, {})[route.method] = route
 
     def find(self, match: Match, method: str) -> Route:
-        """The route for a path and a method.
+        """Return the route of a path and a method.
 
         Raises:
-            NoRouteError: the path leads nowhere.
-            MethodError: it does, but not with this method.
+            NoRouteError: no route has this path.
+            MethodError: one has, but not with this method.
         """
         routes = self._by_pattern.get(match.pattern)
         if routes is None:
@@ -115,11 +119,11 @@ class RouteTable:
 
 
 def match_path(raw_path: bytes) -> Match:
-    """Take a path apart. Percent-encoding is undone once, segment by segment.
+    """Parse a path. Percent-encoding is decoded once, segment by segment.
 
     Raises:
-        NoRouteError: it leads nowhere.
-        InvalidInputError: a name in it is empty, or is not UTF-8 in percent-encoding.
+        NoRouteError: no route has such a path.
+        InvalidInputError: a name in it is empty, or is not percent-encoded UTF-8.
     """
     return _match_cached(raw_path) if len(raw_path) < LONGEST_REMEMBERED else _match_uncached(raw_path)
 
@@ -187,7 +191,7 @@ def _match_entry(raw_path: bytes, entry: Match, more: list[bytes]) -> Match:
 
 
 def _match_gateway(raw_path: bytes) -> Match:
-    """`/lance/{backend}/v1/table/{id}/…`; the id is taken apart later, by the delimiter that the query names."""
+    """Parse `/lance/{backend}/v1/table/{id}/…`; the id is split later, by the delimiter that the query names."""
     segments = raw_path[len(LANCE) :].split(b"/")
     if b"" in segments:
         raise InvalidInputError(f"the path {_format_raw(raw_path)} has an empty segment: is a name missing?")
@@ -212,12 +216,15 @@ def _match_gateway(raw_path: bytes) -> Match:
 
 
 def _decode_gateway_name(segment: bytes) -> str:
-    """A name as Lance's own clients, in Rust, encode it: a space is `+`. Nobody's leaves a plus as it is."""
+    """Decode a name of the Lance API, in which `+` means a space.
+
+    Lance's own clients, in Rust, encode a space that way, and no client sends a literal plus unencoded.
+    """
     return _decode_segment(segment.replace(b"+", b"%20"))
 
 
 def split_namespace(namespace: str) -> tuple[str, ...]:
-    """The levels of a namespace that came as one text.
+    """Split a namespace that came as one text into its levels.
 
     Raises:
         InvalidInputError: a level is empty.
@@ -237,10 +244,10 @@ def _decode_segment(segment: bytes) -> str:
 
 
 def percent_decode(raw: bytes, what: str) -> str:
-    """Percent-encoding undone, once; `what` it is, for the error.
+    """Decode percent-encoding, once; `what` describes the text in errors.
 
     Raises:
-        InvalidInputError: it is not UTF-8 in percent-encoding.
+        InvalidInputError: it is not percent-encoded UTF-8, or has a NUL character.
     """
     if _BROKEN.search(raw):
         raise InvalidInputError(f"{what} has a % that is no percent-encoding; send it as %25")

@@ -1,4 +1,4 @@
-"""Bodies that are sent while they are made, for as long as somebody takes them."""
+"""Streaming of response bodies that are produced while they are sent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PIECE = 256 * 1024
-"""Bytes that are handed over at once, and wait for a client that reads slowly."""
+"""Bytes passed to the connection at once; they stay in memory while a client reads slowly."""
 
 
 class ResponseStreamer:
-    """Sends bodies in parts, each made by a thread."""
+    """Sends bodies in parts, each of which a thread produces."""
 
     def __init__(self, pools: Pools, limits: ServerLimits) -> None:
-        """Give clients so long to take more, and no more of them than so many at once."""
+        """Limit how many responses stream at once, and how long a client may stall."""
         self._pools = pools
         self._write_s = limits.write_s
         self._max_streams = limits.streams
@@ -34,28 +34,30 @@ class ResponseStreamer:
 
     @property
     def is_full(self) -> bool:
-        """Whether no other body can be begun: each holds a few megabytes, as long as its client takes."""
+        """Whether no further response may stream: each holds a few megabytes for as long as its client reads."""
         return self._active >= self._max_streams
 
     def busy_error(self) -> ServiceUnavailableError:
-        """What a client is told then."""
+        """Build the error for a client that must wait because too many responses are streaming."""
         return ServiceUnavailableError(f"the server sends {self._max_streams} answers of many rows already; try again")
 
     async def discard(self, parts: Iterator[bytes], pool_key: PoolKey) -> None:
-        """Let go of a body that is not sent."""
+        """Close a body that is not sent, or not sent further."""
         await asyncio.wrap_future(self._pools.submit(pool_key, _close_parts, parts))
 
     async def send(
         self, parts: Iterator[bytes], pool_key: PoolKey, receive: Receive, send: Send, request_id: str
     ) -> tuple[str, str] | None:
-        """Send all but the end; type and text of the reason why it is not whole, if it is not.
+        """Send all parts but not the end of the response.
+
+        If it is incomplete, return type and text of the reason, else None.
 
         Args:
-            parts: of the body.
-            pool_key: where they are made.
-            receive: to hear that the client hung up.
-            send: of ASGI.
-            request_id: the request, for the log.
+            parts: of the body; they are closed at the end.
+            pool_key: the thread pool that produces them.
+            receive: ASGI's, which reports that the client closed the connection.
+            send: ASGI's.
+            request_id: the request's id, for the log.
         """
         disconnected = asyncio.get_running_loop().create_task(_wait_for_disconnect(receive))
         self._active += 1
@@ -88,7 +90,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def _close_parts(parts: Iterator[bytes]) -> None:
-    """Let go of what a body is made of, whether all of it was sent or not."""
+    """Close the iterator of a body, whether all of it was sent or not."""
     close = getattr(parts, "close", None)
     if close is not None:
         close()

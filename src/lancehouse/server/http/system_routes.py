@@ -1,4 +1,4 @@
-"""What is not Iceberg's: the page at `/`, health, metrics, and the token endpoint."""
+"""Routes beside the catalog's APIs: `/`, health, metrics, and the OAuth2 token endpoint."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from lancehouse.server.http.application import RequestAuthenticator
 
 TOKEN = "getToken"  # noqa: S105
-"""The name of the route to the token endpoint."""
+"""Name of the token endpoint's route."""
 LARGEST_FORM = 8192
 MOST_FIELDS = 20
-"""Of a form that asks for a token."""
+"""Most fields of a form that asks for a token."""
 NOBODY = Identity("", ())
-"""Who calls where nobody asks."""
+"""Identity of callers on routes that need no authentication."""
 
 PLACES = {
     "console": "/",
@@ -39,7 +39,7 @@ PLACES = {
 
 
 def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route]:
-    """The routes of one server."""
+    """Return the routes of a server."""
 
     def token(call: Call) -> Response:
         form = _parse_form(call.body)
@@ -51,7 +51,7 @@ def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route
         return response
 
     def metrics_page(call: Call) -> Response:  # noqa: ARG001
-        # Not open: it tells who works how much, and when. Any principal may read it.
+        # Not public: it shows who works how much, and when. Any principal may read it.
         body, content_type = metrics.to_prometheus()
         return Response(200, body, content_type=content_type.encode())
 
@@ -81,7 +81,7 @@ def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route
 
 
 def _parse_form(body: bytes) -> dict[str, str]:
-    """The fields of a form; nobody is known yet who sends it, so it may have few."""
+    """Parse a form, with a limit on its fields: the sender is not authenticated."""
     try:
         fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
@@ -90,23 +90,23 @@ def _parse_form(body: bytes) -> dict[str, str]:
 
 
 def token_error_body(error: BaseException) -> bytes:
-    """The body of the token endpoint's answer to a client that must wait, and to what is no form it could read."""
+    """Return the token endpoint's error body for a client that must wait, or for a form that could not be read."""
     word = "invalid_client" if isinstance(error, SlowDownError) else "invalid_request"
     return orjson.dumps({"error": word, "error_description": str(error)})
 
 
 def root(call: Call) -> Response:  # noqa: ARG001
-    """What is where."""
+    """List the paths of the server's APIs."""
     return responses.json({"name": "lancehouse", **PLACES})
 
 
 def live(call: Call) -> Response:  # noqa: ARG001
-    """The process answers."""
+    """Report that the process responds."""
     return responses.json({"status": "live"})
 
 
 def ready(call: Call) -> Response:
-    """The database can be reached, and has the schema that this program knows."""
+    """Report whether the database can be reached and has the schema that this program needs."""
     try:
         bootstrap.check_database(call.catalog.database)
     except LanceNamespaceError as error:

@@ -1,4 +1,4 @@
-"""The tokens that the server issues: signed, expiring, worth nothing after their principal's secret has changed."""
+"""Access tokens that the server issues: signed JWTs that expire and end when the principal's secret changes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ALGORITHM = "HS256"
 LIFETIME_S = 3600
 
 MALFORMED = (jwt.PyJWTError, ArithmeticError, TypeError, ValueError, RecursionError)
-"""What taking a token apart may raise, whatever somebody put into it."""
+"""Exceptions that parsing a token may raise, whatever it contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token of ours says, once its signature is checked."""
+    """The claims of a token of this server, once its signature is verified."""
 
     name: str
     generation: str
@@ -31,14 +31,17 @@ class Claims:
 
 
 class Tokens:
-    """Issues and verifies; the key comes from the database at first need, the same for all servers on it."""
+    """Issues and verifies tokens.
+
+    The signing key comes from the database at first use; all servers on it share the key.
+    """
 
     def __init__(self, principals: Principals, lifetime_s: int = LIFETIME_S) -> None:
         self._principals = principals
         self.lifetime_s = lifetime_s
 
     def issue(self, principal: Principal) -> str:
-        """A new token for a principal that has proved who it is."""
+        """Return a new token for a principal that has authenticated."""
         now = int(time.time())
         claims = {
             "iss": ISSUER,
@@ -52,10 +55,10 @@ class Tokens:
         return jwt.encode(claims, self._key, ALGORITHM)
 
     def verify(self, token: str, *, allow_expired: bool = False) -> Claims:
-        """What a token says; with `allow_expired`, also one whose time is over.
+        """Return the claims of a token; with `allow_expired`, also of an expired one.
 
         Raises:
-            UnauthenticatedError: not signed by us, expired, or malformed.
+            UnauthenticatedError: it is not signed by this server, has expired, or is malformed.
         """
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -84,7 +87,7 @@ class Tokens:
 
 
 def unverified_issuer(token: str) -> str | None:
-    """Who a token says it comes from; nothing is checked yet. None: it is no token of that kind."""
+    """Return the issuer that a token claims, without any verification; None if it is not a JWT or has no issuer."""
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
     except MALFORMED:

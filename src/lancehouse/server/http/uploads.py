@@ -1,4 +1,4 @@
-"""A request's body that is read while it comes in: a file for the thread that works on it, of which little is held."""
+"""Request bodies that a thread reads as a file while they are received, with little held in memory."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 BUFFER = 256 * 1024
 FIRST = 64 * 1024
-"""Bytes that are there before a thread is taken: who sends less, and slowly, holds none."""
+"""Bytes that must have arrived before a thread is used, so that slow clients do not occupy threads."""
 MOST = 512 * 1024
-"""Bytes that wait for the thread."""
+"""Bytes that may wait for the thread; beyond it, no more is received."""
 SPOOLED = 16 * 1024 * 1024
-"""Bytes read at once beyond which they are put on disk."""
+"""Bytes of one read beyond which they are written to disk."""
 
 
 class Upload(io.RawIOBase):
-    """A body on its way. Made on the event loop, which takes it in; read by a thread."""
+    """A body that is being received. Created on the event loop, which receives it; read by a thread."""
 
     def __init__(self, receive: Receive, headers: Mapping[str, str], timeout_s: float, memory: Reservation) -> None:
-        """Begin to take it in; what is held of it is reserved in `memory`.
+        """Start to receive; what is held in memory is reserved in `memory`.
 
         Raises:
-            InvalidInputError: it is packed in a way that is not known here.
-            ServiceUnavailableError: there is no memory for it now.
+            InvalidInputError: the compression is not supported.
+            ServiceUnavailableError: other requests hold the memory that it needs.
         """
         self._decompressor = _create_decompressor() if is_gzipped(headers) else None
         self._received_bytes = self._decompressed_bytes = 0
@@ -60,15 +60,15 @@ class Upload(io.RawIOBase):
         self._receive_task = self._loop.create_task(self._receive_parts())
 
     def open_reader(self) -> UploadReader:
-        """What a thread reads."""
+        """Return the file that a thread reads."""
         return UploadReader(self, self._memory)
 
     async def wait_for_start(self) -> None:
-        """Wait until there is enough of it to begin with.
+        """Wait until the first `FIRST` bytes, or the whole body, have arrived.
 
         Raises:
             TooSlowError: that took too long.
-            ClientDisconnectedError: the client hung up.
+            ClientDisconnectedError: the client closed the connection.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -81,7 +81,7 @@ class Upload(io.RawIOBase):
             raise self._error
 
     def stop(self, error: LanceNamespaceError | None = None) -> None:
-        """Take in no more; who still reads gets the error. On the event loop."""
+        """Receive no more; a thread that still reads gets the error. To be called on the event loop."""
         self._receive_task.cancel()
         if error is not None:
             self._fail(error)
@@ -96,6 +96,8 @@ class Upload(io.RawIOBase):
                     self._fail(InvalidInputError("the client hung up before its request was whole"))
                     return
                 self._add_part(message.get("body", b""), is_last=not message.get("more_body"))
+                # No timeout here: it is the thread that is slow, not the client. A wake-up cannot get lost between
+                # `clear` and `wait`, because `set` runs on the event loop.
                 while self._buffered_bytes > MOST and not self._is_complete:
                     self._has_room.clear()
                     await self._has_room.wait()
@@ -121,18 +123,18 @@ class Upload(io.RawIOBase):
             self._error = self._error or error
             self._changed.notify()
 
-    # For the thread
+    # Methods below are called by the reading thread.
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as there is something.
+        """Fill a buffer with what has arrived, waiting for at least one byte; return the number of bytes, 0 at the end.
 
         Raises:
-            TooSlowError: nothing came in time.
-            InvalidInputError: the client hung up, or the body is not packed as it says.
+            TooSlowError: nothing arrived in time.
+            InvalidInputError: the client closed the connection, or the body is not compressed as announced.
         """
         while not self._rest:
             part = self._next_part()
@@ -145,7 +147,7 @@ class Upload(io.RawIOBase):
         return count
 
     def _next_part(self) -> bytes | None:
-        """The next part, unpacked; None at the end."""
+        """Return the next part, decompressed; None at the end."""
         if self._decompressor is None:
             return self._take_part()
         if self._decompressor.unconsumed_tail:
@@ -154,7 +156,7 @@ class Upload(io.RawIOBase):
         if part is None and not self._decompressor.eof:
             raise InvalidInputError("the body is gzip that ends too early")
         if part and self._decompressor.eof:
-            self._decompressor = _create_decompressor()  # gzip may be several files in a row
+            self._decompressor = _create_decompressor()  # a gzip body may consist of several members
         return self._decompress(part) if part else part
 
     def _take_part(self) -> bytes | None:
@@ -169,12 +171,13 @@ class Upload(io.RawIOBase):
             self._received_bytes += len(part)
             was_full = self._buffered_bytes > MOST
             self._buffered_bytes -= len(part)
+        # An asyncio.Event may be set on the event loop's thread only.
         if was_full and self._buffered_bytes <= MOST:
             self._loop.call_soon_threadsafe(self._has_room.set)
         return part
 
     def _decompress(self, part: bytes) -> bytes:
-        """No more of it than a buffer at a time: a little gzip can be a lot."""
+        """Decompress at most a buffer at a time: a little gzip can become very large."""
         assert self._decompressor is not None
         try:
             decompressed = self._decompressor.decompress(part, BUFFER)
@@ -191,7 +194,7 @@ def _create_decompressor() -> zlib._Decompress:
 
 
 class UploadReader(io.BufferedReader):
-    """A body as a file. What is read of it in one large piece, such as a batch of all rows, is put on disk."""
+    """A body as a file. A large piece that is read at once, such as a batch of all rows, is put on disk and mapped."""
 
     def __init__(self, raw: io.RawIOBase, memory: Reservation) -> None:
         super().__init__(raw, BUFFER)
@@ -201,7 +204,7 @@ class UploadReader(io.BufferedReader):
         self._maps: WeakSet[mmap.mmap] = WeakSet()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes, as many as are wanted if there are so many; the piece before is done with."""
+        """Return up to `size` bytes; memory that was reserved for the piece before is released."""
         if size is None or size <= min(BUFFER, SPOOLED):
             return super().read(size)
         self._memory.shrink(self._piece_bytes)
@@ -211,10 +214,11 @@ class UploadReader(io.BufferedReader):
         return cast("bytes", self._spool(size))  # anything that has a buffer will do
 
     def hold(self, size: int) -> None:
-        """Reserve memory for what is made of the body and stays for now, in place of what was reserved before.
+        """Reserve memory for data made from the body, in place of what was reserved by the call before.
 
         Raises:
-            TooLargeError, ServiceUnavailableError: there is not so much, or not now.
+            PayloadTooLargeError: the request alone would need more than the whole budget.
+            ServiceUnavailableError: other requests hold too much at the moment.
         """
         self._memory.shrink(self._reserved)
         self._reserved = 0
@@ -222,7 +226,7 @@ class UploadReader(io.BufferedReader):
         self._reserved = size
 
     def let_go(self) -> None:
-        """Hold nothing of pieces on disk: who still needs something of them has it read again."""
+        """Drop the pages of mapped pieces from memory; they are read from disk again if they are still needed."""
         for mapped in self._maps:
             mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -241,5 +245,6 @@ class UploadReader(io.BufferedReader):
             raise ServiceUnavailableError(
                 f"the server has no room for {size} bytes of rows ({error.strerror}); send them in smaller batches"
             ) from error
+        # The file has no name any more: its space is freed with the last reference to the mapping.
         self._maps.add(mapped)
         return memoryview(mapped)
