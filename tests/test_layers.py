@@ -11,6 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 
 BASE = {
+    "deprecation",
     "caches",
     "suggestions",
     "credentials",

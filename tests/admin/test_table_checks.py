@@ -47,7 +47,7 @@ class Looks(Inspector):
         return self._all.pop(0) if len(self._all) > 1 else self._all[0]
 
     def expected_columns(self, table: Any) -> dict[str, str]:
-        with table.opened() as dataset:
+        with table.dataset() as dataset:
             return dict.fromkeys(dataset.schema.names, "any")
 
 
@@ -98,7 +98,7 @@ def left(place: Path, name: str) -> str:
 def test_what_the_catalog_accepted_meanwhile_stays(place: Path) -> None:
     file, other = left(place, "accepted"), left(place, "left")
     before = managed(place, 2)
-    after = managed(place, 2, accepted={file: "_versions/3.manifest"})
+    after = managed(place, 2, accepted_manifests={file: "_versions/3.manifest"})
     _, [found] = ward(before, before, after).examine()
     assert found.kind is FindingKind.STAGED
     assert found.what.startswith("2 manifests left in staging for more than 7d")

@@ -226,7 +226,7 @@ def test_nothing_is_known_before_a_server_has_run(tmp_path: Path) -> None:
         (lambda p: p.grant("bob", READ), "no principal called 'bob'"),
         (lambda p: p.revoke("bob", "w"), "no principal called 'bob'"),
         (lambda p: p.revoke("ada", "w", ("a",)), "was not made anything of namespace a of warehouse w; it is nothing"),
-        (lambda p: p.rotate("bob"), "no principal called 'bob'"),
+        (lambda p: p.rotate_secret("bob"), "no principal called 'bob'"),
         (lambda p: p.delete("bob"), "no principal called 'bob'"),
         (lambda p: p.delete("\x00"), "no principal called"),
         (lambda p: p.create_token("bob", "ci"), "no principal called 'bob'"),

@@ -148,8 +148,8 @@ def test_the_server_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_server_does_not_outlive_the_demo(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from lancehouse.cli.demo import house\n"
-        "with house.start_server(Path(sys.argv[1])) as address: print(address(), flush=True); os._exit(1)"
+        "import os, sys; from pathlib import Path; from lancehouse.cli.demo import server\n"
+        "with server.start_server(Path(sys.argv[1])) as address: print(address(), flush=True); os._exit(1)"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
     for _ in range(200):

@@ -291,7 +291,7 @@ def test_a_snapshot_of_a_branch() -> None:
 
 
 def test_a_manifest_that_is_in_its_place() -> None:
-    [snapshot] = added(snapshot_updates(head(), "main", None, [staged(3, staged="")], 0))
+    [snapshot] = added(snapshot_updates(head(), "main", None, [staged(3, staged_path="")], 0))
     assert "lance.manifest.staged" not in snapshot["summary"]
     assert "parent-snapshot-id" not in snapshot
 

@@ -50,5 +50,5 @@ def test_it_comes_and_goes_in_the_form_of_the_specification(operation: Any, path
         "AnalyzeTableQueryPlanResponse": ResponseEncoding.TEXT,
         None: ResponseEncoding.PAIRS if operation.body is RequestEncoding.PAIRS else ResponseEncoding.NOTHING,
     }
-    assert operation.answer is expected.get(answer, ResponseEncoding.JSON)
+    assert operation.response is expected.get(answer, ResponseEncoding.JSON)
     assert operation.model.__name__.endswith("Request")

@@ -16,9 +16,9 @@ from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions
 MAIN = """
 import json
 from functools import lru_cache, partial
-from lancehouse.lake.fingerprints import fingerprint
+from lancehouse.jobs.fingerprints import fingerprint_functions
 {code}
-found = fingerprint({{"column": function}})
+found = fingerprint_functions({{"column": function}})
 print(json.dumps([found.digest, dict(found.parts), list(found.doubts)]))
 """
 
@@ -87,7 +87,7 @@ EDITED = """from helper import score as function
 from importlib import reload
 from pathlib import Path
 import deep
-fingerprint({"column": function})
+fingerprint_functions({"column": function})
 Path("deep.py").write_text("FACTOR = 2")
 reload(deep)"""
 

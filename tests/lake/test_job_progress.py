@@ -61,7 +61,7 @@ def test_a_job_goes_on(place: Place) -> None:
     progress = place.progress()
     assert progress.read_records() == {}
     for key, value in ODD.items():
-        pickle.loads(pickle.dumps(progress)).put(key, value)
+        pickle.loads(pickle.dumps(progress)).record(key, value)
     progress.record("", "again")
     assert place.progress().read_records() == {**ODD, "": "again"}
     assert all(name.startswith(f"{FOLDER}/jobs/job-1/") and name.endswith(".json") for name in place.read())

@@ -213,13 +213,13 @@ import re, sys
 from pathlib import Path
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.parquet import Version
+from lancehouse.lake.parquet_export import VersionExporter
 
 def used(which):
     return int(re.search(which + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
 def copy(location):
-    version = Version.open(TableRef(location))
+    version = VersionExporter.open(TableRef(location))
     (fragment,) = version.fragments
     with open("/dev/null", "wb") as sink:
         assert version.write(fragment, set(version.columns), range(fragment.rows), sink)

@@ -102,7 +102,7 @@ def test_rows_without_columns_are_still_counted() -> None:
 def test_it_travels() -> None:
     batch = batch_of(pa.schema([("c", pa.uint64()), ("d", pa.uuid())]), 6, 0)
     outgoing = to_spark_rows(batch.schema)
-    assert pickle.loads(pickle.dumps(outgoing)).batch(batch).equals(outgoing.convert_batch(batch))
+    assert pickle.loads(pickle.dumps(outgoing)).convert_batch(batch).equals(outgoing.convert_batch(batch))
 
 
 @pytest.mark.parametrize(

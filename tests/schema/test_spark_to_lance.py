@@ -245,4 +245,4 @@ def test_all_that_does_not_fit_is_named_at_once() -> None:
 def test_it_travels() -> None:
     incoming = from_spark_rows(struct(column("long")), pa.schema([("c", pa.uint8())]))
     rows = pa.record_batch([pa.array([1])], names=["c"])
-    assert pickle.loads(pickle.dumps(incoming)).batch(rows).equals(incoming.convert_batch(rows))
+    assert pickle.loads(pickle.dumps(incoming)).convert_batch(rows).equals(incoming.convert_batch(rows))

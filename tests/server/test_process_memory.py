@@ -8,7 +8,7 @@ import pytest
 FORGET = """
 import sys
 import lance_namespace
-from lancehouse.server import memory
+from lancehouse.server import process_memory as memory
 memory.share_heaps()
 memory.unload_rest_client()
 assert not [name for name in sys.modules if name.startswith("lance_namespace_urllib3_client.api.")]
@@ -24,7 +24,7 @@ except AttributeError as error:
 """
 LEAN = """
 import sys
-from lancehouse.server import memory
+from lancehouse.server import process_memory as memory
 with memory.without_unused_libraries({implementations!r}):
     import lance
 print("pandas" in sys.modules)

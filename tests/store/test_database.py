@@ -332,7 +332,7 @@ for number in range(20):
         break
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 database.write(lambda tx: repository.insert_warehouse(tx, "after", "/"))
-print(*[row.name for row in database.read(repository.warehouses)])
+print(*[row.name for row in database.read(repository.list_warehouses)])
 database.close()
 """
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from lancehouse.deprecation import forward_names
+
 
 class CheckOutcome(StrEnum):
     """Outcome of a check."""
@@ -62,3 +64,6 @@ class ConformanceReport:
     def to_rows(self) -> list[dict[str, Any]]:
         """Return the results as JSON."""
         return [{**asdict(result), "outcome": result.outcome.value} for result in self.results]
+
+
+__getattr__ = forward_names(__name__, {"Report": f"{__name__}.ConformanceReport"})

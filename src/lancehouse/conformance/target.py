@@ -11,6 +11,8 @@ import lance_namespace
 from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.deprecation import forward_names
+
 SECRET_KEY = re.compile(
     r"token|credential|secret|password|passwd|key|authorization|header|sas|signature", re.IGNORECASE
 )
@@ -104,3 +106,6 @@ def parse_property(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise InvalidInputError("a property is key=value")
     return key, value
+
+
+__getattr__ = forward_names(__name__, {"Target": f"{__name__}.ConformanceTarget"})
