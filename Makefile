@@ -11,7 +11,7 @@ LANCE_SPARK = .venv/.lance_spark
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
+.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -34,8 +34,14 @@ check: $(SYNCED) docs
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_layers.py tests/test_architecture.py
 
-test: check $(SPARK41) $(LANCE_SPARK)
-	$(RUN) pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
+
+test: check
+	$(RUN) pytest -q -m "not engines" $(PARALLEL)
+
+# What starts other engines: clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
+test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK)
+	$(RUN) pytest -q -m engines $(PARALLEL)
 
 soak: check $(SPARK41) $(LANCE_SPARK)
 	$(RUN) pytest -q --soak

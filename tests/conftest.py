@@ -29,7 +29,7 @@ settings.register_profile("house", deadline=None)  # machines are noisy
 settings.load_profile("house")
 
 
-LONG = (
+ENGINES = (
     "tests/spark/test_kills.py",
     "tests/spark/test_tpch.py",
     "tests/spark/test_cluster.py",
@@ -37,11 +37,23 @@ LONG = (
     "tests/test_bench.py",
     "tests/test_examples.py",
     "tests/test_notebooks.py",
-    "tests/live/test_histories.py",
-    "tests/spark/test_streams.py",
     "tests/spark/test_page.py",
     "tests/spark/test_declarative.py",
+    "tests/live/test_server_spark.py",
+    "tests/live/test_gateway_spark.py",
+    "tests/live/test_gateway_clients.py",
+    "tests/live/test_ray.py",
+    "tests/live/test_rck.py",
+    "tests/servers/test_rck.py",
+    "tests/servers/test_spark41.py",
+    "tests/servers/test_jars.py",
+    "tests/cli/test_demo.py",
 )
+"""Files that start other engines: clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
+
+`make test-engines` runs them, `make test` all others.
+"""
+LONG = (*ENGINES, "tests/live/test_histories.py", "tests/spark/test_streams.py")
 """Files of few tests that take minutes: they come first, so that no process is left with one of them in the end."""
 
 
@@ -50,11 +62,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "engines: starts another engine; `make test-engines` runs it")
     config.addinivalue_line("markers", "soak: too slow, or too far from this machine, for every run")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest itself looks at markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+    for item in items:
+        if item.nodeid.partition("::")[0] in ENGINES:
+            item.add_marker(pytest.mark.engines)
     if config.getoption("--soak"):
         return
     for item in items:
