@@ -49,7 +49,7 @@ ENGINES = (
     "tests/servers/test_jars.py",
     "tests/cli/test_demo.py",
 )
-"""Files that start other engines: clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
+"""Files that start other engines: clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, benchmarks.
 
 `make test-engines` runs them, `make test` all others.
 """
