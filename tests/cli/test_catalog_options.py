@@ -95,7 +95,7 @@ def test_the_parent_is_put_in_front(file: str) -> None:
         (
             ["table", "list", "--impl", "xyz"],
             1,
-            "'xyz': there are dir, iceberg, polaris, rest, unity, and full class paths",
+            "'xyz': there are dir, iceberg, lakekeeper, polaris, rest, unity, and full class paths",
         ),
         (["table", "list", "--impl", "nowhere.Namespace"], 1, "Error: No module named 'nowhere'"),
     ],

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import ConformanceTarget, parse_property
+from lancehouse.conformance.target import ConformanceTarget
+from lancehouse.connection import parse_property
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from lancehouse.cli.main import main
 from lancehouse.conformance.checks import AREAS
 from lancehouse.conformance.results import CheckOutcome, ConformanceReport
 from lancehouse.conformance.runner import run
-from lancehouse.conformance.target import ConformanceTarget, parse_property
+from lancehouse.conformance.target import ConformanceTarget
+from lancehouse.connection import parse_property
 from lancehouse.identifiers import parse_levels
 from tests.live.catalogs import ICEBERG, POLARIS, UNITY, Catalog, Shared, opened
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from lance_namespace import CreateNamespaceRequest, DescribeTableRequest
 
+from lancehouse.connection import Connection
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.address import TableAddress
 from tests.clients.managed import files_in
 from tests.servers.lancehouse import Served
 
@@ -70,9 +71,9 @@ def home_of(request: pytest.FixtureRequest, kind: str) -> Home:
     if kind == "path":
         return Home(TableAddress(path=str(folder / "a table")))
     if kind == "dir":
-        return Home(Connection.from_properties("dir", {"root": str(folder)}).table_address(["t"]))
+        return Home(TableAddress.parse(Connection("dir", {"root": str(folder)}), ["t"]))
     served: Served = request.getfixturevalue("served")
-    catalog = Connection.from_properties("iceberg", {"endpoint": served.iceberg, "managed_by": "impl"})
+    catalog = Connection("iceberg", {"endpoint": served.iceberg, "managed_by": "impl"})
     levels = [served.warehouse, f"db_{uuid4().hex[:8]}"]
-    catalog.namespace().create_namespace(CreateNamespaceRequest(id=levels))
-    return Home(catalog.table_address([*levels, "t"]))
+    catalog.connect().create_namespace(CreateNamespaceRequest(id=levels))
+    return Home(TableAddress.parse(catalog, [*levels, "t"]))

@@ -31,6 +31,7 @@ from bench.recall import Case
 from lancehouse.jobs import fingerprints
 from lancehouse.lake import commits, scans
 from lancehouse.spark import LanceCatalog, jobs, maintenance, table_writer
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.tasks import collect_results
 from tests.spark.conftest import failing
 
@@ -309,7 +310,7 @@ def test_who_is_no_session_or_no_catalog(spark: Any, tmp_path: Path) -> None:
 
 def test_properties_stay_secret(spark: Any, tmp_path: Path) -> None:
     catalog = LanceCatalog(spark, "dir", {"root": str(tmp_path), "storage.secret": "hunter2"})
-    assert "hunter2" not in repr(catalog) + repr(vars(catalog)) + repr(catalog._connection.table_address("t"))
+    assert "hunter2" not in repr(catalog) + repr(vars(catalog)) + repr(TableAddress.parse(catalog._connection, "t"))
 
 
 # Writing
@@ -440,7 +441,7 @@ def test_who_fails_takes_nothing_of_others_along(catalog: LanceCatalog, tmp_path
     (tmp_path / "x.csv").write_text("id\n1\n")
 
     def while_the_other_fails(*arguments: Any) -> int:
-        table_writer.undo_declaration(catalog._connection.table_address("new").to_ref())
+        table_writer.undo_declaration(TableAddress.parse(catalog._connection, "new").to_ref())
         failed.append("the other")
         return create(*arguments)
 

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lance_namespace import LanceNamespace
 
-from lancehouse.catalog_walk import CatalogLister, Id
+from lancehouse.catalog_walk import CatalogLister
+from lancehouse.connection import Connection
 
 OPTION = re.compile("--[a-z][a-z-]*")
-
-
-class CatalogConnection(Protocol):
-    """How a client was created."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Properties of the client."""
-
-    @property
-    def parent(self) -> Id:
-        """Levels that are put before every id that the user types."""
-
-    def redact(self, text: str) -> str:
-        """Return the text without the secrets of the properties."""
 
 
 class CheckedCatalog(CatalogLister, Protocol):
@@ -39,7 +25,7 @@ class CheckedCatalog(CatalogLister, Protocol):
         """The namespace client itself."""
 
     @property
-    def target(self) -> CatalogConnection:
+    def target(self) -> Connection:
         """How it was created."""
 
     @property

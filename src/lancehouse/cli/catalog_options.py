@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.cli.main import CliContext
-    from lancehouse.conformance.target import ConformanceTarget
+    from lancehouse.connection import Connection
 
 Command = Callable[..., Any]
 
@@ -63,7 +63,7 @@ def _check_not_empty(ctx: click.Context, param: click.Parameter, id: tuple[str, 
     return id
 
 
-def format_id(target: ConformanceTarget, id: Sequence[str]) -> str:
+def format_id(target: Connection, id: Sequence[str]) -> str:
     """Format an id as the user types it: without the catalog's `parent`."""
     from lancehouse.identifiers import format_levels
 
@@ -75,7 +75,7 @@ def parse_properties(ctx: click.Context, param: click.Parameter, values: Sequenc
     """Parse KEY=VALUE options; errors do not repeat the text, which may hold a secret."""
     from lance_namespace.errors import InvalidInputError
 
-    from lancehouse.conformance.target import parse_property
+    from lancehouse.connection import parse_property
 
     try:
         return dict(map(parse_property, values))
@@ -94,7 +94,7 @@ with_properties = click.option(
 with_table = click.argument("table", metavar="ID", callback=parse_required_id)
 
 
-def find_named_catalog(ctx: click.Context) -> ConformanceTarget | None:
+def find_named_catalog(ctx: click.Context) -> Connection | None:
     """Return the catalog that `--catalog`, its variable or the file's `default` names; None if none does.
 
     Raises:
@@ -105,28 +105,28 @@ def find_named_catalog(ctx: click.Context) -> ConformanceTarget | None:
     return app.config.catalog(name) if name else None
 
 
-def get_catalog(ctx: click.Context) -> ConformanceTarget:
+def get_catalog(ctx: click.Context) -> Connection:
     """Return the catalog that a command works on, without its `--property` options.
 
     Raises:
         UsageError: both `--impl` and a catalog are given.
     """
     from lancehouse.cli.named_catalogs import CLASS_PATHS, ICEBERG
-    from lancehouse.conformance.target import ConformanceTarget
+    from lancehouse.connection import Connection
 
     impl: str | None = ctx.params.get("impl")
     if impl is None:
-        return find_named_catalog(ctx) or ConformanceTarget(CLASS_PATHS[ICEBERG])
+        return find_named_catalog(ctx) or Connection(CLASS_PATHS[ICEBERG])
     if ctx.obj.catalog:
         raise click.UsageError(
             f"the catalog {ctx.obj.catalog} (--catalog or LANCEHOUSE_CATALOG) has an implementation: "
             "leave --impl out, or the catalog",
             ctx,
         )
-    return ConformanceTarget(CLASS_PATHS.get(impl, impl))
+    return Connection(CLASS_PATHS.get(impl, impl))
 
 
-def connect(target: ConformanceTarget) -> LanceNamespace:
+def connect(target: Connection) -> LanceNamespace:
     """Create the client of a catalog; errors name the catalog, if it has a name.
 
     Raises:
@@ -171,7 +171,7 @@ def with_catalog(command: Command) -> Command:
     return click.option("--catalog", cls=CatalogOption)(command)
 
 
-def override_properties(target: ConformanceTarget, properties: Mapping[str, str]) -> ConformanceTarget:
+def override_properties(target: Connection, properties: Mapping[str, str]) -> Connection:
     """Return the same catalog with properties that override its own."""
     return replace(target, properties={**target.properties, **properties})
 
@@ -181,7 +181,7 @@ def with_client(command: Command) -> Command:
 
     @with_target
     @wraps(command)
-    def wrapper(*arguments: Any, target: ConformanceTarget, **options: Any) -> Any:
+    def wrapper(*arguments: Any, target: Connection, **options: Any) -> Any:
         from lancehouse.cli.client import Client
         from lancehouse.lake.object_stores import with_storage_options
 
@@ -192,7 +192,7 @@ def with_client(command: Command) -> Command:
     return wrapper
 
 
-def create_shell(ctx: click.Context, target: ConformanceTarget) -> Shell:
+def create_shell(ctx: click.Context, target: Connection) -> Shell:
     """Return how commands on the same catalog start and end, without secrets."""
     import shlex
 

@@ -23,7 +23,7 @@ from lance_namespace.errors import (
 
 from lancehouse.admin.checked_catalog import Shell
 from lancehouse.cli.catalog_options import format_id
-from lancehouse.conformance.target import ConformanceTarget
+from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Client:
     """A namespace client, and how it was created."""
 
     namespace: LanceNamespace
-    target: ConformanceTarget
+    target: Connection
     shell: Shell = field(default_factory=Shell)
     """Start and end of shell commands on the same catalog."""
 

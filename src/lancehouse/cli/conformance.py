@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
     from lancehouse.conformance.results import CheckResult, ConformanceReport
     from lancehouse.conformance.target import ConformanceTarget
+    from lancehouse.connection import Connection
 
 SMALL = 12
 SUITE = Path(suite.__file__).parent
@@ -96,11 +96,13 @@ def conformance(
     Any will do. The suite makes namespaces and tables with names of its own below --parent, and removes them again. It
     exits with 1 if something does not hold.
     """
+    from lancehouse.conformance.target import ConformanceTarget
+
     app: CliContext = ctx.obj
     size = entries or (LARGE if full else SMALL)
-    selected = override_properties(resolve_target(ctx, impl), properties)
-    target = replace(
-        selected, parent=parent or selected.parent, root=root, entries=size, known=frozenset(known), areas=areas
+    catalog = override_properties(resolve_connection(ctx, impl), properties)
+    target = ConformanceTarget(
+        catalog.impl, catalog.properties, parent or catalog.parent, root, size, frozenset(known), areas
     )
     with app.output.progress(f"checking {target.impl}") as progress, interrupt_on_sigterm():
         connect(target)
@@ -109,24 +111,20 @@ def conformance(
     ctx.exit(INTERRUPTED if report.interrupted else OK if report.ok else FAILED)
 
 
-def resolve_target(ctx: click.Context, impl: str | None) -> ConformanceTarget:
+def resolve_connection(ctx: click.Context, impl: str | None) -> Connection:
     """Return the implementation to check, with the properties of its catalog.
 
     Raises:
         UsageError: neither `--impl` nor `--catalog` is given, or both are.
     """
-    from lancehouse.conformance.target import ConformanceTarget
+    from lancehouse.connection import Connection
 
-    target = (
-        ConformanceTarget(impl)
-        if impl and not ctx.obj.catalog
-        else get_catalog(ctx)
-        if impl
-        else find_named_catalog(ctx)
-    )
-    if target is None or not (impl or ctx.obj.catalog):  # never write to the `default` catalog unless it is named
+    if impl and not ctx.obj.catalog:
+        return Connection(impl)
+    catalog = get_catalog(ctx) if impl else find_named_catalog(ctx)
+    if catalog is None or not (impl or ctx.obj.catalog):  # never write to the `default` catalog unless it is named
         raise click.UsageError("give --impl with its --property options, or --catalog", ctx)
-    return target
+    return catalog
 
 
 def run_suite(target: ConformanceTarget, on_result: Callable[[CheckResult], None]) -> ConformanceReport:

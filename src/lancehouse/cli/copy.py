@@ -119,19 +119,16 @@ def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: 
             if spark is None:
                 return copier.execute(steps, None, progress.count)
             from lancehouse.spark import table_copy
-            from lancehouse.spark.address import Connection
+            from lancehouse.spark.address import TableAddress
             from lancehouse.spark.task_progress import watch_tasks
 
-            here, there = (
-                Connection.from_properties(each.catalog.target.impl, each.catalog.target.properties)  # type: ignore[attr-defined]
-                for each in (copier.source, copier.target)
-            )
+            here, there = copier.source.catalog.target, copier.target.catalog.target
             progress.say("")
             with watch_tasks(spark, progress_callback(progress)):
                 return copier.execute(
                     steps,
                     lambda table, copied: table_copy.copy(
-                        spark, here.table_address(table), there.table_address(copied)
+                        spark, TableAddress.parse(here, table), TableAddress.parse(there, copied)
                     ),
                 )
 

@@ -28,7 +28,7 @@ def format_time(at_ms: int) -> str:
 
 def redact_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     """Return properties with secrets masked."""
-    from lancehouse.conformance.target import HIDDEN, SECRET_KEY
+    from lancehouse.connection import HIDDEN, SECRET_KEY
 
     return {key: HIDDEN if SECRET_KEY.search(key) else value for key, value in sorted((properties or {}).items())}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lancehouse.cli.main import CliContext
     from lancehouse.cli.output import ProgressDisplay
-    from lancehouse.conformance.target import ConformanceTarget
+    from lancehouse.connection import Connection
     from lancehouse.spark import LanceCatalog
 
 AGE = re.compile(r"(\d+)([smhdw])")
@@ -32,7 +32,7 @@ class SparkWork:
     """A catalog, and the settings of the Spark session that works on it."""
 
     app: CliContext
-    target: ConformanceTarget
+    target: Connection
     cores: int | None
 
     def connect_client(self) -> LanceNamespace:
@@ -93,7 +93,7 @@ def with_work(command: Command) -> Command:
     @with_target
     @with_cores
     @wraps(command)
-    def wrapper(*arguments: Any, target: ConformanceTarget, cores: int | None, **options: Any) -> Any:
+    def wrapper(*arguments: Any, target: Connection, cores: int | None, **options: Any) -> Any:
         app: CliContext = click.get_current_context().obj
         return command(*arguments, work=SparkWork(app, target, cores), **options)
 

@@ -1,6 +1,6 @@
 """Named catalogs: parsing of `~/.lancehouse.yaml` and of the variables `LANCEHOUSE_CATALOG__…`.
 
-`named_catalogs.load().catalog("prod")` returns what a name stands for: a `ConformanceTarget`. Its `connect()` returns
+`named_catalogs.load().catalog("prod")` returns what a name stands for: a `Connection`. Its `connect()` returns
 the client, and its `parent` the levels before every id. A variable adds a key to a catalog of the file, or overrides
 it. Names and keys are compared without case, and with `-` equal to `_`.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.conformance.target import ConformanceTarget
+from lancehouse.connection import Connection
 from lancehouse.identifiers import parse_levels
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class NamedCatalogs:
         """The names of all catalogs."""
         return sorted(name for name, _ in self.entries.values())
 
-    def catalog(self, name: str) -> ConformanceTarget:
+    def catalog(self, name: str) -> Connection:
         """Return a catalog by its name: `connect()` creates its client, `parent` comes before all ids.
 
         Raises:
@@ -101,7 +101,7 @@ class NamedCatalogs:
         _, values = self.entries[normalize_key(name)]
         properties = {value.key: value.resolve() for key, value in values.items() if key not in (IMPL, PARENT)}
         impl = values[IMPL].resolve() if IMPL in values else ICEBERG
-        return ConformanceTarget(CLASS_PATHS.get(impl.lower(), impl), properties, _parse_parent(values.get(PARENT)))
+        return Connection(CLASS_PATHS.get(impl.lower(), impl), properties, _parse_parent(values.get(PARENT)))
 
     def _unknown_message(self, name: str) -> str:
         if not self.names:

@@ -17,7 +17,8 @@ from lancehouse.conformance.checks import AREAS
 from lancehouse.conformance.error_checks import BASIC, class_name, format_error
 from lancehouse.conformance.results import CheckOutcome, CheckResult, ConformanceReport
 from lancehouse.conformance.subject import Subject
-from lancehouse.conformance.target import ConformanceTarget, parse_property
+from lancehouse.conformance.target import ConformanceTarget
+from lancehouse.connection import parse_property
 from lancehouse.identifiers import parse_levels
 
 CHECKS = Path(__file__).parent / "checks"

@@ -1,111 +1,31 @@
-"""`ConformanceTarget`: a namespace implementation, its properties, and the namespace to work in."""
+"""`ConformanceTarget`: the catalog that the suite checks, and how it does."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from dataclasses import dataclass
 
-import lance_namespace
-from lance_namespace import LanceNamespace, connect
-from lance_namespace.errors import InvalidInputError
-
+from lancehouse.connection import Connection
 from lancehouse.deprecation import forward_names
 
-SECRET_KEY = re.compile(
-    r"token|credential|secret|password|passwd|key|authorization|header|sas|signature", re.IGNORECASE
-)
-URL = re.compile(r"^https?://", re.IGNORECASE)
 DEAD_URL = "http://127.0.0.1:9"
 """A URL that nothing listens on: port 9 is the discard port."""
 
-HIDDEN = "***"
-
 
 @dataclass(frozen=True)
-class ConformanceTarget:
-    """An implementation and how to connect to it.
+class ConformanceTarget(Connection):
+    """A connection to an implementation under test; `parent` is the namespace in which the suite makes its own.
 
     Args:
-        impl: alias or full class path, as `lance_namespace.connect` takes it.
-        properties: of the implementation; they may hold secrets, so the repr does not show them.
-        parent: the namespace below which the suite creates its own; empty for the root.
         root: a folder in which tables may lie, where the implementation lets its caller choose.
         entries: how many tables and namespaces a long list has.
         known: names of checks that are known to fail; they are reported, and do not count.
         areas: the areas to check; all of them if empty.
     """
 
-    impl: str
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    parent: tuple[str, ...] = ()
     root: str | None = None
     entries: int = 12
     known: frozenset[str] = frozenset()
     areas: tuple[str, ...] = ()
-
-    def connect(self, **changes: str) -> LanceNamespace:
-        """Create a client, with some properties changed.
-
-        Raises:
-            InvalidInputError: there is no such implementation, or it does not accept these properties.
-        """
-        _check_implementation(self.impl)
-        try:
-            return connect(self.impl, {**self.properties, **changes})
-        except ValueError as error:
-            raise InvalidInputError(self.redact(str(error))) from None
-
-    @property
-    def urls(self) -> list[str]:
-        """Keys of the properties that are URLs of a server."""
-        return [key for key, value in self.properties.items() if URL.match(value)]
-
-    @property
-    def secrets(self) -> list[str]:
-        """Texts that must not appear in any output, the longest first."""
-        return sorted({part for part in self._secret_parts() if part}, key=len, reverse=True)
-
-    def _secret_parts(self) -> Iterator[str]:
-        for key, value in self.properties.items():
-            if SECRET_KEY.search(key) and not URL.match(value):
-                yield value
-                yield value.partition(":")[2].strip()
-                yield value.removeprefix("Bearer ")
-            elif credentials := re.match(r"^\w+://([^/@]+)@", value):
-                yield credentials[1]
-                yield credentials[1].partition(":")[2]
-
-    def redact(self, text: str) -> str:
-        """Return the text without the secrets of the properties."""
-        for secret in self.secrets:
-            # A very short secret would mask half of the text: mask it only as a whole word.
-            pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
-            text = re.sub(pattern, HIDDEN, text)
-        return text
-
-
-def _check_implementation(impl: str) -> None:
-    """Raise if a name is neither an alias nor the path of a class."""
-    known = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
-    if impl not in known and "." not in impl:
-        matches = get_close_matches(impl, known, 1)
-        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(known)}, and full class paths"
-        raise InvalidInputError(f"no client is called {impl!r}: {hint}")
-
-
-def parse_property(text: str) -> tuple[str, str]:
-    """Parse `key=value`.
-
-    Raises:
-        InvalidInputError: there is no `=`, or nothing before it. The message does not repeat the text, which may hold a
-            secret.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InvalidInputError("a property is key=value")
-    return key, value
 
 
 __getattr__ = forward_names(__name__, {"Target": f"{__name__}.ConformanceTarget"})

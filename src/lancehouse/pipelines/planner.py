@@ -10,6 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.connection import Connection
 from lancehouse.jobs import compaction
 from lancehouse.jobs.merge import MergeRules
 from lancehouse.jobs.sources import IngestSource
@@ -32,7 +33,7 @@ from lancehouse.pipelines.row_count import RowCount
 from lancehouse.pipelines.source import Origin
 from lancehouse.pipelines.spec import PipelineSpec, StepPart
 from lancehouse.pipelines.target_table import TargetState
-from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.session import parallelism
 from lancehouse.spark.table_writer import WriteOptions
 
@@ -159,8 +160,8 @@ class _Planner:
 
     def _resolve_address(self) -> TableAddress | None:
         with self.problems.collect("catalog"):
-            return Connection.from_properties(self.shape.catalog.impl, self.shape.catalog.properties).table_address(
-                self.shape.sink.table
+            return TableAddress.parse(
+                Connection(self.shape.catalog.impl, self.shape.catalog.properties), self.shape.sink.table
             )
         return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
+from lancehouse.connection import Connection
 from lancehouse.jobs.sources import IngestSource, Unit, open_source
 from lancehouse.jobs.sources.conform import conform
 from lancehouse.jobs.sources.open_source import ICEBERG
@@ -16,7 +17,7 @@ from lancehouse.lake.chunked_fragment import has_blobs
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.pipelines.spec import PipelineSpec, SourcePart
 from lancehouse.pipelines.yaml_document import to_plain
-from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.table_reader import PinnedVersion
 
 
@@ -41,7 +42,7 @@ class Origin:
         if part.table is None:
             return cls(part, folder, None)
         catalog = part.catalog or shape.catalog
-        return cls(part, folder, Connection.from_properties(catalog.impl, catalog.properties).table_address(part.table))
+        return cls(part, folder, TableAddress.parse(Connection(catalog.impl, catalog.properties), part.table))
 
     @property
     def name(self) -> list[str]:

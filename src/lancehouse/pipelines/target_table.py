@@ -33,7 +33,7 @@ from lancehouse.pipelines.spec import IndexPart, PipelineSpec, SinkPart
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_to_lance import from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
-from lancehouse.spark.address import TableAddress
+from lancehouse.spark.address import TableAddress, get_client
 
 ADDING = ("append", "merge")
 """Modes that do not change the columns of a table."""
@@ -101,7 +101,7 @@ def _require_namespace(address: TableAddress) -> None:
         NamespaceNotFoundError: its namespace does not exist.
     """
     assert address.connection is not None
-    client, levels = address.connection.namespace(), list(address.id)
+    client, levels = get_client(address.connection), list(address.id)
     try:
         client.describe_table(DescribeTableRequest(id=levels))
     except TableNotFoundError:

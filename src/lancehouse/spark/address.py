@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self
@@ -11,6 +11,7 @@ from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import InvalidInputError
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`, in executors too
+from lancehouse.connection import Connection
 from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import format_levels, parse_levels
 from lancehouse.lake.dataset import TableRef
@@ -24,42 +25,6 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """The implementation and properties of a namespace, as `lance_namespace.connect` takes them."""
-
-    impl: str
-    properties: Pairs = field(default=(), repr=False)
-
-    @classmethod
-    def from_properties(cls, impl: str, properties: Mapping[str, str] | None = None) -> Self:
-        """Create a connection from a mapping of properties, and check that it can be opened.
-
-        Raises:
-            InvalidInputError: there is no such implementation, or it does not accept these properties.
-        """
-        connection = cls(impl, tuple(sorted((properties or {}).items())))
-        connection.namespace()
-        return connection
-
-    def namespace(self) -> LanceNamespace:
-        """Return the client, cached for each process, so that all tasks there share its caches and credentials."""
-        return _connect(self)
-
-    def table_address(self, table: TableName) -> TableAddress:
-        """Return the address of a table of this catalog.
-
-        Raises:
-            InvalidInputError: the id is empty, or is neither text nor a list of texts.
-        """
-        if not isinstance(table, str | Sequence) or not all(isinstance(level, str) for level in table):
-            raise InvalidInputError(f"a table is named by text such as 'wh.db.docs', or by a list, not {table!r}")
-        levels = parse_levels(table) if isinstance(table, str) else tuple(table)
-        if not levels:
-            raise InvalidInputError("a table id has at least one level")
-        return TableAddress(self, levels)
-
-
-@dataclass(frozen=True, slots=True)
 class TableAddress:
     """A table by its name in a catalog, or by its path."""
 
@@ -68,11 +33,27 @@ class TableAddress:
     path: str | None = None
     storage_options: Pairs = field(default=(), repr=False)
 
+    @classmethod
+    def parse(cls, connection: Connection, table: TableName) -> Self:
+        """Return the address of a table in a catalog.
+
+        Raises:
+            InvalidInputError: the id has no level, or is none; or there is no such implementation, or it does not take
+                these properties.
+        """
+        if not isinstance(table, str | Sequence) or not all(isinstance(level, str) for level in table):
+            raise InvalidInputError(f"a table is named by text such as 'wh.db.docs', or by a list, not {table!r}")
+        levels = parse_levels(table) if isinstance(table, str) else tuple(table)
+        if not levels:
+            raise InvalidInputError("a table id has at least one level")
+        get_client(connection)
+        return cls(connection, levels)
+
     def to_ref(self, **at: Any) -> TableRef:
         """Return a reference to the table for code in this process; `at` gives its version, branch or tag."""
         if self.connection is None:
             return TableRef(self.path, dict(self.storage_options), **at)
-        return TableRef(namespace=self.connection.namespace(), id=self.id, **at)
+        return TableRef(namespace=get_client(self.connection), id=self.id, **at)
 
     def write_location(self, job: str) -> TableLocation:
         """Return the location that a job writes to.
@@ -99,8 +80,14 @@ def _cached_location(address: TableAddress, job: str) -> list[TableLocation]:  #
 
 
 @lru_cache(64)
-def _connect(connection: Connection) -> LanceNamespace:
+def get_client(connection: Connection) -> LanceNamespace:
+    """Return the client of a connection: one for each process, so that its caches and credentials serve all tasks.
+
+    Raises:
+        InvalidInputError: there is no such implementation, or it does not take these properties.
+    """
+    properties = dict(connection.properties)
     try:
-        return with_storage_options(connect(connection.impl, dict(connection.properties)), dict(connection.properties))
-    except ValueError as error:  # `connect` raises it for whatever a constructor raises
+        return with_storage_options(connect(connection.impl, properties), properties)
+    except ValueError as error:  # `connect` makes one of whatever a constructor raises
         raise InvalidInputError(f"cannot connect to {connection.impl!r}: {error}") from error

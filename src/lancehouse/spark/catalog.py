@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.connection import Connection
 from lancehouse.jobs.computed_columns import Function
 from lancehouse.jobs.index_building import BuiltIndex
 from lancehouse.jobs.merge import MergeRules
@@ -28,7 +29,7 @@ from lancehouse.spark import (
     table_writer,
     vector_search,
 )
-from lancehouse.spark.address import Connection, TableAddress, TableName
+from lancehouse.spark.address import TableAddress, TableName, get_client
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.row_changes import ChangeResult
 
@@ -58,7 +59,8 @@ class LanceCatalog:
     def __init__(self, spark: SparkSession, impl: str, properties: Mapping[str, str] | None = None) -> None:
         session.check_session(spark)
         self.spark = spark
-        self._connection = Connection.from_properties(impl, properties)
+        self._connection = Connection(impl, dict(properties or {}))
+        get_client(self._connection)
 
     def __repr__(self) -> str:
         return f"LanceCatalog({self._connection.impl!r})"
@@ -96,7 +98,7 @@ class LanceCatalog:
             arguments.flag("with_row_id", with_row_id),
         )
         return table_reader.read_table(
-            self.spark, self._connection.table_address(table), scan, VersionSelector(version, tag, as_of)
+            self.spark, TableAddress.parse(self._connection, table), scan, VersionSelector(version, tag, as_of)
         )
 
     def count(
@@ -110,7 +112,7 @@ class LanceCatalog:
         """Return the number of rows, or of those that match a filter. See `read` for the arguments."""
         rows = arguments.check_condition("filter", filter)
         return table_reader.count_rows(
-            self.spark, self._connection.table_address(table), rows, VersionSelector(version, tag, as_of)
+            self.spark, TableAddress.parse(self._connection, table), rows, VersionSelector(version, tag, as_of)
         )
 
     def aggregate(
@@ -138,7 +140,7 @@ class LanceCatalog:
         groups = arguments.check_names("group_by", group_by)
         aggregation = parse_aggregation(groups, measures, arguments.check_condition("filter", filter))
         return aggregates.aggregate(
-            self.spark, self._connection.table_address(table), aggregation, VersionSelector(version, tag, as_of)
+            self.spark, TableAddress.parse(self._connection, table), aggregation, VersionSelector(version, tag, as_of)
         )
 
     def search(
@@ -182,7 +184,7 @@ class LanceCatalog:
         """
         return vector_search.search(
             self.spark,
-            self._connection.table_address(table),
+            TableAddress.parse(self._connection, table),
             vector,
             k,
             column=arguments.some_text("column", column),
@@ -195,7 +197,7 @@ class LanceCatalog:
 
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""
-        return listing.history(self.spark, self._connection.table_address(table))
+        return listing.history(self.spark, TableAddress.parse(self._connection, table))
 
     def register_views(self, namespace: TableName, prefix: str = "", *, replace: bool = False) -> list[str]:
         """Create a temporary view of each table in a namespace; return the names of the views.
@@ -224,7 +226,7 @@ class LanceCatalog:
             TableAlreadyExistsError: the table exists.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("create", how)
-        return table_writer.create(df, self._connection.table_address(table), write_options)
+        return table_writer.create(df, TableAddress.parse(self._connection, table), write_options)
 
     def append(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Append the rows of a DataFrame; return the version that this made.
@@ -242,7 +244,7 @@ class LanceCatalog:
             TableSchemaValidationError: the columns do not fit.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("append", how)
-        return table_writer.append(df, self._connection.table_address(table), write_options)
+        return table_writer.append(df, TableAddress.parse(self._connection, table), write_options)
 
     def overwrite(self, df: DataFrame, table: TableName, **how: Any) -> int:
         """Replace all rows and the columns of a table by those of a DataFrame; a missing table is created.
@@ -253,7 +255,7 @@ class LanceCatalog:
             ConcurrentModificationError: another writer changed the table meanwhile, which this would undo.
         """
         df, write_options = arguments.check_frame(df), arguments.parse_write_options("overwrite", how)
-        return table_writer.overwrite(df, self._connection.table_address(table), write_options)
+        return table_writer.overwrite(df, TableAddress.parse(self._connection, table), write_options)
 
     def delete(self, table: TableName, where: str, **how: Any) -> ChangeResult:
         """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how` takes `run`, see `append`.
@@ -262,7 +264,7 @@ class LanceCatalog:
             ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
         where, write_options = arguments.check_text("where", where), arguments.parse_write_options("delete", how)
-        return row_changes.delete(self.spark, self._connection.table_address(table), where, write_options)
+        return row_changes.delete(self.spark, TableAddress.parse(self._connection, table), where, write_options)
 
     def update(self, table: TableName, set: Mapping[str, str], where: str | None = None, **how: Any) -> ChangeResult:
         """Set columns to SQL expressions over the row, in the rows that match or in all. See `append` for `how`.
@@ -272,7 +274,7 @@ class LanceCatalog:
         """
         values, rows = arguments.check_expressions(set), arguments.check_condition("where", where)
         write_options = arguments.parse_write_options("update", how)
-        return row_changes.update(self.spark, self._connection.table_address(table), values, rows, write_options)
+        return row_changes.update(self.spark, TableAddress.parse(self._connection, table), values, rows, write_options)
 
     def merge(
         self,
@@ -315,7 +317,7 @@ class LanceCatalog:
             arguments.check_names("on", on),
             arguments.parse_write_options("merge", how),
         )
-        return merge.merge(df, self._connection.table_address(table), keys, rules, write_options, latest_by=order)
+        return merge.merge(df, TableAddress.parse(self._connection, table), keys, rules, write_options, latest_by=order)
 
     def add_columns(
         self, table: TableName, columns: Mapping[str, str | Function], read_columns: Names | None = None
@@ -335,7 +337,7 @@ class LanceCatalog:
         """
         columns = arguments.check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
         reads = arguments.some_names("read_columns", read_columns)
-        return computed_columns.add_columns(self.spark, self._connection.table_address(table), columns, reads)
+        return computed_columns.add_columns(self.spark, TableAddress.parse(self._connection, table), columns, reads)
 
     def ingest(
         self,
@@ -369,7 +371,7 @@ class LanceCatalog:
         write_options = arguments.parse_write_options("ingest", how)
         return ingest.ingest(
             self.spark,
-            self._connection.table_address(table),
+            TableAddress.parse(self._connection, table),
             source,
             format=arguments.some_text("format", format),
             mode=arguments.check_text("mode", mode),
@@ -408,7 +410,7 @@ class LanceCatalog:
         """
         return maintenance.create_index(
             self.spark,
-            self._connection.table_address(table),
+            TableAddress.parse(self._connection, table),
             arguments.check_text("column", column),
             arguments.check_text("kind", kind),
             arguments.some_text("name", name),
@@ -482,5 +484,5 @@ class LanceCatalog:
         if (table is None) == (namespace is None):
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
-            return work(self._connection.table_address(table))
+            return work(TableAddress.parse(self._connection, table))
         return maintenance.run_on_tables(self._connection, arguments.levels("namespace", namespace), work)

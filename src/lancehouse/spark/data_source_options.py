@@ -13,10 +13,11 @@ from typing import Any
 
 from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
+from lancehouse.connection import Connection
 from lancehouse.lake.fragments import FileLayout
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
-from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.table_writer import WriteOptions
 
 TASKS = 32
@@ -198,7 +199,7 @@ class SourceOptions:
             )
             raise InvalidInputError(f"a Lance table is named by the option path, or by impl and table; {problem}")
         properties = {name.removeprefix(PROPERTY_PREFIX): value for name, value in self._other_options.items()}
-        return Connection.from_properties(impl, {**properties, **(self._get("properties") or {})}).table_address(table)
+        return TableAddress.parse(Connection(impl, {**properties, **(self._get("properties") or {})}), table)
 
     def _address_at(self, path: str) -> TableAddress:
         foreign = [name for name in self._other_options if not name.startswith(STORAGE_PREFIX)]

@@ -15,12 +15,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.catalog_walk import Id, walk_tables
+from lancehouse.connection import Connection
 from lancehouse.lake import history as lake
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import locate_table
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.address import TableAddress, get_client
 from lancehouse.spark.session import to_struct
 from lancehouse.spark.table_reader import read_table
 
@@ -66,8 +67,8 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
 
 def list_tables(connection: Connection, namespace: Sequence[str]) -> Iterator[TableAddress]:
     """Yield the tables in a namespace and below it."""
-    for table in walk_tables(_PagedLister(connection.namespace()), tuple(namespace)):
-        yield connection.table_address(table)
+    for table in walk_tables(_PagedLister(get_client(connection)), tuple(namespace)):
+        yield TableAddress.parse(connection, table)
 
 
 def register_views(
@@ -89,8 +90,8 @@ def register_views(
         InvalidInputError: something else has one of the names, or two tables would get the same; no view was created.
     """
     frames: dict[str, tuple[TableAddress, DataFrame]] = {}
-    for table in _PagedLister(connection.namespace()).tables(namespace):
-        address = connection.table_address(table)
+    for table in _PagedLister(get_client(connection)).tables(namespace):
+        address = TableAddress.parse(connection, table)
         try:
             frame = read_table(spark, address, Scan(), VersionSelector(), follows=True)
         except TableNotFoundError:

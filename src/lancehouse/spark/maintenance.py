@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from lance_namespace.errors import LanceNamespaceError
 from pyspark.sql import SparkSession
 
+from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import compaction, index_building, orphans
 from lancehouse.jobs.compaction import CompactionResult
 from lancehouse.jobs.index_building import BuiltIndex
 from lancehouse.jobs.orphans import CleanupResult, Orphans
-from lancehouse.spark.address import Connection, TableAddress
+from lancehouse.spark.address import TableAddress
 from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.listing import list_tables
 from lancehouse.spark.session import parallelism

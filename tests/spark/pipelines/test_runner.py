@@ -277,17 +277,18 @@ def test_a_dry_run_writes_nothing(spark: Any, place: Place) -> None:
 def test_a_table_whose_versions_our_server_manages(spark: Any, place: Place, served: Any) -> None:
     from lance_namespace import CreateNamespaceRequest
 
-    from lancehouse.spark.address import Connection
+    from lancehouse.connection import Connection
+    from lancehouse.spark.address import TableAddress
 
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
-    catalog = Connection.from_properties("iceberg", properties)
+    catalog = Connection("iceberg", properties)
     levels = [served.warehouse, "pipelines"]
-    catalog.namespace().create_namespace(CreateNamespaceRequest(id=levels))
+    catalog.connect().create_namespace(CreateNamespaceRequest(id=levels))
     parts = {**WHOLE, "catalog": {"impl": "iceberg", "properties": properties}}
     parts["sink"] = {"table": f"{served.warehouse}.pipelines.t", "max_rows_per_file": 5}
     report = place.pipeline(**parts).run(spark)
     assert (report.state, report.rows, report.version_after) == (DONE, 20, 5)
-    table = catalog.table_address([*levels, "t"]).to_ref()
+    table = TableAddress.parse(catalog, [*levels, "t"]).to_ref()
     assert table.open().tags.list()["good"]["version"] == 5
     failed = place.pipeline(**{**parts, "run": "tuesday", "expect": {"rows": 20, "on_failure": "restore"}}).run(spark)
     assert failed.steps[-1].says == "version 5 is back"
