@@ -166,7 +166,7 @@ def make_mortal(namespace: NotingNamespace) -> None:
 
     for owner, name, mortal in (
         (Transport, "send", mortal_send),
-        (ManifestStore, "finish", mortal_finish),
+        (ManifestStore, "publish", mortal_finish),
         (Path, "hardlink_to", mortal_link),
     ):
         setattr(owner, name, mortal)
