@@ -85,7 +85,7 @@ def test_links_lead_somewhere(file: Path) -> None:
 def test_a_cell_that_fails_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     """Halfway through, with a server that is up."""
     notebook = read(ROOT / "notebooks" / "quickstart.ipynb")
-    start = next(number for number, cell in enumerate(notebook.cells) if "house.start" in cell.source)
+    start = next(number for number, cell in enumerate(notebook.cells) if "start_server(" in cell.source)
     notebook.cells[start + 1 :] = [nbformat.v4.new_code_cell("assert address\nraise KeyError('lost')")]
     file, folder = tmp_path / "broken.ipynb", tmp_path / "folder"
     folder.mkdir()
