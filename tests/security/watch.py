@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from time import sleep
 from urllib.parse import urlsplit
 
@@ -20,13 +19,9 @@ from tests.servers.lancehouse import Served
 MOST_MB = 600
 """What all processes of the server may hold together, at any moment of an attack."""
 SOON_S = 0.1
-"""Within which /health/live usually answers, on a machine that is otherwise idle (`--soak`)."""
-LATE_S = 5
-"""Within which it always does there. Docs/security.md has what was measured."""
+"""Within which /health/live answers, on a machine that is otherwise idle (`--soak`)."""
 EVENTUALLY_S = 30
 """Within which it answers on a busy machine: a server that hangs does not."""
-FEW = 10
-"""Answers of which nothing is usual."""
 EVERY_S = 0.02
 
 
@@ -83,7 +78,7 @@ def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) ->
     """Attack a server in the block; fail unless it withstands.
 
     Its processes must live on and hold less than `most_mb` together at every moment; `/health/live` must answer all the
-    time, in the soak run usually within 100 ms.
+    time, in the soak run within 100 ms.
     """
     watch = Watch(server, frozenset(_processes(server)))
     over = threading.Event()
@@ -106,10 +101,8 @@ def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) ->
     assert not watch.failures, watch.failures[:3]
     assert watch.waits_s, "/health/live was never asked"
     assert watch.peak_mb < most_mb, f"the server held {watch.peak_mb:.0f} MB"
-    limit_s = LATE_S if soak else EVENTUALLY_S
+    limit_s = SOON_S if soak else EVENTUALLY_S
     assert max(watch.waits_s) < limit_s, f"/health/live took {max(watch.waits_s):.2f} s"
-    if soak and len(watch.waits_s) > FEW:
-        assert median(watch.waits_s) < SOON_S, f"/health/live usually took {median(watch.waits_s):.2f} s"
 
 
 @contextmanager
