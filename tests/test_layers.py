@@ -22,6 +22,7 @@ BASE = {
     "locations",
     "modes",
     "paging",
+    "parsing",
     "properties",
     "settings",
     "catalog_walk",

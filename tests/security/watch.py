@@ -14,6 +14,7 @@ from pathlib import Path
 from time import sleep
 from urllib.parse import urlsplit
 
+from tests.live.gateways import ask, until
 from tests.servers.lancehouse import Served
 
 MOST_MB = 600
@@ -80,6 +81,8 @@ def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) ->
     Its processes must live on and hold less than `most_mb` together at every moment; `/health/live` must answer all the
     time, in the soak run within 100 ms.
     """
+    # A server accepts connections while it still loads its libraries; that is not what an attack does to it.
+    until(lambda: ask(server, "GET", "/health/ready").status == 200, "the server is ready")
     watch = Watch(server, frozenset(_processes(server)))
     over = threading.Event()
     measuring = threading.Thread(target=_measure, args=(watch, over))

@@ -14,6 +14,7 @@ from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.gateway.operations import Operation, RequestEncoding
+from lancehouse.parsing import parse_json
 
 DELIMITER = "$"
 """Default separator of the levels of an id in a path."""
@@ -161,8 +162,8 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = parse_json(body)
+    except ValueError as error:
         raise InvalidInputError(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidInputError(f"the body must be a JSON object, not {type(value).__name__}")

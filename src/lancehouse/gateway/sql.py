@@ -8,7 +8,6 @@ nodes, and Lance gets what is written from that tree.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
+
+from lancehouse.parsing import parse_alone
 
 MAX_LENGTH = 1_000_000
 """Most characters."""
@@ -45,11 +46,9 @@ MAX_COPIES = 8
 MAX_CONSTANT = 1_000
 """Most bytes of literals in one computed value, for the same reason."""
 LONG = 10_000
-"""Longer texts are parsed one at a time, because parsing holds the interpreter lock and so stalls all threads."""
+"""Texts of more characters are parsed one at a time."""
 
 DOCS = "see “SQL that callers send” in docs/gateway.md"
-
-_long_text_lock = threading.Lock()
 
 TYPES = frozenset(
     {"int", "integer", "tinyint", "smallint", "bigint", "float", "double", "string", "binary"}
@@ -164,10 +163,23 @@ def rewrite_value(text: str, field: str) -> Value:
     """
     if len(text) > MAX_LENGTH:
         raise _sql_error(field, f"it has {len(text):,} characters, and at most {MAX_LENGTH:,} are allowed")
-    with _long_text_lock if len(text) > LONG else nullcontext(), _translate_parse_errors(field):
-        words = _tokenize(text, field)
-        _check_words(words, field)
-        (tree, *others) = LanceDialect.parser_class(dialect=LanceDialect()).parse_into(exp.Condition, words, text)
+    with parse_alone() if len(text) > LONG else nullcontext():
+        try:
+            words = _tokenize(text, field)
+            _check_words(words, field)
+            return _parse_and_write(words, text, field)
+        except SqlglotError as error:
+            problem = f"it cannot be read as SQL: {_describe_error(error)}"
+        except RecursionError:
+            problem = "it is nested too deeply"
+        # Not raised in the handlers: as its context, the parser's error would keep the parser and its tree in memory.
+        raise _sql_error(field, problem)
+
+
+def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
+    tree_parser = LanceDialect.Parser(dialect=LanceDialect())
+    try:
+        (tree, *others) = tree_parser.parse_into(exp.Condition, words, text)
         if tree is None or others:
             raise _sql_error(field, "it is not one expression")
         writer = _Writer(field)
@@ -178,17 +190,14 @@ def rewrite_value(text: str, field: str) -> Value:
             raise _sql_error(field, "it is not SQL that can be read in one way only")
         copies = 0 if isinstance(tree, exp.Column) else size.copies
         return Value(" ".join(writer.words), size.constant, copies, writer.operators)
-
-
-@contextmanager
-def _translate_parse_errors(field: str) -> Iterator[None]:
-    """Run a block whose errors of the parser become ours."""
-    try:
-        yield
-    except SqlglotError as error:
-        raise _sql_error(field, f"it cannot be read as SQL: {_describe_error(error)}") from None
-    except RecursionError:
-        raise _sql_error(field, "it is nested too deeply") from None
+    finally:
+        # Nodes and their parents refer to each other, so that only a garbage collection would free them, and freeing a
+        # large tree at once would stop all threads. So it is taken apart, node by node.
+        nodes = tree_parser.nodes
+        while nodes:
+            node = nodes.pop()
+            nodes += node.iter_expressions()
+            node.args, node.parent = {}, None
 
 
 def _describe_error(error: SqlglotError) -> str:
@@ -296,6 +305,16 @@ class LanceDialect(Dialect):
             kind: parser.Parser.RANGE_PARSERS[kind]
             for kind in (TokenType.BETWEEN, TokenType.ILIKE, TokenType.IN, TokenType.IS, TokenType.LIKE)
         }
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.nodes: list[exp.Expr] = []
+            """All nodes that were created, also of a parse that failed."""
+
+        def expression(self, instance: Any, *args: Any, **options: Any) -> Any:
+            """Complete a new node."""
+            self.nodes.append(instance)
+            return super().expression(instance, *args, **options)
 
         def _parse_atom(self) -> exp.Expr | None:
             """Leave types to the type parser: `date '2024-01-01'` is a literal, and `date` alone is a column."""

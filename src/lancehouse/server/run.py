@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -44,6 +45,7 @@ SWITCH_S = 0.001
 BEAT_S = 1.0
 """Seconds between two heartbeats of a worker."""
 DRAIN_TICK_S = 0.1
+WAREHOUSE_CLIENT = "lancehouse.clients.iceberg"
 LINGER_S = 3.0
 """Seconds for a client to read the rest of a response and confirm the close when the server stops."""
 
@@ -149,6 +151,8 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
 def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     with process_memory.without_unused_libraries(backend.impl for backend in settings.backends):
         app = create_app(settings, warehouses, log)
+        # The first request to a warehouse through the gateway would import it, and hold up all others meanwhile.
+        importlib.import_module(WAREHOUSE_CLIENT)
     # A garbage collection stops all threads. What is loaded by now stays, so that none need look at it again.
     gc.collect()
     gc.freeze()

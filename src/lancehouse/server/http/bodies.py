@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.parsing import count_json
 from lancehouse.server.http.errors import ContentTypeError, PayloadTooLargeError, TooSlowError
 from lancehouse.server.http.memory_budget import Reservation
 
@@ -29,6 +30,8 @@ FREE = 2**20
 PER_OBJECT = 64
 PER_ITEM = 48
 """Bytes that an object or list (`PER_OBJECT`), and an item of one, take in memory once they are parsed, on average."""
+MAX_ITEM_BYTES = 64 * 2**20
+"""Most bytes of objects, lists and items in one JSON body: a table of 100,000 columns has as many."""
 
 
 class ClientDisconnectedError(Exception):
@@ -66,8 +69,8 @@ def check_content_type(headers: Mapping[str, str], expected: str) -> None:
     """Refuse a body of another content type.
 
     A page of another site can make a browser send a body without a type, as a form or as text, but none of the types
-    that
-    changes have here: for those, the browser asks the server's permission first. Programs may omit the type.
+    that changes
+    have here: for those, the browser asks the server's permission first. Programs may omit the type.
 
     Raises:
         ContentTypeError: the body is of another type, or a browser sends it without one.
@@ -149,12 +152,20 @@ def _decompress(raw: bytes, limit: int, memory: Reservation) -> bytes:
 
 
 def _estimate_parsed_size(body: bytes) -> int:
-    """Estimate the bytes that a JSON body takes once it is parsed: `[]` has two on the wire and takes 72 in memory."""
-    objects = sum(map(body.count, (b"[", b"{", b":")))
-    items = body.count(b",")
+    """Estimate the bytes that a JSON body takes once it is parsed: `[]` has two on the wire and takes 72 in memory.
+
+    Raises:
+        PayloadTooLargeError: it has more objects, lists and items than allowed.
+    """
+    containers, items = count_json(body)
+    item_bytes = containers * PER_OBJECT + items * PER_ITEM
+    if item_bytes > MAX_ITEM_BYTES:
+        raise PayloadTooLargeError(
+            f"the JSON has {containers + items:,} values, which is too many; send fewer at a time"
+        )
     # A str with one character beyond ASCII may take four bytes for each of its characters.
     widest = 1 if body.isascii() and b"\\u" not in body else 4
-    return objects * PER_OBJECT + items * PER_ITEM + len(body) * widest
+    return item_bytes + len(body) * widest
 
 
 def compression_ratio_error() -> PayloadTooLargeError:

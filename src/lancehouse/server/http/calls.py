@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.catalog.callers import Caller
+from lancehouse.parsing import parse_json
 from lancehouse.server.http.routes import SEPARATOR, Match, percent_decode, split_namespace
 from lancehouse.wire.iceberg_requests import format_validation_error
 
@@ -134,8 +134,8 @@ def parse_json_object(body: bytes) -> Json:
         InvalidInputError: it is not.
     """
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = parse_json(body)
+    except ValueError as error:
         raise InvalidInputError(f"the body is not JSON: {error}" if body else "the body is missing") from None
     if not isinstance(value, dict):
         raise InvalidInputError(f"the body must be a JSON object, not {type(value).__name__}")

@@ -7,8 +7,12 @@ more than most reads.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lancehouse.server.http.errors import error_envelope
@@ -16,8 +20,10 @@ from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.responses import Response
 
 LARGEST_HEAD = 64 * 1024
-DISCARD_PAUSE_S = 0.0005
-"""Seconds between two reads of bodies that nobody needs, of all connections together."""
+READS_PER_TURN = 4
+"""Reads of bodies, of up to 256 KB each, before the event loop turns to other connections."""
+LONGEST_WAIT_S = 0.05
+"""Seconds for which bodies may wait for new connections."""
 
 TYPES = {
     400: "BadRequestException",
@@ -33,10 +39,76 @@ InlineAnswer = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
 """Takes method, path, query and headers; returns the whole response, or None: then the application is called."""
 
 
+class BodyReads:
+    """Lets connections that receive bodies take turns, a few at a time, and new connections go first.
+
+    Otherwise the event loop would read from all of them, and up to 8 MB from each, before it turned to anything else.
+    It accepts one connection each time, so that two hundred clients with large bodies would keep others out for a
+    second.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._left = READS_PER_TURN
+        """Reads that are left of this turn."""
+        self._is_turn_planned = False
+        self._has_new_connection = False
+        self._last_turn_s = 0.0
+
+    def give_way(self) -> None:
+        """Let a new connection go first."""
+        self._has_new_connection = True
+
+    def request(self, resume: Callable[[], None]) -> None:
+        """Call `resume`, which lets a connection read once: now, or in one of the next turns."""
+        if self._left and not self._has_new_connection:
+            self._left -= 1
+            resume()
+        else:
+            self._waiting.append(resume)
+        self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if not self._is_turn_planned:
+            self._is_turn_planned = True
+            asyncio.get_running_loop().call_soon(self._start_turn)
+
+    def _start_turn(self) -> None:
+        self._is_turn_planned = False
+        now = asyncio.get_running_loop().time()
+        if self._has_new_connection and now - self._last_turn_s < LONGEST_WAIT_S:
+            self._has_new_connection = False
+            self._plan_turn()
+            return
+        self._left, self._last_turn_s, self._has_new_connection = READS_PER_TURN, now, False
+        for _ in range(min(READS_PER_TURN, len(self._waiting))):
+            self.request(self._waiting.popleft())
+
+
+class SharedFlow(FlowControl):
+    """The flow of one connection, whose reads of bodies take turns with those of others."""
+
+    def __init__(self, transport: asyncio.Transport, reads: BodyReads) -> None:
+        """Create the flow of a connection."""
+        super().__init__(transport)
+        self._reads = reads
+        self._is_waiting = False
+
+    def resume_reading(self) -> None:
+        """Read on when it is this connection's turn."""
+        if self.read_paused and not self._is_waiting:
+            self._is_waiting = True
+            self._reads.request(self._resume)
+
+    def _resume(self) -> None:
+        self._is_waiting = False
+        if not self._transport.is_closing():
+            super().resume_reading()
+
+
 def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
     """Create the protocol class of connections with these limits."""
-    discarding: set[HttpToolsProtocol] = set()
-    """Connections that still send the body of a request that was refused."""
+    reads = BodyReads()
 
     class LimitedProtocol(HttpToolsProtocol):
         """One connection."""
@@ -47,9 +119,13 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
         _is_reading_head = False
         _is_reading_body = False
         """Whether the body of a request that the application answers is being received."""
+        _is_discarding = False
+        """Whether that request was refused before its body was received."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.flow = SharedFlow(transport, reads)
+            reads.give_way()
             if len(self.connections) > limits.connections:
                 self._send_error(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
             else:
@@ -57,15 +133,15 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel_deadline()
-            discarding.discard(self)
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
             super().data_received(data)
-            if self in discarding:
-                self._pause_discarding()
+            if self._is_discarding:
+                self.flow.pause_reading()
+                self.flow.resume_reading()
             if not self._is_reading_head:
                 return
             self._head_bytes += len(data)
@@ -92,9 +168,20 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 self._is_reading_body = True
                 super().on_headers_complete()
 
+        def _start_asgi_task(self, *args: Any) -> None:
+            start = partial(super()._start_asgi_task, *args)
+            if self._has_large_body():
+                reads.request(start)
+            else:
+                start()
+
+        def _has_large_body(self) -> bool:
+            headers = dict(self.headers)
+            length = headers.get(b"content-length", b"0")
+            return b"transfer-encoding" in headers or not length.isdigit() or int(length) > HIGH_WATER_LIMIT
+
         def on_message_complete(self) -> None:
-            self._is_reading_body = False
-            discarding.discard(self)
+            self._is_reading_body = self._is_discarding = False
             self._cancel_deadline()
             # A request that was answered inline has no cycle.
             if self.cycle is not None:
@@ -111,13 +198,7 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 # The request was refused before its body was read. The rest is discarded for a while, so that the
                 # client can read the response; one that never stops sending must not keep the connection.
                 self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
-                discarding.add(self)
-
-        def _pause_discarding(self) -> None:
-            # The event loop reads up to 32 buffers of a connection before it turns to the next one. Two hundred clients
-            # that send large bodies would keep it busy for a second, in which nobody else is answered.
-            self.flow.pause_reading()
-            self.loop.call_later(DISCARD_PAUSE_S * len(discarding), self.flow.resume_reading)
+                self._is_discarding = True
 
         def _try_answer_inline(self) -> Response | None:
             method = READS.get(self.parser.get_method())
