@@ -33,4 +33,4 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 @pytest.fixture
 def main(catalog: Catalog) -> Warehouse:
     """The first warehouse."""
-    return catalog.get_warehouse("main")
+    return catalog.warehouses["main"]

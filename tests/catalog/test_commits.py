@@ -40,7 +40,7 @@ def create(catalog: Catalog, caller: Caller, name: str, managed_by: str | None =
     """A table; without `managed_by` an Iceberg one."""
     properties = {"table_type": "lance", "managed_by": managed_by} if managed_by else {}
     request = {"name": name, "schema": SCHEMA, "properties": properties}
-    made = catalog.tables.create(caller, catalog.get_warehouse("main"), LEVELS, request)
+    made = catalog.tables.create(caller, catalog.warehouses["main"], LEVELS, request)
     return str(orjson.loads(made.metadata)["location"])
 
 
@@ -90,11 +90,11 @@ def property_change(**updates: str) -> dict[str, Any]:
 
 
 def commit(catalog: Catalog, caller: Caller, name: str, request: dict[str, Any]) -> LoadResult:
-    return catalog.commits.commit(caller, catalog.get_warehouse("main"), LEVELS, name, request)
+    return catalog.commits.commit(caller, catalog.warehouses["main"], LEVELS, name, request)
 
 
 def load(catalog: Catalog, caller: Caller, name: str) -> dict[str, Any]:
-    found = catalog.tables.load(caller, catalog.get_warehouse("main"), LEVELS, name)
+    found = catalog.tables.load(caller, catalog.warehouses["main"], LEVELS, name)
     metadata: dict[str, Any] = orjson.loads(found.metadata)
     return metadata
 

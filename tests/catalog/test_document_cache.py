@@ -14,6 +14,7 @@ from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.iceberg import tables
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
+from tests.from_memory import from_memory
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
 
@@ -32,7 +33,7 @@ def test_a_file_is_read_once_and_missed_when_it_is_gone(warehouse: Warehouse) ->
     written = document(warehouse)
     Path(written.location).write_bytes(written.full_json)
     documents = DocumentCache()
-    assert documents.find_cached(warehouse, written.location) is None
+    assert from_memory(documents.load, warehouse, written.location) is None
     first = documents.load(warehouse, written.location)
     assert first == written
     assert documents.load(warehouse, written.location) is first
@@ -54,7 +55,7 @@ def test_what_was_not_used_for_long_is_forgotten(warehouse: Warehouse) -> None:
     for each in held:
         Path(each.location).write_bytes(each.full_json)
         documents.add(each)
-    assert [documents.find_cached(warehouse, each.location) is None for each in held] == [True, False, False]
+    assert [from_memory(documents.load, warehouse, each.location) is None for each in held] == [True, False, False]
 
 
 @pytest.mark.parametrize(

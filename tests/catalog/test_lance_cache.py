@@ -38,6 +38,7 @@ from lancehouse.lake.versions import list_manifests
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
+from tests.from_memory import from_memory
 from tests.lake.store import BUCKET, Store
 
 SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
@@ -119,7 +120,7 @@ class Catalog:
         return checked(self.tables.load(self.warehouse, entry))
 
     def cached(self, entry: EntryRow) -> LanceTableMetadata | None:
-        return self.tables.find_cached(self.warehouse, entry)
+        return from_memory(self.tables.load, self.warehouse, entry)
 
     def settle(self, entry: EntryRow) -> LanceTableMetadata:
         """Load until it is held in memory."""
@@ -604,7 +605,7 @@ def test_another_server_sees_a_branch_at_once(catalog: Catalog) -> None:
             tables.load(catalog.warehouse, entry)
         entry = catalog.commit(entry, version, branch="dev")
         here = catalog.tables.load_committed(catalog.warehouse, entry)
-        assert elsewhere.find_cached(catalog.warehouse, entry) is None
+        assert from_memory(elsewhere.load, catalog.warehouse, entry) is None
         there = elsewhere.load(catalog.warehouse, entry)
         assert texts(there) == texts(here)
         assert refs_of(checked(there))["dev"] == ("branch", dev(version))
@@ -892,12 +893,12 @@ def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list
     catalog.tables.load_committed(catalog.warehouse, at.entry)
     time.sleep(0.1)
     table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
-    assert catalog.tables.find_cached(catalog.warehouse, at.entry, "refs") is table
+    assert from_memory(catalog.tables.load, catalog.warehouse, at.entry, "refs") is table
     assert catalog.cached(at.entry) is None
     listed.clear()
     assert ids(catalog.load(at.entry)) == [1, 2, 3, 4]
     assert listed == ["main"]
-    assert catalog.cached(at.entry) is catalog.tables.find_cached(catalog.warehouse, at.entry, "refs") is not None
+    assert catalog.cached(at.entry) is from_memory(catalog.tables.load, catalog.warehouse, at.entry, "refs") is not None
 
 
 def without_manifest(at: Steps, version: int) -> None:
@@ -964,7 +965,7 @@ def test_storage_out_of_reach(catalog: Catalog) -> None:
         for entry in (stored, managed):
             table = checked(catalog.tables.load(warehouse, entry))
             assert table["current-snapshot-id"] == 1
-            assert catalog.tables.find_cached(warehouse, entry) is None
+            assert from_memory(catalog.tables.load, warehouse, entry) is None
         assert table["schemas"][0]["fields"][0]["name"] == "id"
         assert catalog.tables.find_latest_version(warehouse, stored.location) == 1
         store.refusal = (403, "AccessDenied")
@@ -1053,10 +1054,10 @@ def test_limits(catalog: Catalog, limit: int, limit_bytes: int, held: int) -> No
     entries = [catalog.create(f"t{n}", schema=DECLARED) for n in range(6)]
     for entry in entries:
         tables.load(catalog.warehouse, entry)
-        tables.find_cached(catalog.warehouse, entries[0])
+        from_memory(tables.load, catalog.warehouse, entries[0])
     assert len(tables._tables) == held
     assert tables._bytes == sum(each.size_bytes for each in tables._tables.values())
-    is_held = [tables.find_cached(catalog.warehouse, entry) is not None for entry in entries]
+    is_held = [from_memory(tables.load, catalog.warehouse, entry) is not None for entry in entries]
     assert is_held == ([True] + [False] * (6 - held) + [True] * (held - 1) if held > 1 else [False] * 5 + [True])
 
 

@@ -27,7 +27,7 @@ Named = tuple[tuple[str, ...], str]
 @pytest.fixture
 def filled(catalog: Catalog, main: Warehouse) -> Catalog:
     """Five Lance tables in each of some namespaces, between entries of other kinds; one in another warehouse."""
-    other = catalog.get_warehouse("other")
+    other = catalog.warehouses["other"]
 
     def insert(tx: Tx, namespace: repository.NamespaceRow | None, name: str, kind: Any) -> None:
         assert namespace

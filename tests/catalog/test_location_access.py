@@ -30,7 +30,7 @@ def namespaces(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
 def create(
     catalog: Catalog, caller: Caller, name: str, kind: str, levels: tuple[str, ...] = LEVELS, **more: Any
 ) -> str:
-    main = catalog.get_warehouse("main")
+    main = catalog.warehouses["main"]
     if kind == "view":
         version = {"version-id": 1, "timestamp-ms": 1, "schema-id": 0, "summary": {}, "default-namespace": []}
         version |= {"representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}]}

@@ -59,10 +59,10 @@ def test_names_that_are_none(catalog: Catalog, main: Warehouse, caller: Caller, 
 
 def test_warehouses_share_nothing(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     catalog.namespaces.create(caller, main, ("a",), {})
-    assert names(catalog, caller, catalog.get_warehouse("other")) == []
-    assert catalog.get_warehouse(None) is main
+    assert names(catalog, caller, catalog.warehouses["other"]) == []
+    assert catalog.warehouses[None] is main
     with pytest.raises(WarehouseNotFoundError, match="Warehouse does not exist: nope"):
-        catalog.get_warehouse("nope")
+        catalog.warehouses["nope"]
 
 
 def test_what_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
@@ -134,7 +134,7 @@ def test_who_sees_what(catalog: Catalog, main: Warehouse, caller: Caller) -> Non
     with pytest.raises(PermissionDeniedError):
         names(catalog, WRITER_OF_AB, main, "e")
     with pytest.raises(PermissionDeniedError):
-        names(catalog, WRITER_OF_AB, catalog.get_warehouse("other"), "e")
+        names(catalog, WRITER_OF_AB, catalog.warehouses["other"], "e")
 
 
 def test_who_may_change_what(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

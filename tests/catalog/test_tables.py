@@ -24,6 +24,7 @@ from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
+from tests.from_memory import from_memory
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
@@ -40,17 +41,17 @@ def create(
     properties = {"table_type": "Lance"} if lake else {}
     given = {"name": name, "schema": SCHEMA, "properties": properties | more.pop("properties", {}), **more}
     given |= {"stage-create": True} if staged else {}
-    return catalog.tables.create(caller, catalog.get_warehouse("main"), ("db",), given)
+    return catalog.tables.create(caller, catalog.warehouses["main"], ("db",), given)
 
 
 def load(catalog: Catalog, caller: Caller, name: str = "t") -> dict[str, Any]:
-    found = catalog.tables.load(caller, catalog.get_warehouse("main"), ("db",), name)
+    found = catalog.tables.load(caller, catalog.warehouses["main"], ("db",), name)
     metadata: dict[str, Any] = orjson.loads(found.metadata)
     return metadata
 
 
 def listed(catalog: Catalog, caller: Caller) -> list[str]:
-    return catalog.tables.list(caller, catalog.get_warehouse("main"), ("db",), None, None)[0]
+    return catalog.tables.list(caller, catalog.warehouses["main"], ("db",), None, None)[0]
 
 
 def test_a_lance_table_is_declared_and_then_written(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
@@ -170,9 +171,9 @@ def test_an_iceberg_table(catalog: Catalog, main: Warehouse, caller: Caller) -> 
     assert Path(made.metadata_location).read_bytes() == made.metadata
     found = catalog.tables.load(caller, main, ("db",), "t")
     assert found == made
-    assert catalog.tables.find_cached(caller, main, ("db",), "t", "all") == made
+    assert from_memory(catalog.tables.load, caller, main, ("db",), "t", "all") == made
     Path(made.metadata_location).unlink()
-    assert catalog.tables.find_cached(caller, main, ("db",), "t", "all") is None
+    assert from_memory(catalog.tables.load, caller, main, ("db",), "t", "all") is None
     with pytest.raises(MetadataNotFoundError, match="Failed to open input stream"):
         catalog.tables.load(caller, main, ("db",), "t")
 

@@ -45,7 +45,7 @@ def version(sql: str, number: int = 1) -> dict[str, Any]:
 
 def create(catalog: Catalog, caller: Caller, name: str = "v", **more: Any) -> LoadResult:
     request = {"name": name, "schema": SCHEMA, "view-version": version("select 1"), "properties": {}, **more}
-    return catalog.views.create(caller, catalog.get_warehouse("main"), LEVELS, request)
+    return catalog.views.create(caller, catalog.warehouses["main"], LEVELS, request)
 
 
 def metadata(loaded: LoadResult) -> dict[str, Any]:

@@ -53,7 +53,7 @@ ROUTES = [
     Route("holdChange", "POST", "/hold", hold, replay=hold),
     Route("holdCommit", "POST", "/hold/commit", hold, replay=hold, commits=True),
     Route("fail", "GET", "/fail", fail),
-    Route("failAtOnce", "GET", "/fail/fast", fail, fast=fail),
+    Route("failAtOnce", "GET", "/fail/fast", fail, inline=True),
     Route("failCommit", "POST", "/fail", fail, commits=True),
     Route("refuse", "HEAD", "/refuse", refuse),
     Route("refuse", "GET", "/refuse", refuse),

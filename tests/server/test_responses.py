@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import orjson
 import pytest
 
 from lancehouse.catalog.metadata_loader import LoadResult
+from lancehouse.server.api import iceberg
 from lancehouse.server.http import responses
 from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
+from lancehouse.server.http.routes import Route
+from tests.server.serving import serving
 
 LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
 
@@ -28,13 +32,13 @@ LARGE = orjson.dumps({"x": "y" * GZIP_LEAST})
     ],
 )
 def test_loaded_table(loaded: LoadResult, expected: object) -> None:
-    response = responses.table_response(loaded, "refs")
+    response = iceberg.table_response(loaded, "refs")
     assert orjson.loads(response.body) == expected
     assert response.headers == [(b"etag", b'"e-refs"')]
 
 
 def test_a_commit_says_where() -> None:
-    response = responses.commit_response(LoadResult(b'{"m":1}', "e", "/t/é", {"k": "v"}))
+    response = iceberg.commit_response(LoadResult(b'{"m":1}', "e", "/t/é", {"k": "v"}))
     assert orjson.loads(response.body) == {"metadata-location": "/t/é", "metadata": {"m": 1}}
     assert response.headers == [(b"etag", b'"e-all"')]
 
@@ -71,12 +75,15 @@ def test_accept_encoding(accepted: str, yes: bool) -> None:
     assert responses.accepts_gzip(accepted) is yes
 
 
-def test_only_large_answers_are_compressed() -> None:
-    small, large = Response(200, b"{}"), Response(200, LARGE)
-    for response in (small, large):
-        GzipCache().apply(response, "gzip")
-    assert small.body == b"{}"
-    assert gzip.decompress(large.body) == LARGE
+def test_only_large_answers_are_compressed(tmp_path: Path) -> None:
+    routes = [
+        Route("small", "GET", "/small", lambda _: Response(200, b"{}")),
+        Route("large", "GET", "/large", lambda _: Response(200, LARGE)),
+    ]
+    with serving(tmp_path, more=routes) as client:
+        small, large = (client.send("GET", path, headers={"accept-encoding": "gzip"}) for path in ("/small", "/large"))
+    assert (small.body, small.headers.get("content-encoding")) == (b"{}", None)
+    assert (gzip.decompress(large.body), large.headers["content-encoding"]) == (LARGE, "gzip")
 
 
 def test_kept_bytes_are_bounded() -> None:
@@ -100,6 +107,6 @@ def test_a_kept_answer_is_the_one_of_its_variant() -> None:
 @pytest.mark.parametrize("token", [None, 'a"b'])
 def test_identifiers(names: list[str], token: str | None) -> None:
     levels = ("a", 'b"c')
-    shown = orjson.loads(responses.identifiers(levels, names, token).body)
+    shown = orjson.loads(iceberg.identifiers(levels, names, token).body)
     identifiers = [{"namespace": list(levels), "name": name} for name in names]
     assert shown == {"identifiers": identifiers, "next-page-token": token}

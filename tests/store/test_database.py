@@ -390,7 +390,7 @@ def test_what_is_recalled_holds_until_anybody_writes(place: Place) -> None:
         return repository.find_entry(tx, place.warehouse_id, ("a",), "t")
 
     def recalled() -> object:
-        return place.database.read_cached("t", find)
+        return place.database.read_one(find, "t")
 
     assert recalled() is None
     made = other.write(lambda tx: insert(tx, place.namespace_id, "t"))

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from lancehouse.catalog.commits import Commits
 from lancehouse.catalog.document_cache import DocumentCache
-from lancehouse.catalog.errors import WarehouseNotFoundError
 from lancehouse.catalog.lance_cache import LanceMetadataCache
 from lancehouse.catalog.metadata_loader import MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
 from lancehouse.catalog.scans.scans import Scans
 from lancehouse.catalog.tables import Tables
 from lancehouse.catalog.views import Views
-from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.catalog.warehouses import Warehouse, Warehouses
 from lancehouse.store.database import Database
 
 SCAN_CACHE_BYTES = 10 * 2**30
@@ -30,7 +29,7 @@ class Catalog:
         self, database: Database, warehouses: Sequence[Warehouse], *, scan_cache_bytes: int = SCAN_CACHE_BYTES
     ) -> None:
         self.database = database
-        self.warehouses = {warehouse.name: warehouse for warehouse in warehouses}
+        self.warehouses = Warehouses((warehouse.name, warehouse) for warehouse in warehouses)
         lance = LanceMetadataCache(database)
         loader = MetadataLoader(lance, DocumentCache())
         self.namespaces = Namespaces(database)
@@ -38,15 +37,3 @@ class Catalog:
         self.views = Views(database, loader)
         self.commits = Commits(database, loader)
         self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
-
-    def get_warehouse(self, name: str | None) -> Warehouse:
-        """Return a warehouse by its name, or the first one if `name` is None.
-
-        Raises:
-            WarehouseNotFoundError: the server has no warehouse of that name.
-        """
-        if name is None:
-            return next(iter(self.warehouses.values()))
-        if (warehouse := self.warehouses.get(name)) is None:
-            raise WarehouseNotFoundError(f"Warehouse does not exist: {name}")
-        return warehouse

@@ -12,6 +12,7 @@ from threading import Lock
 
 from lance_namespace.errors import LanceNamespaceError
 
+from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
 from lancehouse.catalog.warehouse_files import WarehouseFiles
@@ -94,20 +95,19 @@ class DocumentCache:
         self._bytes = 0
         self._lock = Lock()
 
-    def find_cached(self, warehouse: Warehouse, location: str) -> MetadataDocument | None:
-        """Return a file from memory, or None; on a local disk only if it still exists there."""
-        document = self._documents.get(location)
-        if document is None or not WarehouseFiles(warehouse).may_exist(location):
-            return None
-        return document
-
-    def load(self, warehouse: Warehouse, location: str) -> MetadataDocument:
-        """Return a file, from memory or from storage.
+    def load(self, warehouse: Warehouse, location: str, *, blocking: bool = True) -> MetadataDocument:
+        """Return a file, from memory or from storage; on a local disk from memory only if it still exists there.
 
         Raises:
             MetadataNotFoundError: the file does not exist.
+            WouldBlockError: it may not block, and memory does not have the file.
         """
-        return self.find_cached(warehouse, location) or self.add(_read_document(warehouse, location))
+        document = self._documents.get(location)
+        if document is not None and WarehouseFiles(warehouse).may_exist(location):
+            return document
+        if not blocking:
+            raise WouldBlockError
+        return self.add(_read_document(warehouse, location))
 
     def add(self, document: MetadataDocument) -> MetadataDocument:
         """Add a file that was just read or written, and return it."""

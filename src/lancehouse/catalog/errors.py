@@ -48,3 +48,7 @@ class UnprocessableError(InvalidInputError):
 
 class AlreadyDoneError(Exception):
     """A request with this idempotency key was carried out before: repeat its response, and change nothing."""
+
+
+class WouldBlockError(Exception):
+    """Whoever asked must not block, and the answer needs storage, a network or a thread; ask again and block."""

@@ -15,6 +15,7 @@ from typing import Literal
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
 from lancehouse.catalog import locations
+from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.lance_metadata import (
     BuiltMetadata,
     LanceTableMetadata,
@@ -115,49 +116,53 @@ class LanceMetadataCache:
         self._bytes = 0
         self._key_locks: dict[Key, _KeyLock] = {}
 
-    def find_cached(
-        self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all"
-    ) -> LanceTableMetadata | None:
-        """Return the table if memory has it and a few local folders show that it did not change, else None."""
-        key = (warehouse.id, entry.uuid)
-        held = self._tables.get(key)
-        if held is None or not held.can_serve(entry.revision, snapshots):
-            return None
-        if held.watch is None or not held.watch.is_unchanged():
-            return None
-        with self._lock:
-            if key in self._tables:
-                self._tables.move_to_end(key)
-        return held.table
-
-    def load(self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all") -> LanceTableMetadata:
+    def load(
+        self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all", *, blocking: bool = True
+    ) -> LanceTableMetadata:
         """Return the current state of the table. Threads that ask at the same time share one read of its storage.
 
         Args:
             warehouse: the warehouse of the table.
             entry: the table's entry.
             snapshots: the snapshots that the caller will use. With "refs" it must use no others: if the catalog manages
-                the
-                table, they may differ from what storage has by now.
+                the table, they may differ from what storage has by now.
+            blocking: whether storage may be read; else memory must have the table, and local folders show that it did
+                not change.
 
         Raises:
             InvalidTableStateError: the dataset is broken.
             LanceNamespaceError: the storage cannot be reached.
+            WouldBlockError: it may not block, and storage must be read.
         """
         # Taken before waiting for the lock: what another thread began to read after this moment is current enough for
         # this caller, so that those who wait need not read again one after the other.
         arrived_ns = time.monotonic_ns()
-        with self._lock_key((warehouse.id, entry.uuid)) as key:
-            held = self._tables.get(key)
-            if held is not None and held.can_serve(entry.revision, snapshots) and held.is_newer_than(arrived_ns):
-                return held.table
-            return self._put(key, self._read_table(warehouse, entry, held, snapshots))
+        key = (warehouse.id, entry.uuid)
+        if (table := self._find_current(key, entry.revision, snapshots, arrived_ns)) is not None:
+            return table
+        if not blocking:
+            raise WouldBlockError
+        with self._lock_key(key):
+            if (table := self._find_current(key, entry.revision, snapshots, arrived_ns)) is not None:
+                return table
+            return self._put(key, self._read_table(warehouse, entry, self._tables.get(key), snapshots))
+
+    def _find_current(self, key: Key, revision: int, snapshots: Snapshots, moment_ns: int) -> LanceTableMetadata | None:
+        """Return the table if memory has it as it was at a moment of the monotonic clock, or later; else None."""
+        held = self._tables.get(key)
+        if held is None or not held.can_serve(revision, snapshots) or not held.is_newer_than(moment_ns):
+            return None
+        with self._lock:
+            if key in self._tables:
+                self._tables.move_to_end(key)
+        return held.table
 
     def load_committed(self, warehouse: Warehouse, entry: EntryRow) -> LanceTableMetadata:
         """Return the table after a commit, without reading storage if the catalog manages it and memory has it."""
         if not is_managed(entry):
             return self.load(warehouse, entry)
-        with self._lock_key((warehouse.id, entry.uuid)) as key:
+        key = (warehouse.id, entry.uuid)
+        with self._lock_key(key):
             held = self._tables.get(key)
             if held is None:
                 return self._put(key, self._read_table(warehouse, entry, None, lenient=True))
@@ -318,13 +323,13 @@ class LanceMetadataCache:
         return held.table
 
     @contextmanager
-    def _lock_key(self, key: Key) -> Iterator[Key]:
+    def _lock_key(self, key: Key) -> Iterator[None]:
         with self._lock:
             key_lock = self._key_locks.setdefault(key, _KeyLock())
             key_lock.waiting += 1
         try:
             with key_lock.lock:
-                yield key
+                yield
         finally:
             with self._lock:
                 key_lock.waiting -= 1

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from lancehouse.catalog import vending
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.document_cache import DocumentCache
-from lancehouse.catalog.lance_cache import LanceMetadataCache, LanceTableMetadata, Snapshots
+from lancehouse.catalog.errors import WouldBlockError
+from lancehouse.catalog.lance_cache import LanceMetadataCache, Snapshots
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store.rows import EntryRow, Json
@@ -37,36 +38,30 @@ class MetadataLoader:
         self.lance = lance
         self.documents = documents
 
-    def find_cached(
-        self, caller: Caller, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots
-    ) -> LoadResult | None:
-        """Return the result if memory and a look at local folders are enough, else None."""
-        if caller.delegation and warehouse.vend != "none":
-            return None
-        if entry.kind == "lance":
-            table = self.lance.find_cached(warehouse, entry, snapshots)
-            return None if table is None else self._lance_result(caller, warehouse, entry, (), table, snapshots)
-        document = self.documents.find_cached(warehouse, str(entry.metadata_location))
-        if document is None:
-            return None
-        body = document.refs_json if snapshots == "refs" else document.full_json
-        if entry.kind == "view":
-            return LoadResult(body, document.etag, document.location)
-        config, credentials = self.storage_access(caller, warehouse, (), entry.location)
-        return LoadResult(body, document.etag, document.location, config, credentials)
-
     def load(
-        self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, snapshots: Snapshots = "all"
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        levels: Levels,
+        entry: EntryRow,
+        snapshots: Snapshots = "all",
+        *,
+        blocking: bool = True,
     ) -> LoadResult:
         """Load the result.
 
         Raises:
             MetadataNotFoundError: the metadata file of an Iceberg table or a view no longer exists.
+            WouldBlockError: it may not block, and memory and a look at local folders are not enough.
         """
+        if not blocking and caller.delegation and warehouse.vend != "none":
+            raise WouldBlockError
         if entry.kind == "lance":
-            table = self.lance.load(warehouse, entry, snapshots)
-            return self._lance_result(caller, warehouse, entry, levels, table, snapshots)
-        document = self.documents.load(warehouse, str(entry.metadata_location))
+            table = self.lance.load(warehouse, entry, snapshots, blocking=blocking)
+            config, credentials = self.storage_access(caller, warehouse, levels, entry.location, entry)
+            body = table.refs_json if snapshots == "refs" else table.full_json
+            return LoadResult(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)
+        document = self.documents.load(warehouse, str(entry.metadata_location), blocking=blocking)
         body = document.refs_json if snapshots == "refs" else document.full_json
         if entry.kind == "view":
             return LoadResult(body, document.etag, document.location)
@@ -86,16 +81,3 @@ class MetadataLoader:
         if lance is None:
             return vending.vend_access(warehouse, location, write=can_write, kind="iceberg")
         return vending.vend_access(warehouse, location, write=can_write, kind="lance", uuid=lance.uuid)
-
-    def _lance_result(
-        self,
-        caller: Caller,
-        warehouse: Warehouse,
-        entry: EntryRow,
-        levels: Levels,
-        table: LanceTableMetadata,
-        snapshots: Snapshots,
-    ) -> LoadResult:
-        config, credentials = self.storage_access(caller, warehouse, levels, entry.location, entry)
-        body = table.refs_json if snapshots == "refs" else table.full_json
-        return LoadResult(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)

@@ -46,42 +46,45 @@ class Tables:
         """Return the names of the tables in a namespace, and the token of the next page or None."""
         return list_names(self._database, caller, warehouse, levels, TABLES, page_token, page_size)
 
-    def find_cached(
-        self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, snapshots: Snapshots
-    ) -> LoadResult | None:
-        """Return what `load` would return if memory has it and it is still current, else None.
-
-        This costs one indexed read of the entry and, for a Lance table, a few `stat` calls on local folders.
-
-        Raises:
-            TableNotFoundError: there is no such table.
-        """
-        caller.identity.require_role(Role.READER, warehouse.name, levels)
-        key = (warehouse.id, levels, name)
-        entry = self._database.read_cached(key, lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
-        return self._loader.find_cached(caller, warehouse, _require_table(entry, levels, name), snapshots)
-
     def load(
-        self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, snapshots: Snapshots = "all"
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        levels: Levels,
+        name: str,
+        snapshots: Snapshots = "all",
+        *,
+        blocking: bool = True,
     ) -> LoadResult:
-        """Load a table's current metadata; for a Lance table that its storage manages, read them from storage.
+        """Load a table's current metadata, from memory where that is known to be current.
+
+        Without `blocking` it costs one indexed read of the entry and, for a Lance table, a few `stat` calls on local
+        folders.
 
         Raises:
             TableNotFoundError: there is no such table.
             MetadataNotFoundError: the metadata file of an Iceberg table no longer exists.
+            WouldBlockError: it may not block, and memory does not have it.
         """
-        entry = self.get_entry(caller, warehouse, levels, name)
-        return self._loader.load(caller, warehouse, levels, entry, snapshots)
+        entry = self.get_entry(caller, warehouse, levels, name, blocking=blocking)
+        return self._loader.load(caller, warehouse, levels, entry, snapshots, blocking=blocking)
 
-    def get_entry(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
+    def get_entry(
+        self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, *, blocking: bool = True
+    ) -> EntryRow:
         """Return the entry of a table.
 
         Raises:
             TableNotFoundError: there is no such table; a view does not count.
         """
         caller.identity.require_role(Role.READER, warehouse.name, levels)
-        entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
-        return _require_table(entry, levels, name)
+        # Only the event loop, which may not block, has the database recall entries: every thread that did would hold
+        # its own copies in memory.
+        key = None if blocking else (warehouse.id, levels, name)
+        entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, levels, name), key)
+        if entry is None or entry.kind == "view":
+            raise table_not_found(levels, name)
+        return entry
 
     def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
         """Create a table, or, with `stage-create`, only return the metadata that it would have.
@@ -304,12 +307,6 @@ class Tables:
         if location:
             return location_access.check_chosen_location(self._database, caller, warehouse, location, kind)
         return location_access.find_free_location(self._database, warehouse, name.levels, name.name, kind)
-
-
-def _require_table(entry: EntryRow | None, levels: Levels, name: str) -> EntryRow:
-    if entry is None or entry.kind == "view":
-        raise table_not_found(levels, name)
-    return entry
 
 
 def lance_properties(properties: Mapping[str, str]) -> dict[str, str]:

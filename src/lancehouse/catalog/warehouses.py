@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lancehouse.catalog.errors import WarehouseNotFoundError
 from lancehouse.properties import STORAGE
 
 
@@ -32,3 +33,17 @@ class Warehouse:
     """`managed_by` of new Lance tables whose properties do not set it."""
     static_read: Mapping[str, str] = field(default_factory=dict, repr=False)
     """With `static`: the credentials for readers. Those in `storage` are for writers only."""
+
+
+class Warehouses(dict[str | None, Warehouse]):
+    """The warehouses of a server by name; None stands for the first one."""
+
+    def __missing__(self, name: str | None) -> Warehouse:
+        """Return the first warehouse for None.
+
+        Raises:
+            WarehouseNotFoundError: the server has no warehouse of that name.
+        """
+        if name is None:
+            return next(iter(self.values()))
+        raise WarehouseNotFoundError(f"Warehouse does not exist: {name}")

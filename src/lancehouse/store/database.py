@@ -64,16 +64,13 @@ class Database:
         """
         return self.engine().read(work)
 
-    def read_one(self, work: Callable[[Tx], T]) -> T:
-        """Run `work`, which executes a single statement: this needs no transaction, so it is cheaper than `read`."""
-        return self.engine().read_one(work)
+    def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:
+        """Run `work`, which executes a single statement: this needs no transaction, so it is cheaper than `read`.
 
-    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
-        """Run `work` like `read_one`, or return its last result if no process has written anything since.
-
-        The cache is per thread; `key` identifies what `work` reads. None is not cached.
+        With a `key`, which identifies what `work` reads, this thread's last result is returned if no process has
+        written anything since. None is not cached.
         """
-        return self.engine().read_cached(key, work)
+        return self.engine().read_one(work, key)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in one transaction, which is durable when this returns.

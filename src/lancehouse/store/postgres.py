@@ -150,8 +150,11 @@ class Postgres:
         except database_errors.ConnectionLostError:
             return self._read(work)
 
-    def read_one(self, work: Callable[[Tx], T]) -> T:
-        """Run `work`, which executes one statement; that is a transaction by itself."""
+    def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:  # noqa: ARG002
+        """Run `work`, which executes one statement; that is a transaction by itself.
+
+        Nothing is cached by `key`: finding out whether anything was written would cost as much.
+        """
         tx: Tx | None = getattr(self._local, "reading", None)
         if tx is not None:
             return work(tx)
@@ -159,10 +162,6 @@ class Postgres:
             return self._read(work, begin=False)
         except database_errors.ConnectionLostError:
             return self._read(work, begin=False)
-
-    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:  # noqa: ARG002
-        """Run `work` each time: finding out whether anything was written would cost as much."""
-        return self.read_one(work)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in a transaction and commit it.

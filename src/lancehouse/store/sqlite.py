@@ -46,13 +46,9 @@ class Sqlite:
         """Run `work` in a snapshot; within a read of the same thread, in the same one."""
         return self._reader().read(work)
 
-    def read_one(self, work: Callable[[Tx], T]) -> T:
-        """Run `work`, which executes one statement."""
-        return self._reader().read_one(work)
-
-    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
-        """Run `work` like `read_one`, unless this thread's last result is still valid."""
-        return self._reader().read_cached(key, work)
+    def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:
+        """Run `work`, which executes one statement, unless this thread's last result by `key` is still valid."""
+        return self._reader().read_one(work, key)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in a transaction; it is durable on return."""
@@ -159,7 +155,7 @@ class _Reader:
                 if self._connection.in_transaction:
                     self._execute("COMMIT")
 
-    def read_one(self, work: Callable[[Tx], T]) -> T:
+    def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:
         if self._busy:
             return work(self._tx)
         with self._lock:
@@ -167,32 +163,27 @@ class _Reader:
                 raise database_errors.closed_error()
             self._busy = True
             try:
-                return work(self._tx)
+                return work(self._tx) if key is None else self._read_cached(work, key)
             finally:
                 self._busy = False
 
-    def read_cached(self, key: Hashable, work: Callable[[Tx], T | None]) -> T | None:
+    def _read_cached(self, work: Callable[[Tx], T], key: Hashable) -> T:
         """Return a cached result if no other connection has written since, else run `work`.
 
         `PRAGMA data_version` tells that to each connection, and this one never writes. If something is written between
         the pragma and `work`, the result is newer than its version says, which does no harm.
         """
-        if self._busy:
-            return work(self._tx)
-        version = self.read_one(self._read_data_version)
+        try:
+            version = self._execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise to_lance_error(error) from error
         if version != self._data_version or len(self._answers) >= MOST_RECALLED:
             self._answers.clear()
             self._data_version = version
-        answer: T | None = self._answers.get(key)
-        if answer is None and (answer := self.read_one(work)) is not None:
-            self._answers[key] = answer
-        return answer
-
-    def _read_data_version(self, tx: Tx) -> int:  # noqa: ARG002
-        try:
-            return int(self._execute("PRAGMA data_version").fetchone()[0])
-        except sqlite3.Error as error:
-            raise to_lance_error(error) from error
+        result: T | None = self._answers.get(key)
+        if result is None and (result := work(self._tx)) is not None:
+            self._answers[key] = result
+        return result  # type: ignore[return-value]  # None, where that is what `work` returns
 
     def close(self) -> None:
         """Wait for a read in progress, then close."""

@@ -103,7 +103,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     given = Warehouse(0, "main", str(folder / "main"))
     Path(given.location).mkdir()
     catalog = Catalog(database, record_warehouses(database, [given], given))
-    client = Client(catalog, catalog.get_warehouse("main"))
+    client = Client(catalog, catalog.warehouses["main"])
     catalog.namespaces.create(client.caller, client.warehouse, LEVELS, {})
     add_table(client)
     yield client
@@ -437,7 +437,7 @@ def test_copies_lie_in_the_object_store_of_the_warehouse(tmp_path: Path, caller:
     database = open_database(f"sqlite:///{tmp_path / 'catalog.db'}")
     given = Warehouse(0, "remote", f"{s3.uri}/house", storage=s3.options)
     catalog = Catalog(database, record_warehouses(database, [given], given))
-    warehouse = catalog.get_warehouse("remote")
+    warehouse = catalog.warehouses["remote"]
     catalog.namespaces.create(caller, warehouse, LEVELS, {})
     location = f"{s3.uri}/house/db/t"
     lance.write_dataset(numbers(0, 20), location, max_rows_per_file=10, storage_options=dict(s3.options))

@@ -139,7 +139,7 @@ class LanceScans:
     def _load_table(self, places: ReadableLocations, entry: EntryRow) -> _ScannedTable:
         warehouse = places.warehouse
         places.require_table(entry.location)
-        table = self._tables.find_cached(warehouse, entry) or self._tables.load(warehouse, entry)
+        table = self._tables.load(warehouse, entry)
         return _ScannedTable(table.metadata, TableRef(entry.location, warehouse.storage, confinement=places))
 
 

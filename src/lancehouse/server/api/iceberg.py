@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from json.encoder import encode_basestring
+from typing import Literal, cast
 from urllib.parse import quote
 
+import orjson
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, PermissionDeniedError
 
+from lancehouse.catalog.callers import Caller
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
-from lancehouse.catalog.metadata_loader import SERVER_PLANS
+from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.server.http import responses
@@ -30,7 +33,7 @@ def config(call: Call) -> Response:
     server.
     """
     name_or_location = call.query.get("warehouse")
-    warehouse = _get_warehouse(call.catalog, name_or_location) if name_or_location else call.catalog.get_warehouse(None)
+    warehouse = _get_warehouse(call.catalog, name_or_location or None)
     if not call.caller.identity.can_see(warehouse.name):
         raise PermissionDeniedError(f"{call.caller.identity.name} may see nothing of warehouse {warehouse.name}")
     return responses.json(
@@ -43,25 +46,34 @@ def config(call: Call) -> Response:
     )
 
 
-def _get_warehouse(catalog: Catalog, name_or_location: str) -> Warehouse:
-    """Return a warehouse by its name, else by its location."""
-    if name_or_location not in catalog.warehouses:
+def _get_warehouse(catalog: Catalog, name_or_location: str | None) -> Warehouse:
+    """Return a warehouse by its name, else by its location; without either the first one."""
+    if name_or_location and name_or_location not in catalog.warehouses:
         for warehouse in catalog.warehouses.values():
             if is_same(warehouse.location, name_or_location):
                 return warehouse
-    return catalog.get_warehouse(name_or_location)
+    return catalog.warehouses[name_or_location]
+
+
+def _scope(call: Call) -> tuple[Caller, Warehouse, tuple[str, ...]]:
+    """Return what the services are asked with: who asks, and the warehouse and the namespace of the path.
+
+    Raises:
+        WarehouseNotFoundError: there is no warehouse of that name.
+    """
+    return call.caller, call.catalog.warehouses[call.match.prefix], call.match.levels
 
 
 def list_namespaces(call: Call) -> Response:
     """List the namespaces directly below one, or those of the warehouse."""
     token, size = call.page_request()
-    warehouse, parents = call.warehouse, call.parent_candidates()
+    (caller, warehouse, _), parents = _scope(call), call.parent_candidates()
     for parent in parents[:-1]:
         try:
-            return _namespaces_response(*call.catalog.namespaces.list(call.caller, warehouse, parent, token, size))
+            return _namespaces_response(*call.catalog.namespaces.list(caller, warehouse, parent, token, size))
         except (NamespaceNotFoundError, PermissionDeniedError):
             continue
-    return _namespaces_response(*call.catalog.namespaces.list(call.caller, warehouse, parents[-1], token, size))
+    return _namespaces_response(*call.catalog.namespaces.list(caller, warehouse, parents[-1], token, size))
 
 
 def _namespaces_response(namespaces: Sequence[Sequence[str]], token: str | None) -> Response:
@@ -71,8 +83,9 @@ def _namespaces_response(namespaces: Sequence[Sequence[str]], token: str | None)
 def create_namespace(call: Call) -> Response:
     """Create a namespace."""
     request = call.parse_body(shapes.CreateNamespaceRequest)
+    caller, warehouse, _ = _scope(call)
     namespace = call.catalog.namespaces.create(
-        call.caller, call.warehouse, tuple(request["namespace"]), request.get("properties") or {}
+        caller, warehouse, tuple(request["namespace"]), request.get("properties") or {}
     )
     return responses.json({"namespace": namespace.levels, "properties": dict(namespace.properties)})
 
@@ -83,23 +96,24 @@ def _replay_create_namespace(call: Call) -> Response:
 
 def load_namespace(call: Call) -> Response:
     """Return a namespace with its properties."""
-    return _namespace_response(call, call.levels)
+    return _namespace_response(call, call.match.levels)
 
 
 def _namespace_response(call: Call, levels: tuple[str, ...]) -> Response:
-    namespace = call.catalog.namespaces.load(call.caller, call.warehouse, levels)
+    caller, warehouse, _ = _scope(call)
+    namespace = call.catalog.namespaces.load(caller, warehouse, levels)
     return responses.json({"namespace": namespace.levels, "properties": dict(namespace.properties)})
 
 
 def namespace_exists(call: Call) -> Response:
     """Check that a namespace exists."""
-    call.catalog.namespaces.load(call.caller, call.warehouse, call.levels)
+    call.catalog.namespaces.load(*_scope(call))
     return responses.no_content()
 
 
 def drop_namespace(call: Call) -> Response:
     """Drop an empty namespace."""
-    call.catalog.namespaces.drop(call.caller, call.warehouse, call.levels)
+    call.catalog.namespaces.drop(*_scope(call))
     return responses.no_content()
 
 
@@ -107,9 +121,7 @@ def update_properties(call: Call) -> Response:
     """Set and remove properties of a namespace."""
     request = call.parse_body(shapes.UpdateNamespacePropertiesRequest)
     updates, removals = request.get("updates") or {}, request.get("removals") or []
-    return responses.json(
-        call.catalog.namespaces.update_properties(call.caller, call.warehouse, call.levels, updates, removals)
-    )
+    return responses.json(call.catalog.namespaces.update_properties(*_scope(call), updates, removals))
 
 
 def _replay_update_properties(call: Call) -> Response:
@@ -122,88 +134,83 @@ def _replay_update_properties(call: Call) -> Response:
 def list_tables(call: Call) -> Response:
     """List the tables of a namespace."""
     token, size = call.page_request()
-    return _identifiers_response(call, *call.catalog.tables.list(call.caller, call.warehouse, call.levels, token, size))
+    return identifiers(call.match.levels, *call.catalog.tables.list(*_scope(call), token, size))
 
 
 def list_views(call: Call) -> Response:
     """List the views of a namespace."""
     token, size = call.page_request()
-    return _identifiers_response(call, *call.catalog.views.list(call.caller, call.warehouse, call.levels, token, size))
-
-
-def _identifiers_response(call: Call, names: Sequence[str], token: str | None) -> Response:
-    return responses.identifiers(call.levels, names, token)
+    return identifiers(call.match.levels, *call.catalog.views.list(*_scope(call), token, size))
 
 
 def create_table(call: Call) -> Response:
     """Create a table, or stage its creation."""
     request = call.parse_body(shapes.CreateTableRequest)
-    return responses.table_response(call.catalog.tables.create(call.caller, call.warehouse, call.levels, request))
+    return table_response(call.catalog.tables.create(*_scope(call), request))
 
 
 def register_table(call: Call) -> Response:
     """Register an existing table under a name."""
     request = call.parse_body(shapes.RegisterTableRequest)
-    return responses.table_response(call.catalog.tables.register(call.caller, call.warehouse, call.levels, request))
+    return table_response(call.catalog.tables.register(*_scope(call), request))
 
 
 def _replay_create_table(call: Call) -> Response:
     """Return the table that an earlier request with this body created."""
     name = call.parse_body(shapes.RequestModel)["name"]
-    return responses.table_response(call.catalog.tables.load(call.caller, call.warehouse, call.levels, name))
+    return table_response(call.catalog.tables.load(*_scope(call), name))
 
 
 def load_table(call: Call) -> Response:
     """Load a table's metadata."""
     snapshots = _parse_snapshots(call)
-    loaded = call.catalog.tables.load(call.caller, call.warehouse, call.levels, call.name, snapshots)
+    loaded = call.catalog.tables.load(*_scope(call), call.match.name, snapshots, blocking=call.blocking)
     return _table_or_not_modified(call, loaded, snapshots)
-
-
-def load_cached_table(call: Call) -> Response | None:
-    """Load a table's metadata from memory, or return None."""
-    snapshots = _parse_snapshots(call)
-    loaded = call.catalog.tables.find_cached(call.caller, call.warehouse, call.levels, call.name, snapshots)
-    return None if loaded is None else _table_or_not_modified(call, loaded, snapshots)
 
 
 def _parse_snapshots(call: Call) -> Snapshots:
     return cast(Snapshots, call.choice("snapshots", ("all", "refs"), "all")) if call.query else "all"
 
 
-def _table_or_not_modified(call: Call, loaded: Any, snapshots: Snapshots) -> Response:
+def _table_or_not_modified(call: Call, loaded: LoadResult, snapshots: Snapshots) -> Response:
     """Return the table, or 304 if the client has it; never 304 with credentials, which the client needs anew."""
     if_none_match = call.headers.get("if-none-match")
     if if_none_match and not loaded.credentials:
-        tag = responses.etag(loaded, snapshots)
+        tag = etag(loaded, snapshots)
         if responses.is_not_modified(if_none_match, tag):
             return Response(304, headers=[(b"etag", tag)])
-    return responses.table_response(loaded, snapshots)
+    return table_response(loaded, snapshots)
 
 
 def table_exists(call: Call) -> Response:
     """Check that a table exists."""
-    call.catalog.tables.get_entry(call.caller, call.warehouse, call.levels, call.name)
+    call.catalog.tables.get_entry(*_scope(call), call.match.name)
     return responses.no_content()
 
 
 def drop_table(call: Call) -> Response:
     """Drop a table, and delete its files if requested."""
     purge = call.flag("purgeRequested")
-    call.catalog.tables.drop(call.caller, call.warehouse, call.levels, call.name, purge=purge)
+    call.catalog.tables.drop(*_scope(call), call.match.name, purge=purge)
     return responses.no_content()
 
 
 def update_table(call: Call) -> Response:
     """Commit to one table."""
-    request = _complete_commit(call.parse_body(shapes.CommitTableRequest), TableName(call.levels, call.name))
-    committed = call.catalog.commits.commit(call.caller, call.warehouse, call.levels, call.name, request)
-    return responses.commit_response(committed)
+    request = _complete_commit(
+        call.parse_body(shapes.CommitTableRequest), TableName(call.match.levels, call.match.name)
+    )
+    committed = call.catalog.commits.commit(*_scope(call), call.match.name, request)
+    return commit_response(committed)
 
 
 def _replay_update_table(call: Call) -> Response:
-    loaded = call.catalog.commits.load_committed(call.caller, call.warehouse, call.levels, call.name)
-    return responses.commit_response(loaded)
+    loaded = call.catalog.commits.load_committed(*_scope(call), call.match.name)
+    return commit_response(loaded)
+
+
+def _parse_commit(call: Call, model: type[shapes.RequestModel]) -> Json:
+    return _complete_commit(call.parse_body(model), TableName(call.match.levels, call.match.name))
 
 
 def _complete_commit(request: Json, name: TableName) -> Json:
@@ -218,16 +225,16 @@ def commit_transaction(call: Call) -> Response:
     """Commit to several tables, all or none."""
     changes = call.parse_body(shapes.CommitTransactionRequest)["table-changes"]
     commits = [_complete_commit(change, _table_name(change["identifier"])) for change in changes]
-    call.catalog.commits.commit_transaction(call.caller, call.warehouse, commits)
+    caller, warehouse, _ = _scope(call)
+    call.catalog.commits.commit_transaction(caller, warehouse, commits)
     return responses.no_content()
 
 
 def rename_table(call: Call) -> Response:
     """Rename a table."""
     request = call.parse_body(shapes.RenameTableRequest)
-    call.catalog.tables.rename(
-        call.caller, call.warehouse, _table_name(request["source"]), _table_name(request["destination"])
-    )
+    caller, warehouse, _ = _scope(call)
+    call.catalog.tables.rename(caller, warehouse, _table_name(request["source"]), _table_name(request["destination"]))
     return responses.no_content()
 
 
@@ -237,89 +244,86 @@ def _table_name(identifier: Json) -> TableName:
 
 def load_credentials(call: Call) -> Response:
     """Return new credentials for a table's files."""
-    credentials = call.catalog.tables.load_credentials(call.caller, call.warehouse, call.levels, call.name)
+    credentials = call.catalog.tables.load_credentials(*_scope(call), call.match.name)
     return responses.json({"storage-credentials": credentials})
 
 
 def report_metrics(call: Call) -> Response:
     """Accept a report on a scan or commit; it is validated, and not stored."""
     call.parse_body(shapes.ReportMetricsRequest)
-    call.catalog.tables.get_entry(call.caller, call.warehouse, call.levels, call.name)
+    call.catalog.tables.get_entry(*_scope(call), call.match.name)
     return responses.no_content()
 
 
 def plan_scan(call: Call) -> Response:
     """Plan a scan: return the files that hold the rows."""
     request = call.parse_body(shapes.PlanTableScanRequest)
-    return responses.json(call.catalog.scans.plan(call.caller, call.warehouse, call.levels, call.name, request))
+    return responses.json(call.catalog.scans.plan(*_scope(call), call.match.name, request))
 
 
 def fetch_plan(call: Call) -> Response:
     """Return the state and result of a plan."""
     plan_id = call.match.plan_id
-    return responses.json(call.catalog.scans.fetch_plan(call.caller, call.warehouse, call.levels, call.name, plan_id))
+    return responses.json(call.catalog.scans.fetch_plan(*_scope(call), call.match.name, plan_id))
 
 
 def cancel_plan(call: Call) -> Response:
     """Cancel a plan."""
-    call.catalog.scans.cancel_plan(call.caller, call.warehouse, call.levels, call.name, call.match.plan_id)
+    call.catalog.scans.cancel_plan(*_scope(call), call.match.name, call.match.plan_id)
     return responses.no_content()
 
 
 def fetch_tasks(call: Call) -> Response:
     """Return the files of one plan task."""
     task = call.parse_body(shapes.FetchScanTasksRequest)["plan-task"]
-    return responses.json(call.catalog.scans.fetch_tasks(call.caller, call.warehouse, call.levels, call.name, task))
+    return responses.json(call.catalog.scans.fetch_tasks(*_scope(call), call.match.name, task))
 
 
 def create_view(call: Call) -> Response:
     """Create a view."""
     request = call.parse_body(shapes.CreateViewRequest)
-    return responses.table_response(call.catalog.views.create(call.caller, call.warehouse, call.levels, request))
+    return table_response(call.catalog.views.create(*_scope(call), request))
 
 
 def register_view(call: Call) -> Response:
     """Register an existing view under a name."""
     request = call.parse_body(shapes.RegisterViewRequest)
-    return responses.table_response(call.catalog.views.register(call.caller, call.warehouse, call.levels, request))
+    return table_response(call.catalog.views.register(*_scope(call), request))
 
 
 def _replay_create_view(call: Call) -> Response:
     name = call.parse_body(shapes.RequestModel)["name"]
-    return responses.table_response(call.catalog.views.load(call.caller, call.warehouse, call.levels, name))
+    return table_response(call.catalog.views.load(*_scope(call), name))
 
 
 def load_view(call: Call) -> Response:
     """Load a view's metadata."""
-    return responses.table_response(call.catalog.views.load(call.caller, call.warehouse, call.levels, call.name))
+    return table_response(call.catalog.views.load(*_scope(call), call.match.name))
 
 
 def view_exists(call: Call) -> Response:
     """Check that a view exists."""
-    call.catalog.views.get_entry(call.caller, call.warehouse, call.levels, call.name)
+    call.catalog.views.get_entry(*_scope(call), call.match.name)
     return responses.no_content()
 
 
 def replace_view(call: Call) -> Response:
     """Commit to a view."""
-    request = _complete_commit(call.parse_body(shapes.CommitViewRequest), TableName(call.levels, call.name))
-    return responses.table_response(
-        call.catalog.views.commit(call.caller, call.warehouse, call.levels, call.name, request)
-    )
+    request = _parse_commit(call, shapes.CommitViewRequest)
+    return table_response(call.catalog.views.commit(*_scope(call), call.match.name, request))
 
 
 def drop_view(call: Call) -> Response:
     """Drop a view."""
-    call.catalog.views.drop(call.caller, call.warehouse, call.levels, call.name)
+    call.catalog.views.drop(*_scope(call), call.match.name)
     return responses.no_content()
 
 
 def rename_view(call: Call) -> Response:
     """Rename a view."""
     request = call.parse_body(shapes.RenameTableRequest)
-    call.catalog.views.rename(
-        call.caller, call.warehouse, _table_name(request["source"]), _table_name(request["destination"])
-    )
+    caller, warehouse, _ = _scope(call)
+    call.catalog.views.rename(caller, warehouse, _table_name(request["source"]), _table_name(request["destination"]))
     return responses.no_content()
 
 
@@ -328,25 +332,59 @@ def replay_no_content(call: Call) -> Response:  # noqa: ARG001
     return responses.no_content()
 
 
+def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) -> Response:
+    """Build a ListTablesResponse; of ten thousand names, without an object for each."""
+    namespace = orjson.dumps(levels).decode()
+    listed = f'}},{{"namespace":{namespace},"name":'.join(map(encode_basestring, names))
+    inside = f'{{"namespace":{namespace},"name":{listed}}}' if names else ""
+    return Response(200, b'{"identifiers":[%b],"next-page-token":%b}' % (inside.encode(), orjson.dumps(token)))
+
+
+def etag(loaded: LoadResult, snapshots: str) -> bytes:
+    """Return the entity tag; responses with other snapshots have another one."""
+    return b'"%b"' % f"{loaded.etag}-{snapshots}".encode("ascii", "replace")
+
+
+def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
+    """Build a LoadTableResult from the metadata's bytes, without parsing them."""
+    tag = etag(loaded, snapshots)
+    parts = [b"{"]
+    if loaded.metadata_location is not None:
+        parts += (b'"metadata-location":', orjson.dumps(loaded.metadata_location), b",")
+    parts += (b'"metadata":', loaded.metadata, b',"config":', orjson.dumps(loaded.config))
+    if loaded.credentials:
+        parts += (b',"storage-credentials":', orjson.dumps(loaded.credentials))
+    parts.append(b"}")
+    # Credentials differ by caller and expire, so a body that holds some must not be shared through the cache.
+    variant = None if loaded.credentials else b"%b %d" % (tag, sum(map(len, parts)))
+    return Response(200, b"".join(parts), [(b"etag", tag)], variant=variant)
+
+
+def commit_response(loaded: LoadResult) -> Response:
+    """Build a CommitTableResponse, which always has a metadata location."""
+    body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
+    return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.has_all_snapshots else "refs"))])
+
+
 NAMESPACES = "/v1/{prefix}/namespaces"
 NAMESPACE = NAMESPACES + "/{namespace}"
 TABLE = NAMESPACE + "/tables/{table}"
 VIEW = NAMESPACE + "/views/{view}"
 
 ROUTES: tuple[Route, ...] = (
-    Route("listNamespaces", "GET", NAMESPACES, list_namespaces, fast=list_namespaces),
+    Route("listNamespaces", "GET", NAMESPACES, list_namespaces, inline=True),
     Route("createNamespace", "POST", NAMESPACES, create_namespace, replay=_replay_create_namespace),
-    Route("loadNamespaceMetadata", "GET", NAMESPACE, load_namespace, fast=load_namespace),
-    Route("namespaceExists", "HEAD", NAMESPACE, namespace_exists, fast=namespace_exists),
+    Route("loadNamespaceMetadata", "GET", NAMESPACE, load_namespace, inline=True),
+    Route("namespaceExists", "HEAD", NAMESPACE, namespace_exists, inline=True),
     Route("dropNamespace", "DELETE", NAMESPACE, drop_namespace, replay=replay_no_content),
     Route("updateProperties", "POST", NAMESPACE + "/properties", update_properties, replay=_replay_update_properties),
-    Route("listTables", "GET", NAMESPACE + "/tables", list_tables, fast=list_tables),
+    Route("listTables", "GET", NAMESPACE + "/tables", list_tables, inline=True),
     Route("createTable", "POST", NAMESPACE + "/tables", create_table, replay=_replay_create_table),
     Route("registerTable", "POST", NAMESPACE + "/register", register_table, replay=_replay_create_table),
-    Route("loadTable", "GET", TABLE, load_table, fast=load_cached_table),
+    Route("loadTable", "GET", TABLE, load_table, inline=True),
     Route("updateTable", "POST", TABLE, update_table, replay=_replay_update_table, commits=True),
     Route("dropTable", "DELETE", TABLE, drop_table, replay=replay_no_content),
-    Route("tableExists", "HEAD", TABLE, table_exists, fast=table_exists),
+    Route("tableExists", "HEAD", TABLE, table_exists, inline=True),
     Route("renameTable", "POST", "/v1/{prefix}/tables/rename", rename_table, replay=replay_no_content),
     Route("loadCredentials", "GET", TABLE + "/credentials", load_credentials),
     Route("reportMetrics", "POST", TABLE + "/metrics", report_metrics),
@@ -362,13 +400,13 @@ ROUTES: tuple[Route, ...] = (
     Route("fetchPlanningResult", "GET", TABLE + "/plan/{plan-id}", fetch_plan, pool="scans"),
     Route("cancelPlanning", "DELETE", TABLE + "/plan/{plan-id}", cancel_plan),
     Route("fetchScanTasks", "POST", TABLE + "/tasks", fetch_tasks, pool="scans"),
-    Route("listViews", "GET", NAMESPACE + "/views", list_views, fast=list_views),
+    Route("listViews", "GET", NAMESPACE + "/views", list_views, inline=True),
     Route("createView", "POST", NAMESPACE + "/views", create_view, replay=_replay_create_view),
     Route("registerView", "POST", NAMESPACE + "/register-view", register_view, replay=_replay_create_view),
     Route("loadView", "GET", VIEW, load_view),
     Route("replaceView", "POST", VIEW, replace_view, replay=load_view, commits=True),
     Route("dropView", "DELETE", VIEW, drop_view, replay=replay_no_content),
-    Route("viewExists", "HEAD", VIEW, view_exists, fast=view_exists),
+    Route("viewExists", "HEAD", VIEW, view_exists, inline=True),
     Route("renameView", "POST", "/v1/{prefix}/views/rename", rename_view, replay=replay_no_content),
 )
 """Every operation of the specification except `signRequest`."""

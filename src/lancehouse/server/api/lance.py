@@ -18,7 +18,7 @@ from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding
 from lancehouse.server.http.bodies import JSON, ROWS
 from lancehouse.server.http.errors import NoRouteError
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import LANCE, Match, Route
+from lancehouse.server.http.routes import Match, Route
 
 if TYPE_CHECKING:
     from lancehouse.server.http.application import Exchange
@@ -116,7 +116,7 @@ def _list_warehouse_tables(
 
     names: list[str] = []
     token, limit = request.page_token, request.limit
-    warehouse = call.catalog.get_warehouse(backend.name)
+    warehouse = call.catalog.warehouses[backend.name]
     while True:
         remaining = None if limit is None else limit - len(names)
         tables, token = listing.list_lance_tables(call.catalog.database, call.caller, warehouse, token, remaining)
@@ -184,15 +184,10 @@ def _to_response(operation: Operation, result: Any) -> Response:
     return response
 
 
-def is_gateway_request(exchange: Exchange) -> bool:
-    """Return whether a request is for the Lance API."""
-    return exchange.raw_path.startswith(LANCE)
-
-
 def can_body_identify(exchange: Exchange) -> bool:
     """Return whether the body may identify the caller: no header field does, and it is JSON, not rows."""
     is_json = exchange.route is not None and exchange.route.content_type == JSON
-    return is_gateway_request(exchange) and is_json and not exchange.headers.keys() & IDENTITY
+    return exchange.is_lance and is_json and not exchange.headers.keys() & IDENTITY
 
 
 def add_identity_headers(exchange: Exchange) -> None:

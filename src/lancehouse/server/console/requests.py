@@ -63,7 +63,7 @@ class ConsoleRequest:
     def warehouse(self) -> Warehouse | None:
         """The warehouse of this server that the backend is; None for other backends."""
         backend = self.backend
-        return self.call.catalog.get_warehouse(backend.name) if backend.is_warehouse else None
+        return self.call.catalog.warehouses[backend.name] if backend.is_warehouse else None
 
     @property
     def levels(self) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def routes() -> list[Route]:
     handlers = {"/": root, **{path: file.respond for path, file in files.items()}}
     return [
         Route(
-            "console" if path != "/" else "root", method, path, handler, fast=handler, is_public=True, quiet=path != "/"
+            "console" if path != "/" else "root", method, path, handler, inline=True, is_public=True, quiet=path != "/"
         )
         for path, handler in handlers.items()
         for method in ("GET", "HEAD")

@@ -41,7 +41,7 @@ def backends(request: ConsoleRequest) -> Response:
             "name": backend.name,
             "warehouse": backend.is_warehouse,
             "impl": None if backend.is_warehouse else backend.impl,
-            "location": catalog.get_warehouse(backend.name).location if backend.is_warehouse else None,
+            "location": catalog.warehouses[backend.name].location if backend.is_warehouse else None,
         }
         for backend in request.backends.values()
         if identity.can_see(backend.name)

@@ -15,6 +15,7 @@ from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError,
 
 from lancehouse import in_process
 from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
+from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.idempotency import delete_old_keys
 from lancehouse.errors import is_panic
 from lancehouse.server.api import iceberg, lance
@@ -35,8 +36,8 @@ from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
 from lancehouse.server.http.observability import Log, Metrics, RequestIds
 from lancehouse.server.http.origins import READS, Origins
 from lancehouse.server.http.pools import PoolKey, Pools
-from lancehouse.server.http.responses import GzipCache, Response
-from lancehouse.server.http.routes import Match, Route, RouteTable, match_path
+from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
+from lancehouse.server.http.routes import LANCE, Match, Route, RouteTable, match_path
 from lancehouse.server.http.streaming import ResponseStreamer
 from lancehouse.server.http.uploads import Upload
 from lancehouse.server.process_memory import HeapTrimmer
@@ -51,7 +52,6 @@ logger = logging.getLogger(__name__)
 _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _NO_MATCH = Match("")
 BODILESS = frozenset({204, 304})
-FAILED = "request %s failed"
 LONGEST_CLIENT = 200
 LONGEST_MESSAGE = 300
 """Characters of an error message that are logged."""
@@ -63,11 +63,8 @@ TIDY_EVERY_S = 2.0
 class RequestAuthenticator(Protocol):
     """Finds out who sends a request."""
 
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        """Return the identity of the sender. It may block."""
-
-    def cached_identity(self, headers: Mapping[str, str]) -> Identity | None:
-        """Return the identity of the sender if it is cached, else None. It does not block."""
+    def identify(self, headers: Mapping[str, str], *, blocking: bool = True) -> Identity:
+        """Return the identity of the sender; raise `WouldBlockError` if that takes a while and it may not block."""
 
     def answer_token_request(
         self, form: Mapping[str, str], headers: Mapping[str, str], peer: str
@@ -92,6 +89,11 @@ class Exchange:
     principal: str = ""
     peer: str = ""
     """The address at the other end of the connection, whatever the header fields say."""
+
+    @property
+    def is_lance(self) -> bool:
+        """Whether the request is for the Lance API, whose errors look different."""
+        return self.raw_path.startswith(LANCE)
 
 
 class App:
@@ -175,15 +177,10 @@ class App:
         started = perf_counter()
         exchange = self._create_exchange(method, raw_path, raw_query, headers)
         try:
-            response = self._run_fast_handler(exchange)
-        except FORESEEN as error:
-            response = _respond_to_error(exchange, error)
-        except Exception as error:
-            logger.error(FAILED, exchange.id, exc_info=error)
-            response = _respond_to_failure(exchange)
-        if response is not None:
-            _finish_response(exchange, response)
-            self._record_request(exchange, response, perf_counter() - started)
+            response = self._answer_now(exchange, blocking=False)
+        except WouldBlockError:
+            return None
+        self._record_request(exchange, response, perf_counter() - started)
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -195,13 +192,8 @@ class App:
         self._in_flight += 1
         try:
             response = await self._answer(exchange, receive)
-        except bodies.ClientDisconnectedError:
-            response = Response(499, why=("ClientClosedRequest", "the client hung up"))  # for the log only
-        except FORESEEN as error:
+        except Exception as error:  # noqa: BLE001  # it is logged there
             response = _respond_to_error(exchange, error)
-        except Exception as error:
-            logger.error(FAILED, exchange.id, exc_info=error)
-            response = _respond_to_failure(exchange)
         finally:
             self._in_flight -= 1
         if response.parts is not None and self._streaming.is_full:
@@ -227,14 +219,7 @@ class App:
         path, _, query = target.encode().partition(b"?")
         exchange = self._create_exchange(method, path, query, {name.lower(): value for name, value in headers.items()})
         exchange.body = body or b""
-        try:
-            response = self._handle(exchange, self._find_route(exchange))
-        except FORESEEN as error:
-            response = _respond_to_error(exchange, error)
-        except Exception as error:
-            logger.error(FAILED, exchange.id, exc_info=error)
-            response = _respond_to_failure(exchange)
-        _finish_response(exchange, response)
+        response = self._answer_now(exchange, blocking=True)
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         return response.status, fields, response.body
 
@@ -250,21 +235,27 @@ class App:
             exchange.query = parse_query(exchange.raw_query)
         return exchange.route
 
-    def _run_fast_handler(self, exchange: Exchange) -> Response | None:
-        route = self._find_route(exchange)
-        # `>=`, where `_answer` has `>`: a request that is answered inline is not counted in `_in_flight`.
-        if self._in_flight >= self._limits.requests and not route.quiet:
-            raise self._busy_error()
-        if route.fast is None:
-            return None
-        self._origins.check_origin(exchange.method, exchange.headers)
-        identity = system_routes.NOBODY if route.is_public else self._auth.cached_identity(exchange.headers)
-        if identity is None:
-            return None
-        self._check_host(exchange, identity)
-        response = route.fast(self._create_call(exchange, identity))
-        if response is not None:
-            self._gzip.apply(response, exchange.headers.get("accept-encoding"))
+    def _answer_now(self, exchange: Exchange, *, blocking: bool) -> Response:
+        """Answer a request whose body is here, in this thread.
+
+        Raises:
+            WouldBlockError: it may not block, and would have to.
+        """
+        try:
+            route = self._find_route(exchange)
+            if not blocking:
+                # `>=`, where `_answer` has `>`: a request that is answered inline is not counted in `_in_flight`.
+                if self._in_flight >= self._limits.requests and not route.quiet:
+                    raise self._busy_error()
+                if not route.inline:
+                    raise WouldBlockError
+                self._origins.check_origin(exchange.method, exchange.headers)
+            response = self._handle(exchange, route, blocking=blocking)
+        except WouldBlockError:
+            raise
+        except Exception as error:  # noqa: BLE001  # it is logged there
+            response = _respond_to_error(exchange, error)
+        _finish_response(exchange, response)
         return response
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
@@ -296,8 +287,14 @@ class App:
         Raises:
             UnauthenticatedError: the caller is unknown, and the body of this route cannot name them: it is not read.
         """
-        if route.is_public or self._auth.cached_identity(exchange.headers) is not None:
-            return True
+        try:
+            if not route.is_public:
+                self._auth.identify(exchange.headers, blocking=False)
+        except WouldBlockError:
+            return await self._authenticate_in_thread(exchange, route)
+        return True
+
+    async def _authenticate_in_thread(self, exchange: Exchange, route: Route) -> bool:
         limit_s = self._limits.handle_s
         work = self._pools.submit(PoolKey("requests"), self._identify, exchange, route)
         identity_future = asyncio.wrap_future(work)
@@ -362,37 +359,39 @@ class App:
         assert exchange.route is not None
         return exchange.route.pool_key(exchange.match, exchange.query)
 
-    def _handle(self, exchange: Exchange, route: Route, body: bodies.RequestBody | None = None) -> Response:
-        """Decompress the body, identify the caller and run the handler; in a thread."""
+    def _handle(
+        self, exchange: Exchange, route: Route, body: bodies.RequestBody | None = None, *, blocking: bool = True
+    ) -> Response:
+        """Decompress the body, identify the caller and run the handler; in a thread, or inline if it may not block."""
         try:
             if body is not None:
                 exchange.body = body.decompress()
                 lance.add_identity_headers(exchange)
-            identity = self._identify(exchange, route)
-            response = idempotency.run_once(route, self._create_call(exchange, identity))
+            call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
+            response = route.handler(call) if call.caller.key is None else idempotency.run_once(route, call)
+        except Exception:
+            raise
         except BaseException as error:
-            # A panic in Rust is a BaseException: no handler of errors further up would catch it.
+            # A panic in Rust is no Exception: no handler of errors further up would catch it.
             if is_panic(error):
                 raise RuntimeError(f"Lance gave up: {error}") from error
             raise
-        self._gzip.apply(response, exchange.headers.get("accept-encoding"))
+        if len(response.body) >= GZIP_LEAST:
+            self._gzip.apply(response, exchange.headers.get("accept-encoding"))
         return response
 
-    def _identify(self, exchange: Exchange, route: Route) -> Identity:
+    def _identify(self, exchange: Exchange, route: Route, *, blocking: bool = True) -> Identity:
         """Return the caller's identity, after checking that the request was sent to a host name of this server."""
-        identity = system_routes.NOBODY if route.is_public else self._auth.identify(exchange.headers)
-        self._check_host(exchange, identity)
+        if route.is_public:  # it shows no data, under whatever name
+            return system_routes.NOBODY
+        identity = self._auth.identify(exchange.headers, blocking=blocking)
+        self._origins.check_host(exchange.headers, is_open=identity is ANYBODY)
         return identity
 
-    def _check_host(self, exchange: Exchange, identity: Identity) -> None:
-        """Refuse host names that are not this server's, except on public routes, which show no data."""
-        if identity is not system_routes.NOBODY:
-            self._origins.check_host(exchange.headers, is_open=identity is ANYBODY)
-
-    def _create_call(self, exchange: Exchange, identity: Identity) -> Call:
+    def _create_call(self, exchange: Exchange, identity: Identity, *, blocking: bool) -> Call:
         headers = exchange.headers
         exchange.principal = identity.name
-        key = None if lance.is_gateway_request(exchange) else headers.get(idempotency.HEADER)
+        key = None if exchange.is_lance else headers.get(idempotency.HEADER)
         delegation = headers.get("x-iceberg-access-delegation")
         caller = Caller(
             identity,
@@ -413,6 +412,7 @@ class App:
             exchange.raw_query,
             exchange.upload.open_reader() if exchange.upload is not None else None,
             exchange.peer,
+            blocking,
         )
 
     def _idempotency_key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
@@ -448,21 +448,24 @@ class App:
         )
 
 
-def _respond_to_error(exchange: Exchange, error: BaseException) -> Response:
-    """Build the response for an expected error, in the protocol that the path belongs to."""
-    if lance.is_gateway_request(exchange):
+def _respond_to_error(exchange: Exchange, error: Exception) -> Response:
+    """Build the response for an error, in the protocol that the path belongs to.
+
+    The response to an unexpected one shows no details, which are in the log.
+    """
+    if isinstance(error, bodies.ClientDisconnectedError):
+        return Response(499, why=("ClientClosedRequest", "the client hung up"))  # for the log only
+    if not isinstance(error, FORESEEN):
+        logger.error("request %s failed", exchange.id, exc_info=error)
+        if exchange.is_lance:
+            return lance.failure_response(exchange.id)
+        return failure_response(exchange.id, commits=exchange.route is not None and exchange.route.commits)
+    if exchange.is_lance:
         return lance.error_response(error, exchange.id)
     response = error_response(error)
     if exchange.route is not None and exchange.route.name == system_routes.TOKEN and response.status < 500:
         response.body = system_routes.token_error_body(error)
     return response
-
-
-def _respond_to_failure(exchange: Exchange) -> Response:
-    """Build the response for an unexpected error: it shows no details, which are in the log."""
-    if lance.is_gateway_request(exchange):
-        return lance.failure_response(exchange.id)
-    return failure_response(exchange.id, commits=exchange.route is not None and exchange.route.commits)
 
 
 def _finish_response(exchange: Exchange, response: Response) -> None:

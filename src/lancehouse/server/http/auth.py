@@ -10,6 +10,7 @@ from typing import Any
 from lance_namespace.errors import PermissionDeniedError, UnauthenticatedError
 
 from lancehouse.catalog.callers import ANYBODY, Identity
+from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.hashes import TOKEN_PREFIX, digest
 from lancehouse.catalog.principals import Principals
 from lancehouse.server.http.issuers import Issuer, IssuerSettings
@@ -58,29 +59,26 @@ class Authenticator:
         self._cache: dict[str, tuple[Identity, float]] = {}
         self._lock = threading.Lock()
 
-    def cached_identity(self, headers: Headers) -> Identity | None:
-        """Return the identity if it was established seconds ago, else None: call `identify` then.
+    def identify(self, headers: Headers, *, blocking: bool = True) -> Identity:
+        """Return the identity of the caller, which is cached for seconds.
 
-        It neither blocks nor raises.
-        """
-        now = time.monotonic()
-        if not self._required:
-            return ANYBODY if now < self._open_until else None
-        entry = self._cache.get(digest(_credential_text(headers)))
-        return entry[0] if entry and now < entry[1] else None
-
-    def identify(self, headers: Headers) -> Identity:
-        """Return the identity of the caller. It blocks: it may read the database and fetch keys of outside issuers.
+        If it is not, the database is read, and keys of outside issuers may be fetched.
 
         Raises:
             UnauthenticatedError: there is no credential, or it is invalid or has expired.
             PermissionDeniedError: an outside issuer vouches for somebody who is no principal here.
             ServiceUnavailableError: the database or the issuer cannot be reached.
+            WouldBlockError: it may not block, and the identity is not cached. Nothing else is raised then.
         """
-        identity = self.cached_identity(headers)
-        if identity is None and self._is_open():
-            return ANYBODY
-        return identity or self._authenticate(headers)
+        now = time.monotonic()
+        if not self._required:
+            if now < self._open_until:
+                return ANYBODY
+        elif (entry := self._cache.get(digest(_credential_text(headers)))) and now < entry[1]:
+            return entry[0]
+        if not blocking:
+            raise WouldBlockError
+        return ANYBODY if self._is_open() else self._authenticate(headers)
 
     def answer_token_request(
         self, form: Mapping[str, str], headers: Headers, peer: str = ""

@@ -18,7 +18,6 @@ from lancehouse.wire.iceberg_requests import format_validation_error
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
-    from lancehouse.catalog.warehouses import Warehouse
 
 Json = dict[str, Any]
 
@@ -42,25 +41,8 @@ class Call:
     """The body as a file, on routes that read it while the request is handled; else None."""
     peer: str = ""
     """The address at the other end of the connection."""
-
-    @property
-    def warehouse(self) -> Warehouse:
-        """The warehouse that the prefix names.
-
-        Raises:
-            WarehouseNotFoundError: there is none of that name.
-        """
-        return self.catalog.get_warehouse(self.match.prefix)
-
-    @property
-    def levels(self) -> tuple[str, ...]:
-        """Levels of the namespace in the path."""
-        return self.match.levels
-
-    @property
-    def name(self) -> str:
-        """Name of the table or view in the path."""
-        return self.match.name
+    blocking: bool = True
+    """Whether the handler may block; if not, it raises `WouldBlockError` where it would."""
 
     def parse_body(self, model: type[BaseModel]) -> Json:
         """Return the body as JSON, after validating it against `model`; fields that `model` does not know are kept.

@@ -1,19 +1,15 @@
-"""HTTP responses: building table and list responses, entity tags, and gzip compression."""
+"""HTTP responses: status, header fields and body, entity tags, and gzip compression."""
 
 from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
-
-if TYPE_CHECKING:
-    from lancehouse.catalog.metadata_loader import LoadResult
 
 Header = tuple[bytes, bytes]
 
@@ -50,43 +46,9 @@ def json(value: Any, status: int = 200) -> Response:
     return Response(status, orjson.dumps(value))
 
 
-def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) -> Response:
-    """Build a ListTablesResponse; of ten thousand names, without an object for each."""
-    namespace = orjson.dumps(levels).decode()
-    listed = f'}},{{"namespace":{namespace},"name":'.join(map(encode_basestring, names))
-    inside = f'{{"namespace":{namespace},"name":{listed}}}' if names else ""
-    return Response(200, b'{"identifiers":[%b],"next-page-token":%b}' % (inside.encode(), orjson.dumps(token)))
-
-
 def no_content() -> Response:
     """Build an empty response of status 204."""
     return Response(NO_CONTENT)
-
-
-def etag(loaded: LoadResult, snapshots: str) -> bytes:
-    """Return the entity tag; responses with other snapshots have another one."""
-    return b'"%b"' % f"{loaded.etag}-{snapshots}".encode("ascii", "replace")
-
-
-def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
-    """Build a LoadTableResult from the metadata's bytes, without parsing them."""
-    tag = etag(loaded, snapshots)
-    parts = [b"{"]
-    if loaded.metadata_location is not None:
-        parts += (b'"metadata-location":', orjson.dumps(loaded.metadata_location), b",")
-    parts += (b'"metadata":', loaded.metadata, b',"config":', orjson.dumps(loaded.config))
-    if loaded.credentials:
-        parts += (b',"storage-credentials":', orjson.dumps(loaded.credentials))
-    parts.append(b"}")
-    # Credentials differ by caller and expire, so a body that holds some must not be shared through the cache.
-    variant = None if loaded.credentials else b"%b %d" % (tag, sum(map(len, parts)))
-    return Response(200, b"".join(parts), [(b"etag", tag)], variant=variant)
-
-
-def commit_response(loaded: LoadResult) -> Response:
-    """Build a CommitTableResponse, which always has a metadata location."""
-    body = b'{"metadata-location":%b,"metadata":%b}' % (orjson.dumps(loaded.metadata_location), loaded.metadata)
-    return Response(200, body, [(b"etag", etag(loaded, "all" if loaded.has_all_snapshots else "refs"))])
 
 
 def is_not_modified(tags: str | None, tag: bytes) -> bool:
@@ -108,8 +70,8 @@ class GzipCache:
         self._lock = Lock()
 
     def apply(self, response: Response, accepted: str | None) -> None:
-        """Compress the body in place if the client accepts gzip and the body is large enough."""
-        if len(response.body) < GZIP_LEAST or not accepted or not accepts_gzip(accepted):
+        """Compress the body in place if the client accepts gzip."""
+        if not accepted or not accepts_gzip(accepted):
             return
         key = response.variant
         packed = self._cache.get(key) if key else None

@@ -40,10 +40,10 @@ class Route:
     method: str
     template: str
     handler: Handler
-    fast: Callable[[Call], Response | None] | None = None
-    """Tried on the event loop's thread where the database is a local file.
+    inline: bool = False
+    """Whether `handler` is tried on the event loop's thread first, where the database is a local file.
 
-    If it returns None, `handler` runs in a thread.
+    It must not block there: where it would, it raises `WouldBlockError`, and runs again in a thread.
     """
     replay: Handler | None = None
     """Builds the response for a change that was made before with the same idempotency key."""

@@ -56,10 +56,10 @@ def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route
         return Response(200, body, content_type=content_type.encode())
 
     reads = [
-        ("root", "/", root, root),
-        ("live", "/health/live", live, live),
-        ("ready", "/health/ready", ready, None),
-        ("metrics", "/metrics", metrics_page, None),
+        ("root", "/", root, True),
+        ("live", "/health/live", live, True),
+        ("ready", "/health/ready", ready, False),
+        ("metrics", "/metrics", metrics_page, False),
     ]
     return [
         Route(
@@ -73,8 +73,8 @@ def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route
             pool="secrets",
         ),
         *(
-            Route(name, method, path, handler, fast=fast, is_public=name != "metrics", quiet=path != "/")
-            for name, path, handler, fast in reads
+            Route(name, method, path, handler, inline=inline, is_public=name != "metrics", quiet=path != "/")
+            for name, path, handler, inline in reads
             for method in ("GET", "HEAD")
         ),
     ]
