@@ -30,7 +30,8 @@ from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 from tests.servers.lancehouse import start_lancehouse
 from tests.servers.unity import Unity
 

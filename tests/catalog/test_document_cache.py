@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from lance_namespace.errors import ConcurrentModificationError
 
-from lancehouse.catalog import document_cache as documents_module
-from lancehouse.catalog.document_cache import DocumentCache, MetadataDocument, discard_on_failure
+from lancehouse.catalog import metadata_loader as documents_module
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.iceberg import tables
+from lancehouse.catalog.metadata_loader import DocumentCache, MetadataDocument, discard_on_failure
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
 from tests.from_memory import from_memory

@@ -28,8 +28,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from lancehouse.catalog.lance_cache import LanceMetadataCache, LanceTableMetadata, Snapshots
-from lancehouse.catalog.lance_metadata import build_managed, manifest_location
+from lancehouse.catalog.lance_metadata import LanceTableMetadata, build_managed, manifest_location
+from lancehouse.catalog.metadata_loader import LanceMetadataCache, Snapshots
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
@@ -37,7 +37,7 @@ from lancehouse.lake.history import snapshot_id
 from lancehouse.lake.versions import list_manifests
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
-from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
+from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 from tests.from_memory import from_memory
 from tests.lake.store import BUCKET, Store
 

@@ -13,7 +13,9 @@ from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.model import NamespaceRow
+from lancehouse.store.statements import Tx
 
 LONG = ("a", "x" * 255, "y" * 255)
 """A path that is too long for an index as it is."""
@@ -29,7 +31,7 @@ def filled(catalog: Catalog, main: Warehouse) -> Catalog:
     """Five Lance tables in each of some namespaces, between entries of other kinds; one in another warehouse."""
     other = catalog.warehouses["other"]
 
-    def insert(tx: Tx, namespace: repository.NamespaceRow | None, name: str, kind: Any) -> None:
+    def insert(tx: Tx, namespace: NamespaceRow | None, name: str, kind: Any) -> None:
         assert namespace
         place = f"/{namespace.id}/{name}"
         values: dict[str, Any] = {"uuid": place, "location": place, "location_key": f"{place}/", "properties": {}}

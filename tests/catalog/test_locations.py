@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lancehouse.catalog.locations import (
+from lancehouse.catalog.location_access import (
     cache_location,
     check_location,
     default_location,
-    key,
     prepare_warehouse_location,
 )
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.store.rows import Kind
+from lancehouse.locations import key
+from lancehouse.store.model import Kind
 
 ABFSS = "abfss://box@acc.dfs.core.windows.net"
 

@@ -8,10 +8,10 @@ import pytest
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
 from lancehouse.catalog.callers import Grant, Identity, Role
-from lancehouse.catalog.hashes import digest
-from lancehouse.catalog.principals import Principals
+from lancehouse.catalog.principals import Principals, digest
 from lancehouse.store import migrate, repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 
 READ = Grant(Role.READER, "w")

@@ -14,7 +14,8 @@ from lancehouse.cli.main import main
 from lancehouse.cli.principal import ROLES
 from lancehouse.server.http.auth import Authenticator
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 
 
 @pytest.fixture(autouse=True)

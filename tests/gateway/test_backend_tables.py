@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
-from lancehouse.gateway.backend_tables import BackendTable, LocatedTable
 from lancehouse.gateway.backends import Backend
+from lancehouse.server.console.backend_tables import BackendTable, LocatedTable
 from tests.live.catalogs import ICEBERG
 from tests.live.gateways import send
 from tests.servers.faults import FaultProxy

@@ -18,7 +18,7 @@ from lance_namespace import (
     RenameTableRequest,
 )
 
-from lancehouse.gateway.id_prefixes import add_prefix, remove_prefix, request_ids
+from lancehouse.gateway.backends import add_prefix, remove_prefix, request_ids
 
 COMMITS = {
     "operations": [

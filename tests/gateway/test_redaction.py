@@ -5,7 +5,7 @@ import logging
 import pytest
 from lance_namespace.errors import InternalError, LanceNamespaceError, TableNotFoundError
 
-from lancehouse.gateway.redaction import Secrets
+from lancehouse.gateway.backends import Secrets
 
 PROPERTIES = {
     "endpoint": "https://ada:pa55word@catalog.example",

@@ -8,7 +8,7 @@ from lance_namespace import DescribeTableResponse, errors
 from lance_namespace.errors import ErrorCode
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.gateway import responses
+from lancehouse.gateway import messages
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from lancehouse.gateway import responses
 def test_context_becomes_header_fields(
     context: dict[str, str] | None, left: dict[str, str] | None, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    fields, found = responses.split_response(DescribeTableResponse(location="l", context=context))
+    fields, found = messages.split_response(DescribeTableResponse(location="l", context=context))
     assert fields == {"location": "l", **({"context": left} if left else {})}
     assert found == headers
 
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_every_code_has_a_status(code: ErrorCode) -> None:
-    assert responses.http_status(code) in (400, 401, 403, 404, 406, 409, 429, 500, 503)
+    assert messages.http_status(code) in (400, 401, 403, 404, 406, 409, 429, 500, 503)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_every_code_has_a_status(code: ErrorCode) -> None:
     ],
 )
 def test_the_code_of_an_error(error: BaseException, code: int) -> None:
-    assert responses.error_code(error) == code
+    assert messages.error_code(error) == code
 
 
 def test_the_body_of_an_error() -> None:
-    said: dict[str, Any] = orjson.loads(responses.error_body(4, "no \udc80", "r1"))
+    said: dict[str, Any] = orjson.loads(messages.error_body(4, "no \udc80", "r1"))
     assert said == {"error": "no \\udc80", "code": 4, "instance": "r1"}

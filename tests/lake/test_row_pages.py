@@ -9,8 +9,8 @@ import pytest
 from lance.blob import blob_array, blob_field
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
-from lancehouse.lake import row_pages
 from lancehouse.lake.dataset import TableRef
+from lancehouse.server.console import row_pages
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake import row_pages, vector_projection
 from lancehouse.lake.dataset import TableRef
+from lancehouse.server.console import row_pages, vector_projection
 
 
 def vectors(matrix: Any, dtype: pa.DataType | None = None) -> pa.Array[Any]:

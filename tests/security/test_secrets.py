@@ -12,12 +12,12 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from lancehouse.catalog import hashes
+from lancehouse.catalog import principals
 from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Credential, Principals
 from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.http.login_throttling import FREE
+from lancehouse.server.http.oauth import FREE
 from tests.live.gateways import Heard, ask
 from tests.security.watch import attacked
 from tests.server.serving import serving
@@ -146,7 +146,7 @@ def test_a_flood_of_wrong_secrets(world: World, soak: bool) -> None:
 
 def test_secrets_that_are_checked_leave_threads_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(hashes, "is_secret_valid", lambda *_: not release.wait(60))
+    monkeypatch.setattr(principals, "is_secret_valid", lambda *_: not release.wait(60))
     limits = ServerLimits(threads=4)
     with serving(tmp_path, limits=limits, auth=True) as client, ThreadPoolExecutor(12) as pool:
         checked = [pool.submit(client.send, "POST", TOKENS, None, FORM, form(f"c{n}", "x")) for n in range(12)]

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role
 from lancehouse.catalog.principals import Credential, Principals
 from lancehouse.server.http.auth import Authenticator
-from lancehouse.server.http.tokens import Tokens
+from lancehouse.server.http.oauth import Tokens
 from lancehouse.store import migrate
 from lancehouse.store.database import Database
 from tests.from_memory import from_memory

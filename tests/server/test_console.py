@@ -16,9 +16,9 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 
-from lancehouse.lake import row_pages, storage_layout, vector_projection
+from lancehouse.lake import storage_layout
 from lancehouse.schema.display import BRIEF, WHOLE
-from lancehouse.server.console import routes, rows, static
+from lancehouse.server.console import routes, row_pages, rows, vector_projection
 from tests.browser.house import Open, open_house
 
 MANY = 2500
@@ -96,14 +96,14 @@ DOCS = ("main", "library", "docs")
 
 
 def files() -> list[str]:
-    return sorted(file.name for file in static.FOLDER.iterdir())
+    return sorted(file.name for file in routes.FOLDER.iterdir())
 
 
 def test_the_page_is_public_and_brings_nothing_from_elsewhere(house: Open) -> None:
     page = Console(house, None).get("/", Accept="text/html,*/*")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     text = page.body.decode()
-    assert static.BASE not in text
+    assert routes.BASE not in text
     assert "http" not in text.replace("http-equiv", "")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -126,10 +126,10 @@ def test_files_are_kept_for_ever_and_the_page_is_asked_for_again(house: Open) ->
     assert nobody.get("/", Accept="text/html", If_None_Match=page.headers["etag"]).status == 304
     assert page.headers["cache-control"] == "no-cache"
     for name in files():
-        if name == static.PAGE:
+        if name == routes.PAGE:
             continue
         file = nobody.get(f"{base}/{name}")
-        assert (file.status, file.body) == (200, (static.FOLDER / name).read_bytes())
+        assert (file.status, file.body) == (200, (routes.FOLDER / name).read_bytes())
         assert "immutable" in file.headers["cache-control"]
         assert "script-src 'self'" in file.headers["content-security-policy"]
         assert nobody.get(f"{base}/{name}", method="HEAD").body == b""
@@ -138,10 +138,10 @@ def test_files_are_kept_for_ever_and_the_page_is_asked_for_again(house: Open) ->
 
 
 def test_every_script_is_loaded_ahead_and_none_makes_markup_of_text() -> None:
-    page = (static.FOLDER / static.PAGE).read_text()
+    page = (routes.FOLDER / routes.PAGE).read_text()
     for name in files():
-        text = (static.FOLDER / name).read_text()
-        assert name == static.PAGE or f"/{name}" in page, f"the page does not name {name}"
+        text = (routes.FOLDER / name).read_text()
+        assert name == routes.PAGE or f"/{name}" in page, f"the page does not name {name}"
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://"):
             allowed = "http://www.w3.org/2000/svg"
             assert word not in text.replace(allowed, ""), f"{name} has {word}"
@@ -150,10 +150,10 @@ def test_every_script_is_loaded_ahead_and_none_makes_markup_of_text() -> None:
 def test_the_document_shows_what_there_is() -> None:
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "console.md").read_text()
-    tabs = re.findall(r'\["[a-z]+", .*?"([A-Z]\w+)"', (static.FOLDER / "table.js").read_text())
+    tabs = re.findall(r'\["[a-z]+", .*?"([A-Z]\w+)"', (routes.FOLDER / "table.js").read_text())
     assert len(tabs) > 8
     assert [tab for tab in tabs if f"| {tab} |" not in page and tab not in ("SQL", "Snapshots")] == []
-    for key in re.findall(r'^  \["(.)", "', (static.FOLDER / "app.js").read_text(), re.M):
+    for key in re.findall(r'^  \["(.)", "', (routes.FOLDER / "app.js").read_text(), re.M):
         assert f"| `{key}` |" in page, f"the key {key} is not explained"
     pictures = {picture.name: picture.stat().st_size for picture in docs.glob("console-*.png")}
     assert pictures.keys() == set(re.findall(r"\]\((console-\w+\.png)\)", page))

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
-from lancehouse.server.http import login_throttling
-from lancehouse.server.http.login_throttling import (
+from lancehouse.server.http import oauth
+from lancehouse.server.http.oauth import (
     FORGOTTEN_S,
     FREE,
     LONGEST_S,
@@ -92,7 +92,7 @@ def test_a_host_with_many_addresses_is_one_peer() -> None:
 
 
 def test_invented_names_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_throttling, "COUNTED", 50)
+    monkeypatch.setattr(oauth, "COUNTED", 50)
     counted = LoginAttempts(Clock())
     for number in range(500):
         counted.count_failure("x" * 1000 + str(number), f"192.0.2.{number % 250}")
@@ -103,11 +103,11 @@ def test_invented_names_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_peer_leaves_room_for_others_to_wait() -> None:
     waiting = LoginQueue()
     with ExitStack() as stack:
-        for _ in range(login_throttling.WAITING_OF_A_PEER):
+        for _ in range(oauth.WAITING_OF_A_PEER):
             stack.enter_context(waiting.enter("192.0.2.1"))
         with pytest.raises(ServiceUnavailableError), waiting.enter("192.0.2.1"):
             pass
-        for _ in range(login_throttling.WAITING - login_throttling.WAITING_OF_A_PEER):
+        for _ in range(oauth.WAITING - oauth.WAITING_OF_A_PEER):
             stack.enter_context(waiting.enter("192.0.2.2"))
         with pytest.raises(ServiceUnavailableError), waiting.enter("192.0.2.3"):
             pass

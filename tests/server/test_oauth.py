@@ -11,8 +11,7 @@ import pytest
 
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Credential, Principals
-from lancehouse.server.http.oauth import ACCESS_TOKEN, TOKEN_EXCHANGE, TokenEndpoint
-from lancehouse.server.http.tokens import Tokens
+from lancehouse.server.http.oauth import ACCESS_TOKEN, TOKEN_EXCHANGE, TokenEndpoint, Tokens
 from lancehouse.store import migrate
 from lancehouse.store.database import Database
 from tests.server.issuer import pieces

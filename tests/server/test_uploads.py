@@ -12,11 +12,11 @@ import pytest
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
 from lancehouse.lake.row_streams import RowStream, read_stream
-from lancehouse.server.http import uploads
+from lancehouse.server.http import streaming
 from lancehouse.server.http.bodies import ClientDisconnectedError
 from lancehouse.server.http.errors import PayloadTooLargeError, TooSlowError
 from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
-from lancehouse.server.http.uploads import Upload, UploadReader
+from lancehouse.server.http.streaming import Upload, UploadReader
 
 T = TypeVar("T")
 GONE = {"type": "http.disconnect"}
@@ -114,7 +114,7 @@ def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Upload, "_decompress", watched)
     assert len(taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})) == 15_000_000
-    assert largest <= uploads.BUFFER
+    assert largest <= streaming.BUFFER
 
 
 def test_little_gzip_that_is_far_too_much_is_refused() -> None:
@@ -161,7 +161,7 @@ def test_no_more_is_held_than_is_allowed() -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         held = sent
-        assert uploads.MOST <= held <= uploads.MOST + 200_000
+        assert streaming.MOST <= held <= streaming.MOST + 200_000
         await asyncio.to_thread(upload.open_reader().read, 500_000)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -216,7 +216,7 @@ def test_a_reader_hears_why_nobody_takes_it_in_any_more() -> None:
 
 
 def test_a_large_piece_is_put_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "SPOOLED", 1000)
+    monkeypatch.setattr(streaming, "SPOOLED", 1000)
     data = bytes(range(256)) * 100
     body = UploadReader(io.BytesIO(data), memory())  # type: ignore[arg-type]
     assert body.read(500) == data[:500]
@@ -243,7 +243,7 @@ def test_a_large_piece_is_put_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["numbers", "texts", "vectors", "lists", "structs", "dictionary"],
 )
 def test_one_batch_of_all_rows_is_read_in_parts(values: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "SPOOLED", 1000)
+    monkeypatch.setattr(streaming, "SPOOLED", 1000)
     monkeypatch.setattr("lancehouse.lake.row_streams.BATCH_BYTES", 10_000)
     rows = pa.table({"value": values})
     sink = pa.BufferOutputStream()
@@ -262,8 +262,8 @@ def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
         def write(self, _: Any) -> int:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(uploads, "TemporaryFile", lambda **_: Full())
-    monkeypatch.setattr(uploads, "SPOOLED", 1000)
+    monkeypatch.setattr(streaming, "TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(streaming, "SPOOLED", 1000)
     with pytest.raises(ServiceUnavailableError, match=r"no room for 2000 bytes of rows \(No space left on device\)"):
         UploadReader(io.BytesIO(b"x" * 2000), memory()).read(2000)  # type: ignore[arg-type]
     assert tempfile.gettempdir()

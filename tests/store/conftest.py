@@ -11,7 +11,8 @@ import pytest
 from psycopg import sql
 
 from lancehouse.store import migrate, repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 from tests.store.rows import Place
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import EntryRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import EntryRow
+from lancehouse.store.statements import Tx
 
 NOW = 1_700_000_000_000
 

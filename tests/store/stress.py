@@ -11,8 +11,9 @@ from pathlib import Path
 from threading import Thread
 
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import CommitRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import CommitRow
+from lancehouse.store.statements import Tx
 
 TABLES = 4
 NAMESPACE = ("stress",)

@@ -11,8 +11,9 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
 from lancehouse.store import migrate, repository
 from lancehouse.store.backup import backup
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
 from lancehouse.store.postgres import split_secrets
+from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 from tests.store.conftest import drop
 from tests.store.rows import Place, insert

@@ -7,14 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import GrantRow, PrincipalRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import GrantRow, PrincipalRow
+from lancehouse.store.statements import Tx
 from tests.store.rows import NOW
 
 
 def create(database: Database, name: str, client_id: str | None) -> PrincipalRow | None:
-    return database.write(lambda tx: repository.insert_principal(tx, name, client_id, f"hash of {name}", NOW))
+    return database.write(lambda tx: principal_rows.insert_principal(tx, name, client_id, f"hash of {name}", NOW))
 
 
 def test_keys(database: Database) -> None:
@@ -54,19 +56,19 @@ def test_principals(database: Database) -> None:
     assert bob is not None
     assert create(database, "ada", "another id") is None
     assert create(database, "eve", "id of ada") is None
-    assert database.read(repository.list_principals) == [bob, ada]
+    assert database.read(principal_rows.list_principals) == [bob, ada]
     read = database.read
-    assert read(lambda tx: repository.find_principal(tx, name="ada")) == ada
-    assert read(lambda tx: repository.find_principal(tx, client_id="id of ada")) == ada
-    assert read(lambda tx: repository.find_principal(tx, name="Ada")) is None
-    assert read(lambda tx: repository.find_principal(tx, client_id=None)) is None
-    database.write(lambda tx: repository.update_secret(tx, ada.id, "new id", "new hash"))
-    found = read(lambda tx: repository.find_principal(tx, client_id="new id"))
+    assert read(lambda tx: principal_rows.find_principal(tx, name="ada")) == ada
+    assert read(lambda tx: principal_rows.find_principal(tx, client_id="id of ada")) == ada
+    assert read(lambda tx: principal_rows.find_principal(tx, name="Ada")) is None
+    assert read(lambda tx: principal_rows.find_principal(tx, client_id=None)) is None
+    database.write(lambda tx: principal_rows.update_secret(tx, ada.id, "new id", "new hash"))
+    found = read(lambda tx: principal_rows.find_principal(tx, client_id="new id"))
     assert found == PrincipalRow(ada.id, "ada", "new id", "new hash", NOW)
     with pytest.raises(InvalidInputError, match="another principal's"):
-        database.write(lambda tx: repository.update_secret(tx, bob.id, "new id", "x"))
-    assert database.write(lambda tx: repository.delete_principal(tx, ada.id))
-    assert not database.write(lambda tx: repository.delete_principal(tx, ada.id))
+        database.write(lambda tx: principal_rows.update_secret(tx, bob.id, "new id", "x"))
+    assert database.write(lambda tx: principal_rows.delete_principal(tx, ada.id))
+    assert not database.write(lambda tx: principal_rows.delete_principal(tx, ada.id))
 
 
 def test_tokens(database: Database) -> None:
@@ -75,21 +77,21 @@ def test_tokens(database: Database) -> None:
     assert bob is not None
 
     def insert(principal: PrincipalRow, label: str, token: str) -> bool:
-        return database.write(lambda tx: repository.insert_token(tx, principal.id, label, token, NOW))
+        return database.write(lambda tx: principal_rows.insert_token(tx, principal.id, label, token, NOW))
 
     assert insert(ada, "ci", "hash 1")
     assert insert(ada, "a laptop", "hash 2")
     assert insert(bob, "ci", "hash 3")
     assert not insert(ada, "ci", "hash 4")
-    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 1")) == ada
-    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 4")) is None
-    assert database.read(lambda tx: repository.list_tokens(tx, ada.id)) == [("a laptop", NOW), ("ci", NOW)]
-    assert database.write(lambda tx: repository.delete_token(tx, ada.id, "ci"))
-    assert not database.write(lambda tx: repository.delete_token(tx, ada.id, "ci"))
-    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 1")) is None
-    database.write(lambda tx: repository.delete_principal(tx, ada.id))
-    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 2")) is None
-    assert database.read(lambda tx: repository.find_token_owner(tx, "hash 3")) == bob
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 1")) == ada
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 4")) is None
+    assert database.read(lambda tx: principal_rows.list_tokens(tx, ada.id)) == [("a laptop", NOW), ("ci", NOW)]
+    assert database.write(lambda tx: principal_rows.delete_token(tx, ada.id, "ci"))
+    assert not database.write(lambda tx: principal_rows.delete_token(tx, ada.id, "ci"))
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 1")) is None
+    database.write(lambda tx: principal_rows.delete_principal(tx, ada.id))
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 2")) is None
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 3")) == bob
 
 
 def test_grants(database: Database) -> None:
@@ -104,23 +106,23 @@ def test_grants(database: Database) -> None:
     ]
 
     def given() -> list[GrantRow]:
-        return database.read(lambda tx: repository.list_grants(tx, ada.id))
+        return database.read(lambda tx: principal_rows.list_grants(tx, ada.id))
 
     for grant in [*grants, *grants]:
-        database.write(lambda tx, grant=grant: repository.put_grant(tx, ada.id, grant))  # type: ignore[misc]
+        database.write(lambda tx, grant=grant: principal_rows.put_grant(tx, ada.id, grant))  # type: ignore[misc]
     assert sorted(given(), key=repr) == sorted(grants, key=repr)
-    assert database.write(lambda tx: repository.delete_grant(tx, ada.id, grants[2]))
-    assert not database.write(lambda tx: repository.delete_grant(tx, ada.id, grants[2]))
+    assert database.write(lambda tx: principal_rows.delete_grant(tx, ada.id, grants[2]))
+    assert not database.write(lambda tx: principal_rows.delete_grant(tx, ada.id, grants[2]))
     assert sorted(given(), key=repr) == sorted([*grants[:2], *grants[3:]], key=repr)
-    database.write(lambda tx: repository.delete_principal(tx, ada.id))
+    database.write(lambda tx: principal_rows.delete_principal(tx, ada.id))
     assert given() == []
 
 
 def test_one_signing_key(database: Database) -> None:
-    assert database.read(repository.find_signing_key) is None
+    assert database.read(principal_rows.find_signing_key) is None
     with ThreadPoolExecutor(8) as pool:
         kept = list(
-            pool.map(lambda n: database.write(lambda tx: repository.insert_signing_key(tx, f"key {n}")), range(8))
+            pool.map(lambda n: database.write(lambda tx: principal_rows.insert_signing_key(tx, f"key {n}")), range(8))
         )
     assert sum(kept) == 1
-    assert database.read(repository.find_signing_key) == f"key {kept.index(True)}"
+    assert database.read(principal_rows.find_signing_key) == f"key {kept.index(True)}"

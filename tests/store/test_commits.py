@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from lancehouse.store import repository
-from lancehouse.store.database import Tx
-from lancehouse.store.rows import SnapshotRow
+from lancehouse.store.model import SnapshotRow
+from lancehouse.store.statements import Tx
 from tests.store.rows import NOW, Place
 
 

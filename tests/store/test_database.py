@@ -18,7 +18,8 @@ from lance_namespace.errors import InternalError, InvalidInputError, InvalidTabl
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.store import migrate, repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 from tests.store.rows import Place, insert
 
 SECRET = "geheim"

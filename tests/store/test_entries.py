@@ -9,8 +9,8 @@ import pytest
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
 
 from lancehouse.store import repository
-from lancehouse.store.database import Tx
-from lancehouse.store.rows import CommitRow, EntryRow, RefRow, SnapshotRow
+from lancehouse.store.model import CommitRow, EntryRow, RefRow, SnapshotRow
+from lancehouse.store.statements import Tx
 from tests.store.rows import NOW, Place, insert
 
 SCHEMA = {"type": "struct", "schema-id": 1, "fields": [{"id": 1, "name": "größe", "required": False, "type": "long"}]}

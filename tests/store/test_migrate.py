@@ -15,6 +15,7 @@ from alembic.script import ScriptDirectory
 from lance_namespace.errors import InvalidTableStateError
 
 from lancehouse.store import migrate, repository
+from lancehouse.store import principals as principal_rows
 from lancehouse.store.database import Database
 from tests.servers.postgres import new_database
 from tests.store.conftest import drop
@@ -92,7 +93,7 @@ def test_servers_that_start_at_once(url: str) -> None:
         ready.wait()
         made = migrate.create_if_empty(database)
         migrate.check(database)
-        database.write(lambda tx: repository.insert_signing_key(tx, "key"))
+        database.write(lambda tx: principal_rows.insert_signing_key(tx, "key"))
         database.close()
         return made
 

@@ -6,8 +6,9 @@ import pytest
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import NamespaceRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import NamespaceRow
+from lancehouse.store.statements import Tx
 from tests.store.rows import Place, insert
 
 DEEP = tuple(f"level {number}" for number in range(400))

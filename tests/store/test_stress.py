@@ -8,7 +8,8 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
+from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 from tests.store.rows import insert
 from tests.store.stress import NAMESPACE, TABLES
 

@@ -10,12 +10,14 @@ from types import MappingProxyType
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog import vending
-from lancehouse.catalog.locations import key, prepare_warehouse_location
+from lancehouse.catalog.location_access import prepare_warehouse_location
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
+from lancehouse.locations import key as location_key
 from lancehouse.store import migrate, repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import WarehouseRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import WarehouseRow
+from lancehouse.store.statements import Tx
 
 NO_ROOTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 Say = Callable[[str], None]
@@ -112,7 +114,7 @@ def _prepare_warehouse(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
 
 def _check_blob_root(location: str) -> str:
     """Return a location from which blobs are read, checked; the server does not create it."""
-    key(location)
+    location_key(location)
     return location
 
 
@@ -139,9 +141,9 @@ def _record_warehouse(tx: Tx, warehouse: Warehouse) -> Warehouse:
 
 def _check_apart(warehouse: Warehouse, others: Sequence[WarehouseRow]) -> None:
     """Refuse a location that overlaps another warehouse's: one could then list or drop tables of the other."""
-    own_key = key(warehouse.location)
+    own_key = location_key(warehouse.location)
     for row in others:
-        other_key = key(row.location)
+        other_key = location_key(row.location)
         if row.name == warehouse.name or not (own_key.startswith(other_key) or other_key.startswith(own_key)):
             continue
         relation = (

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lancehouse.catalog.commits import Commits
-from lancehouse.catalog.document_cache import DocumentCache
-from lancehouse.catalog.lance_cache import LanceMetadataCache
-from lancehouse.catalog.metadata_loader import MetadataLoader
+from lancehouse.catalog.metadata_loader import DocumentCache, LanceMetadataCache, MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
 from lancehouse.catalog.scans.scans import Scans
 from lancehouse.catalog.tables import Tables

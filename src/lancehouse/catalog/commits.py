@@ -16,26 +16,32 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
 )
 
-from lancehouse.catalog import location_access, locations
+from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.document_cache import MetadataDocument, discard_files, discard_on_failure
 from lancehouse.catalog.entries import TableName, create_entry, record_commit, require_name_free
 from lancehouse.catalog.errors import ViewAlreadyExistsError
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.iceberg.requirements import is_create
-from lancehouse.catalog.lance_cache import LanceMetadataCache
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
-from lancehouse.catalog.metadata_loader import LoadResult, MetadataLoader
+from lancehouse.catalog.metadata_loader import (
+    LanceMetadataCache,
+    LoadResult,
+    MetadataDocument,
+    MetadataLoader,
+    discard_files,
+    discard_on_failure,
+)
 from lancehouse.catalog.names import Levels, check_name, table_not_found
 from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.history import snapshot_id
+from lancehouse.locations import key as location_key
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import EntryRow, Json, NamespaceRow, SnapshotRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import EntryRow, Json, NamespaceRow, SnapshotRow
+from lancehouse.store.statements import Tx
 
 ATTEMPTS = 8
 """Most attempts at a commit when others change the entry first; each attempt checks the requirements again."""
@@ -163,7 +169,7 @@ class Commits:
     def _prepare(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> PreparedCommit:
         requirements, updates = request["requirements"], request["updates"]
         entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
-        if is_create(requirements):
+        if any(requirement.get("type") == iceberg_tables.CREATE for requirement in requirements):
             return self._prepare_create(caller, warehouse, name, requirements, updates)
         if entry is None or entry.kind == "view":
             raise table_not_found(name.levels, name.name)
@@ -209,7 +215,7 @@ class Commits:
             location = location_access.check_chosen_location(
                 self._database, caller, warehouse, table.location, "iceberg"
             )
-            values = {"location": location, "location_key": locations.key(location, "iceberg")}
+            values = {"location": location, "location_key": location_key(location, "iceberg")}
         document = self._write_metadata(warehouse, iceberg_tables.next_metadata_location(table, before.location), table)
         values["metadata_location"] = document.location
 
@@ -227,11 +233,11 @@ class Commits:
 
         # The metadata log may come from a registered file, so it may name anything; only files below the table's own
         # location are ever deleted because of it.
-        root = locations.key(table.location, "iceberg")
+        root = location_key(table.location, "iceberg")
         obsolete = [
             file
             for file in iceberg_tables.obsolete_metadata_files(before.table, table)
-            if locations.key(file, "iceberg").startswith(root)
+            if location_key(file, "iceberg").startswith(root)
         ]
         return PreparedCommit(name, apply, entry.id, [document.location], obsolete, document)
 
@@ -252,7 +258,7 @@ class Commits:
                 *updates,
                 {
                     "action": "set-location",
-                    "location": locations.default_location(warehouse, name.levels, name.name, "iceberg"),
+                    "location": location_access.default_location(warehouse, name.levels, name.name, "iceberg"),
                 },
             ]
         table = iceberg_tables.apply_updates(None, list(updates), None)
@@ -276,7 +282,7 @@ class Commits:
     ) -> MetadataDocument:
         document = MetadataDocument.from_table(location, table)
         WarehouseFiles(warehouse).write(
-            locations.check_location(warehouse, document.location, "iceberg"), document.full_json
+            location_access.check_location(warehouse, document.location, "iceberg"), document.full_json
         )
         return document
 

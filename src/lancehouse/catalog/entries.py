@@ -22,8 +22,9 @@ from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import CommitRow, EntryRow, Json, Kind, NamespaceRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import CommitRow, EntryRow, Json, Kind, NamespaceRow
+from lancehouse.store.statements import Tx
 
 
 @dataclass(frozen=True, slots=True)

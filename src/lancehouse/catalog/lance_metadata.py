@@ -31,7 +31,7 @@ from lancehouse.lake.history import (
 from lancehouse.lake.versions import manifest_folder
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, TABLE_TYPE, managed_by
 from lancehouse.schema.iceberg import last_column_id
-from lancehouse.store.rows import EntryRow, Json, RefRow, SnapshotRow
+from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
 """Schema of a table that was declared without one."""

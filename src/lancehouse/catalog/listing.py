@@ -1,23 +1,26 @@
-"""List tables and views together: in one namespace, in a warehouse, or everywhere a caller may look."""
+"""List tables and views together, find the entry of either by name, and list the commits recorded for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import list_names
+from lancehouse.catalog.errors import ViewNotFoundError
+from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import Kind
+from lancehouse.store.database import Database
+from lancehouse.store.model import CommitRow, EntryRow, Kind
+from lancehouse.store.statements import Tx
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -30,6 +33,9 @@ SEPARATOR = "\x1f"
 MOST_PLACES = 100
 """Most grants that are put into the query; with more, the rows are filtered after the query instead."""
 
+Entry = EntryRow
+Change = CommitRow
+"""The record of a commit."""
 ListedEntry = tuple[str, Levels, str]
 """Warehouse, levels, and kind of a namespace, table or view."""
 
@@ -122,3 +128,43 @@ def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:
                 children, _ = catalog.namespaces.list(caller, warehouse, levels, None, None)
                 yield from ((warehouse.name, child, NAMESPACE) for child in children)
                 pending += children
+
+
+def get_entry(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:
+    """Return the entry of a table or a view.
+
+    Raises:
+        TableNotFoundError: there is neither a table nor a view of that name.
+    """
+    try:
+        return catalog.tables.get_entry(caller, warehouse, levels, name)
+    except TableNotFoundError as missing:
+        try:
+            return catalog.views.get_entry(caller, warehouse, levels, name)
+        except ViewNotFoundError:
+            raise missing from None
+
+
+def load_metadata(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, entry: Entry) -> LoadResult:
+    """Load the metadata of a table or view as Iceberg JSON."""
+    service = catalog.views if entry.kind == "view" else catalog.tables
+    return service.load(caller, warehouse, levels, entry.name)
+
+
+def list_changes(database: Database, entry: Entry, limit: int) -> list[Change]:
+    """Return the commits recorded for an entry, newest first, at most `limit`.
+
+    Permissions are not checked: the caller must already have been allowed to read the entry.
+    """
+    return database.read(lambda tx: repository.list_commits(tx, entry.id, limit))
+
+
+def list_changes_of_snapshots(database: Database, entry: Entry, snapshot_ids: Collection[int]) -> list[Change]:
+    """Return the recorded commits whose snapshot ids lie between the lowest and the highest given id, newest first.
+
+    The result may include commits of other snapshots in that range.
+    """
+    if not snapshot_ids:
+        return []
+    first, last = min(snapshot_ids), max(snapshot_ids)
+    return database.read(lambda tx: repository.list_commits_between(tx, entry.id, first, last))

@@ -1,24 +1,162 @@
-"""Which locations a caller may choose for a table or view, and which files are opened on their behalf."""
+"""Which locations a table or view may have: those of its warehouse, that the caller may choose, and that are free.
+
+How a location is parsed depends on the kind of the table, so each is checked as the table's own readers parse it.
+
+On local disk a location is checked against the disk as it is now: there must be no symlink below the root. Whoever can
+write to the disk directly can create one later; call `check_location` again where that matters: it costs a few system
+calls.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
 from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
-from lancehouse.catalog import locations
 from lancehouse.catalog.callers import Caller, Identity, Role
-from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
 from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.confinement import outside_error, require_no_links
-from lancehouse.locations import is_inside
+from lancehouse.locations import (
+    child_location,
+    find_link,
+    is_inside,
+    is_unicode,
+    is_uri,
+    location_error,
+    names_below,
+    parse,
+)
+from lancehouse.locations import key as location_key
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import Kind
+from lancehouse.store.database import Database
+from lancehouse.store.model import Kind
+from lancehouse.store.statements import Tx
+
+if TYPE_CHECKING:
+    from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
+
+CACHE = ".lancehouse"
+"""Folder below a warehouse's location that is reserved for the server."""
+
+LONGEST = MappingProxyType({"file": 3800, "": 900})
+"""Longest path in bytes, on disk and elsewhere, so that the names of a table's files still fit."""
+
+
+def check_location(warehouse: Warehouse, location: str, kind: Kind | None = None) -> str:
+    """Return a location that a client chose, as it was given but without a trailing slash.
+
+    Args:
+        warehouse: the warehouse of the table.
+        location: the location to check.
+        kind: the kind of the table; if it is not known yet, the location must be allowed for every kind.
+
+    Raises:
+        InvalidInputError: tables of this warehouse must not lie there; the message says why.
+    """
+    for reader in (kind,) if kind else ("lance", "iceberg"):
+        _check_for_kind(warehouse, location, reader)
+    return location.rstrip("/")
+
+
+def default_location(warehouse: Warehouse, levels: Sequence[str], name: str, kind: Kind = "lance") -> str:
+    """Return the location of a table that is created without one: `{warehouse}/{level}/…/{table}`.
+
+    Raises:
+        InvalidInputError: a name is too long for a folder.
+    """
+    names = [*levels, name]
+    if not all(map(is_unicode, names)):
+        raise InvalidInputError(f"{names!r} holds a character that is not Unicode")
+    location = child_location(warehouse.location, names)
+    if _overlaps(location_key(location, kind), location_key(cache_location(warehouse), kind)):
+        location = _escape_first_letter(warehouse.location, location)
+    return check_location(warehouse, location, kind)
+
+
+def cache_location(warehouse: Warehouse) -> str:
+    """Return where the server stores its own files; no table may lie there."""
+    return warehouse.cache or child_location(warehouse.location, [CACHE])
+
+
+def prepare_warehouse_location(text: str) -> str:
+    """Return a warehouse's location from the form in which a user writes it, and create a local folder.
+
+    Raises:
+        InvalidInputError: the location cannot be used; the message says why.
+    """
+    if text.strip() and not is_uri(text):
+        home = os.path.expanduser(text)  # noqa: PTH111 - pathlib raises where nobody has that name
+        if home.startswith("~"):
+            raise location_error(text, "there is no such home folder")
+        text = os.path.abspath(home)  # noqa: PTH100 - pathlib would leave `..` in
+    parsed = parse(text, "lance")
+    if parsed.store != "file":
+        if "%" in text:
+            raise location_error(text, "Lance and Iceberg's clients disagree on what % means there")
+        return text.rstrip("/")
+    if not parsed.segments:
+        raise location_error(text, "a warehouse is not the whole disk")
+    try:
+        Path(parsed.path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise location_error(text, f"the folder cannot be made: {error.strerror}") from error
+    return parsed.path if "%" in text else text.rstrip("/")
+
+
+def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
+    """Raise if there is a symlink between the warehouse's root and a location.
+
+    A location that was checked before may have got one since.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    if find_link(location, (warehouse.location, *warehouse.roots), kind):
+        raise location_error(location, "there is a symlink on the way")
+
+
+def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
+    parsed = parse(location, kind)
+    roots = [warehouse.location, *warehouse.roots]
+    split = next(filter(None, (names_below(parse(root, kind), parsed) for root in roots)), None)
+    if split is None:
+        raise location_error(location, f"tables of warehouse {warehouse.name} lie below {' or '.join(roots)}")
+    root, names = split
+    require_no_link(warehouse, location, kind)
+    own_key = f"{root.rstrip('/')}/{'/'.join(names)}/"
+    if _overlaps(
+        own_key if parsed.store == "file" else parsed.store + own_key, location_key(cache_location(warehouse), kind)
+    ):
+        raise location_error(location, "that is where the server keeps files of its own")
+    size = len(parsed.path.encode())
+    longest = LONGEST.get(parsed.store, LONGEST[""])
+    if size > longest:
+        raise location_error(location, f"a path of {size} bytes is too long, {longest} is the most")
+
+
+def _overlaps(left: str, right: str) -> bool:
+    """Return whether one key is a prefix of the other."""
+    return left.startswith(right) or right.startswith(left)
+
+
+def _escape_first_letter(root: str, location: str) -> str:
+    """Return another location for a name that would be the server's own folder: its first letter percent-encoded.
+
+    No other name is encoded like that.
+    """
+    start = len(root.rstrip("/")) + 1
+    letter = "".join(f"%{byte:02X}" for byte in location[start].encode())
+    encoded = quote(letter, safe="") if "://" in root or root.startswith("file:") else letter
+    return f"{location[:start]}{encoded}{location[start + 1 :]}"
+
 
 PATHS = ("write.metadata.path", "write.data.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties that place files of an Iceberg table outside its location."""
@@ -36,17 +174,15 @@ def check_chosen_location(database: Database, caller: Caller, warehouse: Warehou
         InvalidInputError: no table may lie there, whoever asks.
         PermissionDeniedError: the caller may not choose it.
     """
-    checked = locations.check_location(warehouse, location, kind)
+    checked = check_location(warehouse, location, kind)
     if caller.identity.has_role(Role.WRITER, warehouse.name):
         return checked
     writable = caller.identity.writable_namespaces(warehouse.name)
     # If a namespace has the warehouse's name, that folder is its own, and Lance clients' layout cannot be allowed.
     namesake = database.read(lambda tx: repository.find_namespace(tx, warehouse.id, (warehouse.name,)))
     folders = writable if namesake else [*writable, *((warehouse.name, *levels) for levels in writable)]
-    roots = [
-        locations.key(locations.default_location(warehouse, folder[:-1], folder[-1], kind), kind) for folder in folders
-    ]
-    key = locations.key(checked, kind)
+    roots = [location_key(default_location(warehouse, folder[:-1], folder[-1], kind), kind) for folder in folders]
+    key = location_key(checked, kind)
     if any(key.startswith(root) and key != root for root in roots):
         return checked
     raise PermissionDeniedError(
@@ -57,12 +193,12 @@ def check_chosen_location(database: Database, caller: Caller, warehouse: Warehou
 def find_free_location(database: Database, warehouse: Warehouse, levels: Levels, name: str, kind: Kind) -> str:
     """Return the location for a table that is created without one: by its name, with a suffix if that is taken."""
     suffix = uuid4().hex[:8]
-    location = locations.default_location(warehouse, levels, name, kind)
+    location = default_location(warehouse, levels, name, kind)
     for candidate in (location, f"{location}-{suffix}"):
-        key = locations.key(candidate, kind)
+        key = location_key(candidate, kind)
         if database.read(lambda tx: repository.find_overlapping_table(tx, key)) is None:  # noqa: B023
             return candidate
-    return locations.default_location(warehouse, (f"{levels[0]}-{suffix}", *levels[1:]), name, kind)
+    return default_location(warehouse, (f"{levels[0]}-{suffix}", *levels[1:]), name, kind)
 
 
 def require_location_free(tx: Tx, location: str, kind: Kind, entry_id: int | None = None) -> str:
@@ -71,7 +207,7 @@ def require_location_free(tx: Tx, location: str, kind: Kind, entry_id: int | Non
     Raises:
         InvalidInputError: a table does; the message does not name it, as the caller may not be allowed to see it.
     """
-    key = locations.key(location, kind)
+    key = location_key(location, kind)
     if repository.find_overlapping_table(tx, key, entry_id) is not None:
         raise InvalidInputError(f"location {location} lies in another table's, or holds one: choose another")
     return key
@@ -88,11 +224,11 @@ def check_table_paths(
     files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
     for statistics in (*table.json["statistics"], *table.json["partition-statistics"]):
         files.check_readable(statistics["statistics-path"], "file of statistics")
-    root = locations.key(table.location, "iceberg")
+    root = location_key(table.location, "iceberg")
     for path in filter(None, map(table.properties.get, PATHS)):
         if not f"{path.rstrip('/')}/".startswith(f"{table.location.rstrip('/')}/"):
             check_chosen_location(database, caller, warehouse, path, "iceberg")
-        if not locations.key(path, "iceberg").startswith(root):
+        if not location_key(path, "iceberg").startswith(root):
             database.read(lambda tx: require_location_free(tx, path, "iceberg", entry_id))  # noqa: B023
 
 
@@ -129,7 +265,7 @@ class ReadableLocations:
         Raises:
             InvalidInputError, OutsideError: there is a symlink, on the way or in its folder.
         """
-        locations.require_no_link(self.warehouse, location, "lance")
+        require_no_link(self.warehouse, location, "lance")
         require_no_links(location)
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
@@ -162,15 +298,15 @@ class ReadableLocations:
 
     def _holds_cache(self, base: str) -> bool:
         """Return whether the scan cache lies below a base path: it has copies of other tables, too."""
-        return locations.key(locations.cache_location(self.warehouse)).startswith(locations.key(base))
+        return location_key(cache_location(self.warehouse)).startswith(location_key(base))
 
     def can_read(self, location: str, kind: Kind) -> bool:
         """Return whether the caller may read a location outside of the table's own."""
         try:
-            key = locations.key(location, kind)
+            key = location_key(location, kind)
         except InvalidInputError:
             return False
-        if key.startswith(locations.key(locations.cache_location(self.warehouse), kind)):
+        if key.startswith(location_key(cache_location(self.warehouse), kind)):
             return False
         # Inside a table, the role on that table's namespace decides; it may even belong to another warehouse.
         identity, table = self.identify(), self.database.read(lambda tx: repository.find_enclosing_table(tx, key))
@@ -178,7 +314,7 @@ class ReadableLocations:
             return identity.has_role(Role.READER, *table)
         roots = (self.warehouse.location, *self.warehouse.roots)
         return identity.has_role(Role.READER, self.warehouse.name) and any(
-            key.startswith(locations.key(root, kind)) for root in roots
+            key.startswith(location_key(root, kind)) for root in roots
         )
 
 
@@ -191,7 +327,7 @@ class TableFiles:
 
     def __init__(self, places: ReadableLocations, table: IcebergTableMetadata) -> None:
         own = (table.location, *filter(None, map(table.properties.get, PATHS)))
-        self._own = [locations.key(folder, "iceberg") for folder in own]
+        self._own = [location_key(folder, "iceberg") for folder in own]
         self._places = places
         self._folders: dict[str, bool] = {}
 
@@ -215,7 +351,7 @@ class TableFiles:
         if self._places.identify().is_admin_everywhere:
             return True
         try:
-            key = locations.key(folder, "iceberg")
+            key = location_key(folder, "iceberg")
         except InvalidInputError:
             return False
         return any(map(key.startswith, self._own)) or self._places.can_read(folder, "iceberg")

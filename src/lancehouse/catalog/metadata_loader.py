@@ -1,18 +1,48 @@
-"""Build LoadTable and LoadView results: metadata, storage settings and credentials, and an ETag."""
+"""Load the metadata of tables and views, from memory where they are known to be current, with storage access."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from threading import Lock
+from typing import Literal
 
-from lancehouse.catalog import vending
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
+
+from lancehouse.catalog import location_access, vending
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.document_cache import DocumentCache
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.lance_cache import LanceMetadataCache, Snapshots
+from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
+from lancehouse.catalog.lance_metadata import (
+    BuiltMetadata,
+    LanceTableMetadata,
+    ReusablePrefix,
+    build_from_storage,
+    build_managed,
+    find_reusable_prefix,
+    is_managed,
+    managed_branches,
+)
 from lancehouse.catalog.names import Levels
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.store.rows import EntryRow, Json
+from lancehouse.errors import CommitStateUnknownError
+from lancehouse.lake import history as lake
+from lancehouse.lake.confinement import ManifestsAlone
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.folder_watch import FolderWatch, start_watch
+from lancehouse.lake.history import History
+from lancehouse.store import repository
+from lancehouse.store.database import Database
+from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
+from lancehouse.store.statements import Tx
 
 SERVER_PLANS: Mapping[str, str] = {"scan-planning-mode": "server"}
 """Setting that makes clients ask the server for scan plans: only it can offer a Lance table as Parquet files."""
@@ -81,3 +111,446 @@ class MetadataLoader:
         if lance is None:
             return vending.vend_access(warehouse, location, write=can_write, kind="iceberg")
         return vending.vend_access(warehouse, location, write=can_write, kind="lance", uuid=lance.uuid)
+
+
+DOCUMENT_BYTES = 32 * 2**20
+"""Most bytes of files held in memory."""
+
+PARSED_BYTES = 2**19
+"""Most bytes of files that are also held parsed."""
+
+GZIP = b"\x1f\x8b"
+"""First bytes of a gzip file."""
+
+
+@dataclass(frozen=True)
+class MetadataDocument:
+    """A metadata file: its location and its content."""
+
+    location: str
+    full_json: bytes
+
+    @classmethod
+    def from_table(cls, location: str, table: IcebergTableMetadata) -> MetadataDocument:
+        """Return the metadata file for a table's metadata."""
+        document = cls(location, _copy_compact(iceberg_tables.dump(table)))
+        vars(document)["table"] = table
+        _PARSED.add(document)
+        return document
+
+    @cached_property
+    def refs_json(self) -> bytes:
+        """The content with only those snapshots that a branch or a tag points to."""
+        return _copy_compact(iceberg_tables.keep_ref_snapshots(self.full_json))
+
+    @cached_property
+    def table(self) -> IcebergTableMetadata:
+        """The parsed content. It is dropped from memory after a while, and then parsed again."""
+        _PARSED.add(self)
+        return iceberg_tables.parse(self.full_json)
+
+    @cached_property
+    def etag(self) -> str:
+        """ETag of this state of the table. A metadata file never changes, so its location identifies it."""
+        return sha256(self.location.encode()).hexdigest()[:32]
+
+
+class _ParsedDocuments:
+    """The documents that were parsed last.
+
+    Parsed metadata take about ten times the memory of the file, so older documents drop theirs.
+    """
+
+    def __init__(self, limit_bytes: int = PARSED_BYTES) -> None:
+        self._limit = limit_bytes
+        self._documents: deque[MetadataDocument] = deque()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def add(self, document: MetadataDocument) -> None:
+        with self._lock:
+            self._documents.append(document)
+            self._bytes += len(document.full_json)
+            while self._bytes > self._limit and len(self._documents) > 1:
+                old = self._documents.popleft()
+                self._bytes -= len(old.full_json)
+                vars(old).pop("table", None)
+
+
+_PARSED = _ParsedDocuments()
+
+
+class DocumentCache:
+    """Metadata files by location; the least recently added are evicted first. Safe to use from several threads."""
+
+    def __init__(self, limit_bytes: int = DOCUMENT_BYTES) -> None:
+        self._limit = limit_bytes
+        self._documents: OrderedDict[str, MetadataDocument] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def load(self, warehouse: Warehouse, location: str, *, blocking: bool = True) -> MetadataDocument:
+        """Return a file, from memory or from storage; on a local disk from memory only if it still exists there.
+
+        Raises:
+            MetadataNotFoundError: the file does not exist.
+            WouldBlockError: it may not block, and memory does not have the file.
+        """
+        document = self._documents.get(location)
+        if document is not None and WarehouseFiles(warehouse).may_exist(location):
+            return document
+        if not blocking:
+            raise WouldBlockError
+        return self.add(_read_document(warehouse, location))
+
+    def add(self, document: MetadataDocument) -> MetadataDocument:
+        """Add a file that was just read or written, and return it."""
+        with self._lock:
+            if (previous := self._documents.pop(document.location, None)) is not None:
+                self._bytes -= len(previous.full_json)
+            self._documents[document.location] = document
+            self._bytes += len(document.full_json)
+            while self._bytes > self._limit and len(self._documents) > 1:
+                self._bytes -= len(self._documents.popitem(last=False)[1].full_json)
+        return document
+
+
+def _copy_compact(json: bytes) -> bytes:
+    """Return a copy of minimal size: the buffer of orjson's result takes 8 KB, however short it is."""
+    return bytes(memoryview(json))
+
+
+def _read_document(warehouse: Warehouse, location: str) -> MetadataDocument:
+    raw = WarehouseFiles(warehouse).read(location)
+    return (
+        MetadataDocument.from_table(location, iceberg_tables.parse(raw))
+        if raw.startswith(GZIP)
+        else MetadataDocument(location, raw)
+    )
+
+
+@contextmanager
+def discard_on_failure(warehouse: Warehouse, files: Collection[str]) -> Iterator[None]:
+    """Delete files again if the block fails for which they were written, unless its outcome is unknown.
+
+    After `CommitStateUnknownError` the database may already point to them.
+    """
+    try:
+        yield
+    except CommitStateUnknownError:
+        raise
+    except BaseException:
+        discard_files(warehouse, files)
+        raise
+
+
+def discard_files(warehouse: Warehouse, files: Iterable[str]) -> None:
+    """Delete files that nothing refers to; failures are ignored, because such a file does no harm."""
+    for file in files:
+        with suppress(LanceNamespaceError, OSError):
+            WarehouseFiles(warehouse).delete(file)
+
+
+log = logging.getLogger(__name__)
+
+LIMIT = 4096
+"""Most tables held in memory."""
+LIMIT_BYTES = 64 * 2**20
+"""Most bytes held in memory, approximately."""
+
+TABLE_BYTES, VERSION_BYTES = 4_000, 500
+"""Approximate memory in bytes of one table, and of one version, besides its JSON."""
+
+Key = tuple[int, str]
+"""Id of the warehouse, and UUID of the table."""
+
+Snapshots = Literal["all", "refs"]
+"""Which snapshots a caller wants: all, or only those that refs point to. As in LoadTable's parameter."""
+
+
+@dataclass(frozen=True)
+class _CachedTable:
+    """The metadata of a table, with what is needed to tell whether they are still current."""
+
+    built: BuiltMetadata
+    revision: int
+    started_ns: int
+    """When reading from storage began, by the monotonic clock; 0 if storage was not read."""
+    watch: FolderWatch | None
+    """Detects later changes in storage; None if they cannot be detected, so that storage must be read each time."""
+    is_listed: bool = True
+    """Whether all versions in storage were listed; if not, only snapshots that refs point to are known to be right."""
+
+    @property
+    def table(self) -> LanceTableMetadata:
+        return self.built.table
+
+    @property
+    def history(self) -> History | None:
+        return self.built.history
+
+    def can_serve(self, revision: int, snapshots: Snapshots) -> bool:
+        """Return whether this is the given revision, and correct in all snapshots that the caller wants."""
+        return self.revision == revision and (self.is_listed or snapshots == "refs")
+
+    def is_newer_than(self, moment_ns: int) -> bool:
+        """Return whether it includes everything that storage had at a moment of the monotonic clock.
+
+        That is so if reading began later, or if nothing has changed since it was read.
+        """
+        return self.started_ns > moment_ns or (self.watch is not None and self.watch.is_unchanged())
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Approximate memory in bytes."""
+        versions = len(self.history.versions) if self.history else 0
+        return TABLE_BYTES + self.built.size_bytes + versions * VERSION_BYTES
+
+
+@dataclass(slots=True)
+class _KeyLock:
+    lock: Lock = field(default_factory=Lock)
+    waiting: int = 0
+
+
+class LanceMetadataCache:
+    """The metadata of Lance tables; the least recently used are evicted first. Safe to use from several threads.
+
+    A table's metadata are built from its entry in the catalog and from its storage, whoever wrote there. They are
+    returned from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
+    """
+
+    def __init__(self, database: Database, limit: int = LIMIT, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._database = database
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._lock = Lock()
+        self._tables: OrderedDict[Key, _CachedTable] = OrderedDict()
+        self._bytes = 0
+        self._key_locks: dict[Key, _KeyLock] = {}
+
+    def load(
+        self, warehouse: Warehouse, entry: EntryRow, snapshots: Snapshots = "all", *, blocking: bool = True
+    ) -> LanceTableMetadata:
+        """Return the current state of the table. Threads that ask at the same time share one read of its storage.
+
+        Args:
+            warehouse: the warehouse of the table.
+            entry: the table's entry.
+            snapshots: the snapshots that the caller will use. With "refs" it must use no others: if the catalog manages
+                the table, they may differ from what storage has by now.
+            blocking: whether storage may be read; else memory must have the table, and local folders show that it did
+                not change.
+
+        Raises:
+            InvalidTableStateError: the dataset is broken.
+            LanceNamespaceError: the storage cannot be reached.
+            WouldBlockError: it may not block, and storage must be read.
+        """
+        # Taken before waiting for the lock: what another thread began to read after this moment is current enough for
+        # this caller, so that those who wait need not read again one after the other.
+        arrived_ns = time.monotonic_ns()
+        key = (warehouse.id, entry.uuid)
+        if (table := self._find_current(key, entry.revision, snapshots, arrived_ns)) is not None:
+            return table
+        if not blocking:
+            raise WouldBlockError
+        with self._lock_key(key):
+            if (table := self._find_current(key, entry.revision, snapshots, arrived_ns)) is not None:
+                return table
+            return self._put(key, self._read_table(warehouse, entry, self._tables.get(key), snapshots))
+
+    def _find_current(self, key: Key, revision: int, snapshots: Snapshots, moment_ns: int) -> LanceTableMetadata | None:
+        """Return the table if memory has it as it was at a moment of the monotonic clock, or later; else None."""
+        held = self._tables.get(key)
+        if held is None or not held.can_serve(revision, snapshots) or not held.is_newer_than(moment_ns):
+            return None
+        with self._lock:
+            if key in self._tables:
+                self._tables.move_to_end(key)
+        return held.table
+
+    def load_committed(self, warehouse: Warehouse, entry: EntryRow) -> LanceTableMetadata:
+        """Return the table after a commit, without reading storage if the catalog manages it and memory has it."""
+        if not is_managed(entry):
+            return self.load(warehouse, entry)
+        key = (warehouse.id, entry.uuid)
+        with self._lock_key(key):
+            held = self._tables.get(key)
+            if held is None:
+                return self._put(key, self._read_table(warehouse, entry, None, lenient=True))
+            # Storage was not read, so this is only for the commit's own response and for reuse: without a time and a
+            # watch, the next `load` reads storage.
+            return self._put(key, replace(self._build_managed(entry, held, held.history, 0, None), is_listed=False))
+
+    def current_version(self, warehouse: Warehouse, entry: EntryRow) -> int | None:
+        """Return the entry's version if the catalog manages the table, else the latest in storage, or None."""
+        return entry.version if is_managed(entry) else lake.find_latest_version(_table_ref(warehouse, entry.location))
+
+    def find_latest_version(self, warehouse: Warehouse, location: str) -> int | None:
+        """Return the latest version of the dataset at a location, or None if there is no dataset.
+
+        Raises:
+            InvalidInputError: the dataset cannot be read.
+            LanceNamespaceError: the storage cannot be reached.
+        """
+        version = lake.find_latest_version(_table_ref(warehouse, location))
+        if version is not None:
+            try:
+                self.read_schema(warehouse, location, version)
+            except InvalidTableStateError as error:
+                raise InvalidInputError(str(error)) from error
+        return version
+
+    def stored_branches(self, warehouse: Warehouse, location: str) -> dict[str, int]:
+        """Return the branches besides main of the dataset at a location, with the latest snapshot of each."""
+        history = lake.read_history(_table_ref(warehouse, location))
+        return {str(version.branch): version.snapshot_id for version in history.on_branches} if history else {}
+
+    def read_schema(self, warehouse: Warehouse, location: str, version: int | None = None) -> Json:
+        """Return the Iceberg schema of a dataset at a version, by default the latest.
+
+        Raises:
+            TableNotFoundError, TableVersionNotFoundError: there is no such dataset, or it has no such version.
+        """
+        return lake.read_schema(_table_ref(warehouse, location, version))
+
+    def _read_table(
+        self,
+        warehouse: Warehouse,
+        entry: EntryRow,
+        held: _CachedTable | None,
+        snapshots: Snapshots = "all",
+        *,
+        lenient: bool = False,
+    ) -> _CachedTable:
+        # Take the time and start the watch before the first read: a change during the read then counts as a later one.
+        started_ns = time.monotonic_ns()
+        known_history = held.history if held else None
+        table = _table_ref(warehouse, entry.location)
+        if not is_managed(entry):
+            storage_watch = start_watch(entry.location)
+            history = lake.read_history(table, known=known_history)
+            return _CachedTable(
+                build_from_storage(entry, history, held.built if held else None),
+                entry.revision,
+                started_ns,
+                storage_watch,
+            )
+        if entry.version is None:
+            return self._build_managed(entry, held, None, started_ns, start_watch(entry.location, versions=False))
+        storage_watch = start_watch(entry.location, versions=False)
+        try:
+            if (
+                snapshots == "refs"
+                and (extended := self._try_extend(table, entry, held, started_ns, storage_watch)) is not None
+            ):
+                return extended
+            history = lake.read_history(table, known=known_history, at=entry.version)
+        except LanceNamespaceError as error:
+            if not lenient and known_history is None and entry.schema is None:
+                raise
+            # The catalog alone decides which version is current, so a table can be described while its storage is
+            # unreachable. The watch is None: the next caller tries storage again.
+            log.warning("table %s is shown as the catalog knows it: %s", entry.uuid, error)
+            return self._build_managed(entry, held, known_history, started_ns, None)
+        # The accepted version may be pending, its manifest not yet in its final location: the metadata then lack what
+        # only the manifest says, and without a watch they are built again at the next load.
+        is_complete = history is not None and history.version == entry.version
+        return self._build_managed(entry, held, history, started_ns, storage_watch if is_complete else None)
+
+    def _try_extend(
+        self,
+        table: TableRef,
+        entry: EntryRow,
+        held: _CachedTable | None,
+        started_ns: int,
+        storage_watch: FolderWatch | None,
+    ) -> _CachedTable | None:
+        """Return the cached table plus its newer versions, or None if a snapshot that refs point to may differ.
+
+        Its cost does not depend on the number of versions: they are not listed.
+        """
+        if held is None or held.history is None or entry.version is None:
+            return None
+        history = lake.extend_history(table, held.history, entry.version)
+        if history is None:
+            return None
+        prefix = find_reusable_prefix(entry, history, held.built, is_extended=True)
+        storage_watch = storage_watch if history.version == entry.version else None
+        extended = self._build_managed(entry, held, history, started_ns, storage_watch, prefix)
+        return (
+            replace(extended, is_listed=False)
+            if lake.is_consistent(table, history, extended.built.ref_snapshot_ids)
+            else None
+        )
+
+    def _build_managed(
+        self,
+        entry: EntryRow,
+        held: _CachedTable | None,
+        history: History | None,
+        started_ns: int,
+        storage_watch: FolderWatch | None,
+        prefix: ReusablePrefix | None = None,
+    ) -> _CachedTable:
+        previous = held.built if held else None
+        prefix = prefix or find_reusable_prefix(entry, history, previous)
+        refs, rows, keep = self._read_rows(entry, held, prefix)
+        return _CachedTable(
+            build_managed(entry, history, rows, refs, previous, keep), entry.revision, started_ns, storage_watch
+        )
+
+    def _read_rows(
+        self, entry: EntryRow, held: _CachedTable | None, prefix: ReusablePrefix | None
+    ) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
+        """Return refs, snapshots to encode, and how many of the cached snapshots come before them."""
+        if held is not None and prefix is not None and held.revision == entry.revision and prefix.needs_only_last:
+            refs = held.built.refs
+            if not managed_branches(refs):
+                return refs, [prefix.last_accepted], prefix.snapshot_count
+
+        def read(tx: Tx) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
+            refs = repository.list_refs(tx, entry.id)
+            if prefix is not None:
+                rows = repository.list_snapshots(tx, entry.id, prefix.after_id)
+                if prefix.is_continued_by(rows, repository.count_snapshots(tx, entry.id)):
+                    return refs, rows, prefix.snapshot_count
+            return refs, repository.list_snapshots(tx, entry.id), 0
+
+        return self._database.read(read)
+
+    def _put(self, key: Key, held: _CachedTable) -> LanceTableMetadata:
+        with self._lock:
+            previous = self._tables.get(key)
+            # A caller may have read the entry before a commit and got the lock after it: keep the newer metadata.
+            if previous is not None and previous.revision > held.revision:
+                return held.table
+            if previous is not None:
+                self._bytes -= previous.size_bytes
+            self._tables[key] = held
+            self._tables.move_to_end(key)
+            self._bytes += held.size_bytes
+            while len(self._tables) > 1 and (len(self._tables) > self._limit or self._bytes > self._limit_bytes):
+                self._bytes -= self._tables.popitem(last=False)[1].size_bytes
+        return held.table
+
+    @contextmanager
+    def _lock_key(self, key: Key) -> Iterator[None]:
+        with self._lock:
+            key_lock = self._key_locks.setdefault(key, _KeyLock())
+            key_lock.waiting += 1
+        try:
+            with key_lock.lock:
+                yield
+        finally:
+            with self._lock:
+                key_lock.waiting -= 1
+                # The last thread removes the lock, so that there are never more locks than requests under way.
+                if not key_lock.waiting:
+                    del self._key_locks[key]
+
+
+def _table_ref(warehouse: Warehouse, location: str, version: int | None = None) -> TableRef:
+    location_access.require_no_link(warehouse, location, "lance")
+    return TableRef(location, warehouse.storage, version=version, confinement=ManifestsAlone())

@@ -14,7 +14,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.catalog.errors import ViewAlreadyExistsError, ViewNotFoundError
-from lancehouse.store.rows import Kind
+from lancehouse.store.model import Kind
 
 Levels = tuple[str, ...]
 """The levels of a namespace, outermost first."""

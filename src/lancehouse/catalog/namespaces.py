@@ -14,8 +14,9 @@ from lancehouse.catalog.transactions import write_once
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import NamespaceRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import NamespaceRow
+from lancehouse.store.statements import Tx
 
 PropertyChanges = dict[str, list[str]]
 """Keys of the properties that were updated, removed, or missing, under those three names."""

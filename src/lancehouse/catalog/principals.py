@@ -1,18 +1,81 @@
-"""Manage principals: their grants, client secrets and static tokens; authenticate callers by them."""
+"""Manage principals: their grants, client secrets and static tokens, kept as hashes; authenticate callers by them.
+
+Only hashes are stored. Secrets and tokens are 256 random bits each, so they cannot be guessed. A client's secret is
+stored as scrypt with its own salt; the cost is moderate, because wrong secrets must not be a way to keep the server
+busy. A bearer token is looked up by its hash, so it is stored as plain SHA-256.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
-from lancehouse.catalog import hashes
 from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, format_scope
 from lancehouse.catalog.transactions import now_ms
+from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import GrantRow, PrincipalRow, WarehouseRow
+from lancehouse.store.database import Database
+from lancehouse.store.model import GrantRow, PrincipalRow, WarehouseRow
+from lancehouse.store.statements import Tx
+
+TOKEN_PREFIX = "lh_"  # noqa: S105
+"""Prefix of static bearer tokens, which tells them from other tokens and makes leaked ones easy to find."""
+
+COST, BLOCK, PARALLEL = 2**13, 8, 1
+"""Parameters n, r and p of scrypt."""
+MAX_MEMORY = 2**26
+"""Memory limit of scrypt, more than our hashes need: a manipulated row must not claim all memory."""
+
+
+def new_client_id() -> str:
+    """Return a new client id, which is not secret."""
+    return secrets.token_hex(8)
+
+
+def new_secret() -> str:
+    """Return a new client secret, in hexadecimal, so that no form, header or shell has to quote it."""
+    return secrets.token_hex(32)
+
+
+def new_token() -> str:
+    """Return a new static bearer token."""
+    return TOKEN_PREFIX + secrets.token_hex(32)
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text: what is stored of a static token, and a safe cache key for any secret."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def hash_secret(secret: str) -> str:
+    """Return the hash of a client's secret to store: `scrypt$n$r$p$salt$hash`."""
+    salt = secrets.token_bytes(16)
+    return f"scrypt${COST}${BLOCK}${PARALLEL}${salt.hex()}${_scrypt(secret, salt, COST, BLOCK, PARALLEL).hex()}"
+
+
+def is_secret_valid(secret: str, secret_hash: str | None) -> bool:
+    """Return whether `secret_hash` was made from `secret`.
+
+    It takes the same time if `secret_hash` is None, so that the time does not tell which client ids exist.
+    """
+    _, cost, block, parallel, salt, expected = (secret_hash or _NOBODY).split("$")
+    actual = _scrypt(secret, bytes.fromhex(salt), int(cost), int(block), int(parallel))
+    return hmac.compare_digest(actual, bytes.fromhex(expected)) and secret_hash is not None
+
+
+def _scrypt(secret: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    text = secret.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(text, salt=salt, n=cost, r=block, p=parallel, maxmem=MAX_MEMORY, dklen=32)
+
+
+_NOBODY = f"scrypt${COST}${BLOCK}${PARALLEL}${'00' * 16}${'00' * 32}"
+"""Hash that no secret has, checked in place of that of an unknown client."""
+
 
 LONGEST = 255
 """Longest name or label, in characters."""
@@ -78,17 +141,17 @@ class Principals:
                 f"{name!r} cannot be a principal's name: 1 to {LONGEST} printable characters that do not begin with a "
                 f"dash or a space nor end with a space, and not {ANYBODY.name!r}"
             )
-        credential = None if external else Credential(hashes.new_client_id(), hashes.new_secret())
+        credential = None if external else Credential(new_client_id(), new_secret())
         client_id = credential.client_id if credential else None
-        secret_hash = hashes.hash_secret(credential.client_secret) if credential else None
+        secret_hash = hash_secret(credential.client_secret) if credential else None
 
         def work(tx: Tx) -> None:
-            row = repository.insert_principal(tx, name, client_id, secret_hash, now_ms())
+            row = principal_rows.insert_principal(tx, name, client_id, secret_hash, now_ms())
             if row is None:
                 raise InvalidInputError(f"there is a principal called {name!r} already")
             for grant in grants:
                 self._check_grant(tx, grant)
-                repository.put_grant(tx, row.id, _grant_to_row(grant))
+                principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
 
         self._database.write(work)
         return credential
@@ -97,13 +160,13 @@ class Principals:
         """Return all principals, ordered by name."""
 
         def work(tx: Tx) -> list[Principal]:
-            return [_load_principal(tx, row) for row in repository.list_principals(tx)]
+            return [_load_principal(tx, row) for row in principal_rows.list_principals(tx)]
 
         return sorted(self._database.read(work), key=lambda principal: principal.name)
 
     def has_any(self) -> bool:
         """Return whether there is any principal."""
-        return bool(self._database.read(repository.list_principals))
+        return bool(self._database.read(principal_rows.list_principals))
 
     def find(self, name: str) -> Principal | None:
         """Return the principal of that name, or None."""
@@ -111,7 +174,7 @@ class Principals:
             return None
 
         def work(tx: Tx) -> Principal | None:
-            row = repository.find_principal(tx, name=name)
+            row = principal_rows.find_principal(tx, name=name)
             return None if row is None else _load_principal(tx, row)
 
         return self._database.read(work)
@@ -124,15 +187,15 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal, or it is external.
         """
-        secret = hashes.new_secret()
-        secret_hash = hashes.hash_secret(secret)
+        secret = new_secret()
+        secret_hash = hash_secret(secret)
 
         def work(tx: Tx) -> str:
             row = _get_principal(tx, name)
             if row.client_id is None:
                 raise InvalidInputError(f"{name} is external: its issuer keeps its secret, there is none here")
-            repository.update_secret(tx, row.id, row.client_id, secret_hash)
-            repository.delete_tokens(tx, row.id)
+            principal_rows.update_secret(tx, row.id, row.client_id, secret_hash)
+            principal_rows.delete_tokens(tx, row.id)
             return row.client_id
 
         return Credential(self._database.write(work), secret)
@@ -143,7 +206,7 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal.
         """
-        self._database.write(lambda tx: repository.delete_principal(tx, _get_principal(tx, name).id))
+        self._database.write(lambda tx: principal_rows.delete_principal(tx, _get_principal(tx, name).id))
 
     def grant(self, name: str, grant: Grant) -> None:
         """Grant a role, replacing the one that was granted on the same scope before.
@@ -155,10 +218,10 @@ class Principals:
         def work(tx: Tx) -> None:
             row = _get_principal(tx, name)
             self._check_grant(tx, grant)
-            for existing in repository.list_grants(tx, row.id):
+            for existing in principal_rows.list_grants(tx, row.id):
                 if (existing.warehouse, existing.levels) == (grant.warehouse, grant.levels):
-                    repository.delete_grant(tx, row.id, existing)
-            repository.put_grant(tx, row.id, _grant_to_row(grant))
+                    principal_rows.delete_grant(tx, row.id, existing)
+            principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
 
         self._database.write(work)
 
@@ -171,7 +234,7 @@ class Principals:
 
         def work(tx: Tx) -> Grant:
             row = _get_principal(tx, name)
-            grants = list(map(_grant_from_row, repository.list_grants(tx, row.id)))
+            grants = list(map(_grant_from_row, principal_rows.list_grants(tx, row.id)))
             revoked = [
                 grant
                 for grant in grants
@@ -184,7 +247,7 @@ class Principals:
                     f"{name} was not made {what} of {format_scope(warehouse, levels)}; it is {granted}"
                 )
             for grant in revoked:
-                repository.delete_grant(tx, row.id, _grant_to_row(grant))
+                principal_rows.delete_grant(tx, row.id, _grant_to_row(grant))
             return max(revoked, key=lambda grant: grant.role)
 
         return self._database.write(work)
@@ -197,11 +260,11 @@ class Principals:
         """
         if not is_valid_name(label):
             raise InvalidInputError(f"a label has 1 to {LONGEST} printable characters, got {label!r}")
-        token = hashes.new_token()
+        token = new_token()
 
         def work(tx: Tx) -> None:
             row = _get_principal(tx, name)
-            if not repository.insert_token(tx, row.id, label, hashes.digest(token), now_ms()):
+            if not principal_rows.insert_token(tx, row.id, label, digest(token), now_ms()):
                 raise InvalidInputError(f"{name} has a token labelled {label!r} already; delete it or choose another")
 
         self._database.write(work)
@@ -213,7 +276,7 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal.
         """
-        return self._database.read(lambda tx: repository.list_tokens(tx, _get_principal(tx, name).id))
+        return self._database.read(lambda tx: principal_rows.list_tokens(tx, _get_principal(tx, name).id))
 
     def delete_token(self, name: str, label: str) -> None:
         """Delete a static token, which is then no longer valid.
@@ -223,7 +286,7 @@ class Principals:
         """
 
         def work(tx: Tx) -> None:
-            if not repository.delete_token(tx, _get_principal(tx, name).id, label):
+            if not principal_rows.delete_token(tx, _get_principal(tx, name).id, label):
                 raise InvalidInputError(f"{name} has no token labelled {label!r}")
 
         self._database.write(work)
@@ -236,11 +299,11 @@ class Principals:
         """
         client = self._find_client(client_id)
         # First compute the hash, also for an unknown client id, so that the time it takes reveals nothing.
-        if not hashes.is_secret_valid(secret, client[1] if client else None) or client is None or client[1] is None:
+        if not is_secret_valid(secret, client[1] if client else None) or client is None or client[1] is None:
             raise UnauthenticatedError("the client id or the client secret is wrong")
         while len(self._verified_hashes) >= MOST_PROVED:
             self._verified_hashes.pop(next(iter(self._verified_hashes)), None)
-        self._verified_hashes[hashes.digest(f"{client_id}:{secret}")] = client[1]
+        self._verified_hashes[digest(f"{client_id}:{secret}")] = client[1]
         return client[0]
 
     def recognize_secret(self, client_id: str, secret: str) -> Principal | None:
@@ -248,7 +311,7 @@ class Principals:
 
         It needs no scrypt, so a client that is known here is never delayed by others who try wrong secrets.
         """
-        secret_hash = self._verified_hashes.get(hashes.digest(f"{client_id}:{secret}"))
+        secret_hash = self._verified_hashes.get(digest(f"{client_id}:{secret}"))
         client = self._find_client(client_id) if secret_hash else None
         return client[0] if client and client[1] == secret_hash else None
 
@@ -260,7 +323,7 @@ class Principals:
         """
 
         def work(tx: Tx) -> Principal | None:
-            row = repository.find_token_owner(tx, hashes.digest(token))
+            row = principal_rows.find_token_owner(tx, digest(token))
             return None if row is None else _load_principal(tx, row)
 
         principal = self._database.read(work)
@@ -272,7 +335,7 @@ class Principals:
         """Return the principal of a client id with the hash of its secret, or None."""
 
         def work(tx: Tx) -> tuple[Principal, str | None] | None:
-            row = repository.find_principal(tx, client_id=client_id)
+            row = principal_rows.find_principal(tx, client_id=client_id)
             return None if row is None else (_load_principal(tx, row), row.secret_hash)
 
         return self._database.read(work) if is_valid_name(client_id) else None
@@ -299,11 +362,11 @@ class Principals:
 
     def get_signing_key(self) -> str:
         """Return the key that signs tokens. All servers on the database share it; the first to need it creates it."""
-        key = self._database.read(repository.find_signing_key)
+        key = self._database.read(principal_rows.find_signing_key)
         if key is None:
-            self._database.write(lambda tx: repository.insert_signing_key(tx, hashes.new_secret()))
+            self._database.write(lambda tx: principal_rows.insert_signing_key(tx, new_secret()))
             # Read again instead of using the own key: another server may have inserted one first, and theirs counts.
-            key = self._database.read(repository.find_signing_key)
+            key = self._database.read(principal_rows.find_signing_key)
         assert key is not None
         return key
 
@@ -346,15 +409,15 @@ def _format_names(names: Collection[str]) -> str:
 
 
 def _get_principal(tx: Tx, name: str) -> PrincipalRow:
-    row = repository.find_principal(tx, name=name) if is_valid_name(name) else None
+    row = principal_rows.find_principal(tx, name=name) if is_valid_name(name) else None
     if row is None:
         raise InvalidInputError(f"there is no principal called {name!r}")
     return row
 
 
 def _load_principal(tx: Tx, row: PrincipalRow) -> Principal:
-    grants = tuple(_grant_from_row(grant) for grant in repository.list_grants(tx, row.id))
-    generation = hashes.digest(f"{row.id}:{row.secret_hash}")[:16]
+    grants = tuple(_grant_from_row(grant) for grant in principal_rows.list_grants(tx, row.id))
+    generation = digest(f"{row.id}:{row.secret_hash}")[:16]
     return Principal(row.name, row.client_id, row.created_ms, grants, generation)
 
 

@@ -11,13 +11,17 @@ from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
-from lancehouse.catalog import location_access, locations
+from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.document_cache import MetadataDocument, discard_on_failure
 from lancehouse.catalog.entries import TableName, create_entry, list_names, rename_entry, require_name_free
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.lance_cache import Snapshots
-from lancehouse.catalog.metadata_loader import LoadResult, MetadataLoader
+from lancehouse.catalog.metadata_loader import (
+    LoadResult,
+    MetadataDocument,
+    MetadataLoader,
+    Snapshots,
+    discard_on_failure,
+)
 from lancehouse.catalog.names import Levels, check_name, format_name, table_not_found
 from lancehouse.catalog.transactions import write_once
 from lancehouse.catalog.warehouse_files import WarehouseFiles
@@ -25,8 +29,9 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import removal
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, MANAGED_BY, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import EntryRow, Json, Kind
+from lancehouse.store.database import Database
+from lancehouse.store.model import EntryRow, Json, Kind
+from lancehouse.store.statements import Tx
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +227,7 @@ class Tables:
     ) -> LoadResult:
         """Write a table's first metadata file, then create its entry; if that fails, delete the file again."""
         WarehouseFiles(warehouse).write(
-            locations.check_location(warehouse, document.location, "iceberg"), document.full_json
+            location_access.check_location(warehouse, document.location, "iceberg"), document.full_json
         )
 
         def work(tx: Tx) -> EntryRow:

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
-from lancehouse.catalog import locations
+from lancehouse.catalog import location_access
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import EXPIRES, PROOFS, SECRETS, canonical_options, to_iceberg_config
-from lancehouse.store.rows import Json, Kind
+from lancehouse.locations import key as location_key
+from lancehouse.store.model import Json, Kind
 
 DURATION_S = 3600
 """Lifetime of STS credentials in seconds: the longest that AWS allows if the role is assumed by another role."""
@@ -109,7 +110,7 @@ def vend_access(
     config = client_settings(warehouse)
     if warehouse.vend == "none" or _is_local(warehouse.location):
         return config, []
-    copies = f"{locations.cache_location(warehouse).rstrip('/')}/{uuid}" if uuid else None
+    copies = f"{location_access.cache_location(warehouse).rstrip('/')}/{uuid}" if uuid else None
     options = canonical_options(warehouse.storage)
     if warehouse.vend == "static" and not write:
         # The warehouse's own keys can write, and to every table: readers get other keys, or none.
@@ -117,9 +118,9 @@ def vend_access(
             warehouse.static_read
         )
     if warehouse.vend == "sts":
-        readable = locations.key(copies, "iceberg") if copies else None
+        readable = location_key(copies, "iceberg") if copies else None
         options |= _SESSIONS.get(
-            _StsRequest.for_warehouse(warehouse, locations.key(location, kind), readable, write=write)
+            _StsRequest.for_warehouse(warehouse, location_key(location, kind), readable, write=write)
         )
     secrets = {key: value for key, value in to_iceberg_config(options).items() if key not in config}
     if not secrets:

@@ -8,9 +8,8 @@ from dataclasses import replace
 import orjson
 from lance_namespace.errors import ConcurrentModificationError
 
-from lancehouse.catalog import location_access, locations
+from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.document_cache import MetadataDocument, discard_on_failure
 from lancehouse.catalog.entries import (
     TableName,
     create_entry,
@@ -20,14 +19,15 @@ from lancehouse.catalog.entries import (
     require_name_free,
 )
 from lancehouse.catalog.iceberg import views
-from lancehouse.catalog.metadata_loader import LoadResult, MetadataLoader
+from lancehouse.catalog.metadata_loader import LoadResult, MetadataDocument, MetadataLoader, discard_on_failure
 from lancehouse.catalog.names import Levels, check_name, view_not_found
 from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
-from lancehouse.store.database import Database, Tx
-from lancehouse.store.rows import EntryRow, Json, Kind
+from lancehouse.store.database import Database
+from lancehouse.store.model import EntryRow, Json, Kind
+from lancehouse.store.statements import Tx
 
 VIEWS: tuple[Kind, ...] = ("view",)
 ATTEMPTS = 8
@@ -214,6 +214,6 @@ class Views:
     def _write_metadata(self, warehouse: Warehouse, metadata: Json, previous: str | None) -> MetadataDocument:
         document = MetadataDocument(views.next_metadata_location(metadata, previous), orjson.dumps(metadata))
         WarehouseFiles(warehouse).write(
-            locations.check_location(warehouse, document.location, "view"), document.full_json
+            location_access.check_location(warehouse, document.location, "view"), document.full_json
         )
         return document

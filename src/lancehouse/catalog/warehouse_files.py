@@ -17,7 +17,7 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lancehouse.catalog import locations
+from lancehouse.catalog import location_access
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg_config
@@ -68,7 +68,7 @@ class WarehouseFiles:
             InvalidInputError: the path is not valid, or the file is larger than `MAX_BYTES`.
             ServiceUnavailableError: the storage cannot be read now.
         """
-        locations.require_no_link(self._warehouse, path, "iceberg")
+        location_access.require_no_link(self._warehouse, path, "iceberg")
         local = _local_path(path)
         try:
             if local is not None:

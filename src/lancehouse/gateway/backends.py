@@ -1,4 +1,4 @@
-"""Backends of the gateway: configured Lance namespaces and the server's warehouses; run operations on them.
+"""`Backend`: a namespace that the gateway offers; ids with its prefix, operations, errors without its secrets.
 
 The ids of a warehouse do not repeat its name: `["db", "t"]` at `main` is `["main", "db", "t"]` for its client.
 """
@@ -7,26 +7,38 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, TypeVar
+from urllib.parse import quote, quote_plus, unquote
 
 from lance_namespace import (
+    BatchCommitTablesRequest,
     BatchCommitTablesResponse,
+    BatchCreateTableVersionsRequest,
     CreateTableResponse,
     DeclareTableResponse,
+    DeregisterTableResponse,
     DescribeNamespaceResponse,
     DescribeTableRequest,
     DescribeTableResponse,
+    DropTableResponse,
+    ExplainTableQueryPlanRequest,
     LanceNamespace,
     ListNamespacesRequest,
+    ListNamespacesResponse,
+    ListTablesResponse,
     NamespaceExistsResponse,
+    RenameTableRequest,
     connect,
 )
 from lance_namespace.errors import (
+    InternalError,
     InvalidInputError,
     InvalidTableStateError,
     LanceNamespaceError,
@@ -36,16 +48,13 @@ from lance_namespace.errors import (
 )
 from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 
-import lancehouse  # noqa: F401 - registers our aliases with `connect`
 from lancehouse.credentials import TUNING, harmless_options
 from lancehouse.gateway.foreign_tables import TABLE_OPERATIONS, BackendConfinement
 from lancehouse.gateway.foreign_tables import ForeignTables as ForeignTables
-from lancehouse.gateway.id_prefixes import add_prefix, check_no_path, remove_prefix
 from lancehouse.gateway.operations import Operation, RequestEncoding, ResponseEncoding
-from lancehouse.gateway.redaction import Secrets
 from lancehouse.gateway.request_sql import rewrite_sql
 from lancehouse.lake.confinement import Confinement
-from lancehouse.lake.errors import find_error_class, translate_errors
+from lancehouse.lake.errors import SECRET_KEYS, find_error_class, translate_errors
 from lancehouse.lake.object_stores import with_storage_options
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.row_operations import explain_existing
@@ -53,6 +62,211 @@ from lancehouse.locations import child_location, is_inside, shorten
 from lancehouse.settings import HARMLESS
 
 logger = logging.getLogger(__name__)
+
+HEADER = "header."
+"""Part of the names of properties that are header fields."""
+SHORTEST = 4
+"""Shortest secret in characters: shorter ones occur in texts by chance."""
+NO_SECRETS = frozenset({"true", "false", "none", "null"})
+"""Values that are never secret."""
+HIDDEN = "***"
+"""Replaces a secret."""
+PASSWORD = re.compile(r"://[^/@\s]*?:([^/@\s]+)@")
+"""The password in a URL."""
+
+
+class Secrets:
+    """The secrets among the properties of a backend."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        values = {
+            form
+            for key, value in properties.items()
+            for secret in _property_secrets(key, value)
+            for form in _secret_spellings(secret)
+        }
+        # Longest first: a secret that is part of another one must not break it up before it is replaced.
+        self._values = sorted(values, key=lambda each: (-len(each), each))
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self._values)})"
+
+    def are_in(self, text: str) -> bool:
+        """Return whether a text contains a secret."""
+        return any(value in text for value in self._values)
+
+    def redact(self, text: str) -> str:
+        """Return the text with secrets replaced."""
+        for value in self._values:
+            text = text.replace(value, HIDDEN)
+        return text
+
+    @contextmanager
+    def redact_errors(self, about: str) -> Iterator[None]:
+        """Run a block whose errors must not contain secrets, not even in their causes, which the log shows.
+
+        Raises:
+            LanceNamespaceError: the error of the block, without secrets.
+            InternalError: in place of an unexpected error that contains a secret; the log has the redacted trace.
+        """
+        try:
+            yield
+        except LanceNamespaceError as error:
+            if not any(map(self.are_in, _error_texts(error))):
+                raise
+            error.args = (self.redact(str(error)),)
+            error.__notes__ = []
+            raise error from None
+        except Exception as error:
+            if not any(map(self.are_in, _error_texts(error))):
+                raise
+            trace = "".join(traceback.format_exception(error))
+            logger.error("%s failed: %s", about, self.redact(trace))
+            raise InternalError(f"{about}: {self.redact(str(error))}") from None
+
+
+def _property_secrets(key: str, value: str) -> Iterator[str]:
+    """Yield the secrets in a property: all of it, a part of it, or the password in a URL."""
+    name = key.lower()
+    if SECRET_KEYS.search(name) or HEADER in name:
+        yield value
+    if "credential" in name:
+        yield value.partition(":")[2]
+    if "authorization" in name:
+        yield value.rpartition(" ")[2]
+    if password := PASSWORD.search(value):
+        yield password[1]
+
+
+def _secret_spellings(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, and as it appears in URLs and forms."""
+    if len(secret) >= SHORTEST and secret.lower() not in NO_SECRETS:
+        yield from (secret, quote(secret, safe=""), quote_plus(secret))
+
+
+def _error_texts(error: BaseException | None) -> Iterator[str]:
+    """Yield what a log would show of an error: its text, its notes, and those of all its causes."""
+    while error is not None:
+        yield str(error)
+        yield from getattr(error, "__notes__", ())
+        error = error.__cause__ or error.__context__
+
+
+_OF_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+def request_ids(request: Any) -> list[list[str]]:
+    """Return the ids of all tables, or of the namespace, that a request concerns."""
+    match request:
+        case BatchCreateTableVersionsRequest():
+            return [entry.id for entry in request.entries]
+        case BatchCommitTablesRequest():
+            parts = [part for operation in request.operations for part in _present_fields(operation).values()]
+            return [part.id or [] for part in parts]
+        case RenameTableRequest():
+            namespace = (request.id or [])[:-1] if request.new_namespace_id is None else request.new_namespace_id
+            return [request.id or [], [*namespace, request.new_table_name]]
+        case ExplainTableQueryPlanRequest() if request.query.id:
+            return [request.id or [], request.query.id]
+    return [request.id or []]
+
+
+def request_locations(request: Any) -> list[tuple[list[str], str]]:
+    """Return the locations that a request chooses, each with the id of its table."""
+    parts = [request]
+    if isinstance(request, BatchCommitTablesRequest):
+        parts = [part for operation in request.operations for part in _present_fields(operation).values()]
+    return [(part.id or [], part.location) for part in parts if getattr(part, "location", None)]
+
+
+def check_no_path(level: str) -> None:
+    """Refuse a name that, used as a path, would lead out of its folder.
+
+    Raises:
+        InvalidInputError: the name is empty, `.` or `..`, or has a slash, a backslash or a control character.
+    """
+    for name in (level, unquote(level)):  # Lance percent-decodes a file URI once
+        if name in ("", ".", "..") or _OF_PATHS.search(name):
+            raise InvalidInputError(
+                f"{level[:80]!r} cannot be a name here: it is empty, . or .., or has a slash, a backslash or a control"
+                " character"
+            )
+
+
+def add_prefix(request: Any, prefix: Sequence[str]) -> Any:
+    """Return a request with the ids that the backend's client expects."""
+    if not prefix:
+        return request
+
+    def below(levels: Sequence[str] | None) -> list[str]:
+        return [*prefix, *(levels or ())]
+
+    changes: dict[str, Any] = {}
+    match request:
+        case BatchCreateTableVersionsRequest():
+            changes["entries"] = [entry.model_copy(update={"id": below(entry.id)}) for entry in request.entries]
+            return request.model_copy(update=changes)
+        case BatchCommitTablesRequest():
+            changes["operations"] = [
+                operation.model_copy(
+                    update={
+                        name: part.model_copy(update={"id": below(part.id)})
+                        for name, part in _present_fields(operation).items()
+                    }
+                )
+                for operation in request.operations
+            ]
+            return request.model_copy(update=changes)
+        case RenameTableRequest() if request.new_namespace_id is not None:
+            changes["new_namespace_id"] = below(request.new_namespace_id)
+        case ExplainTableQueryPlanRequest() if request.query.id:
+            changes["query"] = request.query.model_copy(update={"id": below(request.query.id)})
+    return request.model_copy(update={**changes, "id": below(request.id)})
+
+
+def remove_prefix(response: Any, request: Any, prefix: Sequence[str], *, whole_ids: bool) -> Any:
+    """Return a response with the names that the gateway's callers use.
+
+    Args:
+        response: the response of the backend's client.
+        request: the request as the caller sent it.
+        prefix: the levels that callers leave out.
+        whole_ids: whether the backend lists namespaces with all their levels, joined by a dot.
+    """
+    match response:
+        case DescribeTableResponse() if response.namespace:
+            return response.model_copy(update={"namespace": response.namespace[len(prefix) :]})
+        case DropTableResponse() | DeregisterTableResponse() if response.id:
+            return response.model_copy(update={"id": response.id[len(prefix) :]})
+        case BatchCommitTablesResponse():
+            results = [
+                result.model_copy(
+                    update={
+                        name: remove_prefix(part, None, prefix, whole_ids=False)
+                        for name, part in _present_fields(result).items()
+                    }
+                )
+                for result in response.results
+            ]
+            return response.model_copy(update={"results": results})
+        case ListNamespacesResponse() if whole_ids:
+            names = _strip_prefix(response.namespaces, [*prefix, *(request.id or ())], ".")
+            return response.model_copy(update={"namespaces": names})
+        case ListTablesResponse() if whole_ids and (delimiter := (request.context or {}).get("delimiter")):
+            return response.model_copy(update={"tables": _strip_prefix(response.tables, prefix, delimiter)})
+    return response
+
+
+def _present_fields(operation: Any) -> dict[str, Any]:
+    """Return the fields that are set in an operation of a batch or in its result; a valid one has exactly one."""
+    named = ((name, getattr(operation, name)) for name in type(operation).model_fields)
+    return {name: part for name, part in named if part is not None}
+
+
+def _strip_prefix(names: Sequence[str], levels: Sequence[str], delimiter: str) -> list[str]:
+    prefix = "".join(f"{level}{delimiter}" for level in levels)
+    return [name.removeprefix(prefix) for name in names]
+
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
 
-from lancehouse.store import database_errors
-from lancehouse.store.database import Database
-from lancehouse.store.sqlite_writer import PATIENCE_S
+from lancehouse.store import statements
+from lancehouse.store.database import PATIENCE_S, Database
 
 PART = ".part"
 """Suffix of the file until it is complete."""
@@ -86,7 +85,7 @@ def _dump_postgres(url: str, part: Path) -> None:
         check=False,
     )
     if result.returncode != 0:
-        raise ServiceUnavailableError(f"pg_dump failed: {database_errors.first_line(result.stderr)}")
+        raise ServiceUnavailableError(f"pg_dump failed: {statements.first_line(result.stderr)}")
 
 
 def _publish(part: Path, target: Path) -> None:

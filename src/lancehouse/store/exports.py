@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from lancehouse.store.column_values import NONE, check_indexed, insert_into
+from lancehouse.store.model import ExportRow
 from lancehouse.store.model import exports as x
-from lancehouse.store.rows import ExportRow
-from lancehouse.store.statements import Statement, Tx
+from lancehouse.store.statements import NONE, Statement, Tx, check_indexed, insert_into
 
 COLUMNS = ("warehouse", "table_uuid", "version", "fragment", "columns", "path", "bytes", "rows", "planned_ms")
 """Columns in the order of ExportRow, without the id."""

@@ -24,10 +24,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from lancehouse.store import database_errors
-from lancehouse.store.database import Database
+from lancehouse.store import statements
+from lancehouse.store.database import Database, Sqlite
 from lancehouse.store.model import metadata
-from lancehouse.store.sqlite import Sqlite
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = "0002"
@@ -56,8 +55,8 @@ class SchemaState(Enum):
 
 
 ADVICE = {
-    SchemaState.EMPTY: database_errors.UPGRADE,
-    SchemaState.OLDER: f"make a backup (`lancehouse db backup`), then {database_errors.UPGRADE}",
+    SchemaState.EMPTY: statements.UPGRADE,
+    SchemaState.OLDER: f"make a backup (`lancehouse db backup`), then {statements.UPGRADE}",
     SchemaState.NEWER: "use a newer lancehouse, or a backup of the database from before",
 }
 """What to do about each state that is not current."""
@@ -167,7 +166,7 @@ def _connect(database: Database, begin: str) -> Iterator[Connection]:
         with _engine(database, begin).begin() as connection:
             yield connection
     except DBAPIError as error:
-        raise database_errors.unreachable_error(error.orig) from error
+        raise statements.unreachable_error(error.orig) from error
 
 
 def _engine(database: Database, begin: str) -> Engine:

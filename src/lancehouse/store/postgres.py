@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.store import database_errors
+from lancehouse.store import statements
 from lancehouse.store.statements import Row, Statement, Tx, Values
 
 T = TypeVar("T")
@@ -48,14 +48,14 @@ SETTINGS = ("SET standard_conforming_strings = on", "SET lock_timeout = '30s'", 
 MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], Callable[[psycopg.Error], LanceNamespaceError]], ...] = (
     (
         (errors.SerializationFailure, errors.DeadlockDetected),
-        lambda e: database_errors.SerializationFailureError(database_errors.first_line(e)),
+        lambda e: statements.SerializationFailureError(statements.first_line(e)),
     ),
-    ((errors.UniqueViolation,), lambda e: database_errors.UniqueViolationError(database_errors.first_line(e))),
-    ((errors.IntegrityError,), lambda e: database_errors.ForeignKeyViolationError(database_errors.first_line(e))),
-    ((errors.UndefinedTable, errors.UndefinedColumn), lambda _: database_errors.schema_missing_error()),
-    ((errors.ProgramLimitExceeded, errors.DataError), database_errors.unstorable_error),
-    ((errors.OperationalError, errors.InterfaceError), database_errors.unreachable_error),
-    ((errors.ReadOnlySqlTransaction, errors.InternalError), database_errors.unreachable_error),
+    ((errors.UniqueViolation,), lambda e: statements.UniqueViolationError(statements.first_line(e))),
+    ((errors.IntegrityError,), lambda e: statements.ForeignKeyViolationError(statements.first_line(e))),
+    ((errors.UndefinedTable, errors.UndefinedColumn), lambda _: statements.schema_missing_error()),
+    ((errors.ProgramLimitExceeded, errors.DataError), statements.unstorable_error),
+    ((errors.OperationalError, errors.InterfaceError), statements.unreachable_error),
+    ((errors.ReadOnlySqlTransaction, errors.InternalError), statements.unreachable_error),
 )
 """Maps the driver's errors to ours; the first entry that matches is used."""
 
@@ -84,7 +84,7 @@ def translate_errors() -> Iterator[None]:
     except psycopg.Error as error:
         raise to_lance_error(error) from error
     except (OverflowError, UnicodeEncodeError) as error:
-        raise database_errors.unstorable_error(error) from error
+        raise statements.unstorable_error(error) from error
 
 
 def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
@@ -92,7 +92,7 @@ def to_lance_error(error: psycopg.Error) -> LanceNamespaceError:
     for kinds, build in MEANINGS:
         if isinstance(error, kinds):
             return build(error)
-    return InternalError(f"the catalog's database refused a statement: {database_errors.first_line(error)}")
+    return InternalError(f"the catalog's database refused a statement: {statements.first_line(error)}")
 
 
 class PostgresTx(Tx):
@@ -147,7 +147,7 @@ class Postgres:
             return work(tx)
         try:
             return self._read(work)
-        except database_errors.ConnectionLostError:
+        except statements.ConnectionLostError:
             return self._read(work)
 
     def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:  # noqa: ARG002
@@ -160,7 +160,7 @@ class Postgres:
             return work(tx)
         try:
             return self._read(work, begin=False)
-        except database_errors.ConnectionLostError:
+        except statements.ConnectionLostError:
             return self._read(work, begin=False)
 
     def write(self, work: Callable[[Tx], T]) -> T:
@@ -173,9 +173,9 @@ class Postgres:
         for attempt in range(ATTEMPTS - 1):
             try:
                 return self._write(work)
-            except database_errors.SerializationFailureError:
+            except statements.SerializationFailureError:
                 sleep(FIRST_NAP_S * 2**attempt * random.random())  # noqa: S311
-            except database_errors.ConnectionLostError:
+            except statements.ConnectionLostError:
                 if attempt:
                     raise
         return self._write(work)
@@ -239,7 +239,7 @@ class Postgres:
             # lost: COMMIT may have taken effect. Any other reply of the server is final.
             if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
                 raise CommitStateUnknownError(
-                    f"the change may or may not have been made: {database_errors.first_line(error)}"
+                    f"the change may or may not have been made: {statements.first_line(error)}"
                 ) from error
             raise to_lance_error(error) from error
         # COMMIT of an aborted transaction is answered with ROLLBACK, and is not an error for the driver.
@@ -253,7 +253,7 @@ class Postgres:
         One that broke in the block is not returned to the pool, and the error becomes `ConnectionLostError`.
         """
         if not self._capacity.acquire(timeout=PATIENCE_S):
-            raise database_errors.unreachable_error("all connections are in use")
+            raise statements.unreachable_error("all connections are in use")
         try:
             connection = self._acquire()
             try:
@@ -261,7 +261,7 @@ class Postgres:
             except ServiceUnavailableError as error:
                 if connection.broken:
                     self._drop_idle()
-                    raise database_errors.ConnectionLostError(str(error)) from error
+                    raise statements.ConnectionLostError(str(error)) from error
                 raise
             finally:
                 self._release(connection)
@@ -270,7 +270,7 @@ class Postgres:
 
     def _acquire(self) -> Connection:
         if self._closed:
-            raise database_errors.closed_error()
+            raise statements.closed_error()
         try:
             return self._idle.pop()
         except IndexError:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from lance_namespace.errors import InvalidInputError
 from sqlalchemy import bindparam, delete, literal_column, select, update
 
-from lancehouse.store.column_values import check_indexed, index_key, insert_into, join_levels, split_levels
-from lancehouse.store.database_errors import UniqueViolationError
+from lancehouse.store.model import GrantRow, PrincipalRow
 from lancehouse.store.model import grants as g
 from lancehouse.store.model import principals as p
 from lancehouse.store.model import signing_keys as s
 from lancehouse.store.model import tokens as t
-from lancehouse.store.rows import GrantRow, PrincipalRow
-from lancehouse.store.statements import Statement, Tx
+from lancehouse.store.statements import (
+    Statement,
+    Tx,
+    UniqueViolationError,
+    check_indexed,
+    index_key,
+    insert_into,
+    join_levels,
+    split_levels,
+)
 
 EVERYWHERE = ""
 """Stands for all warehouses in a grant; no warehouse has this name."""

@@ -1,144 +1,672 @@
-"""All functions that read and write the catalog's rows, gathered from the modules of this package."""
+"""Rows of warehouses, namespaces, tables and views, their snapshots, refs and commits, and idempotency keys."""
 
 from __future__ import annotations
 
-from lancehouse.store.commits import (
-    count_snapshots,
-    delete_ref,
-    delete_snapshots,
-    insert_commit,
-    insert_snapshots,
-    list_commits,
-    list_commits_between,
-    list_refs,
-    list_snapshots,
-    put_ref,
-)
-from lancehouse.store.entries import (
-    advance_entry,
-    delete_entry,
-    find_enclosing_table,
-    find_entry,
-    find_overlapping_table,
-    insert_entry,
-    list_entries,
-    list_entries_in_warehouse,
-    rename_entry,
-)
-from lancehouse.store.exports import (
-    count_export_bytes,
-    delete_export,
-    insert_export,
-    list_exports,
-    list_oldest_exports,
-    list_version_exports,
-    touch_exports,
-)
-from lancehouse.store.idempotency_keys import delete_keys_before, find_key, finish_key, insert_key
-from lancehouse.store.namespaces import (
-    delete_namespace,
-    find_namespace,
-    insert_namespace,
-    list_namespaces,
-    update_namespace,
-)
-from lancehouse.store.principals import (
-    delete_grant,
-    delete_principal,
-    delete_token,
-    delete_tokens,
-    find_principal,
-    find_signing_key,
-    find_token_owner,
-    insert_principal,
-    insert_signing_key,
-    insert_token,
-    list_grants,
-    list_principals,
-    list_tokens,
-    put_grant,
-    update_secret,
-)
-from lancehouse.store.rows import (
-    CommitRow,
-    EntryRow,
-    ExportRow,
-    GrantRow,
-    NamespaceRow,
-    PrincipalRow,
-    RefRow,
-    SnapshotRow,
-    WarehouseRow,
-)
-from lancehouse.store.warehouses import (
-    insert_warehouse,
-    is_warehouse_empty,
-    list_warehouses,
-    move_warehouse,
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
+from sqlalchemy import bindparam, delete, exists, func, literal_column, or_, select, update
+
+from lancehouse.store.model import CommitRow, EntryRow, Json, Kind, NamespaceRow, RefRow, SnapshotRow, WarehouseRow
+from lancehouse.store.model import commits as c
+from lancehouse.store.model import entries as e
+from lancehouse.store.model import keys as k
+from lancehouse.store.model import namespaces as n
+from lancehouse.store.model import refs as r
+from lancehouse.store.model import snapshots as s
+from lancehouse.store.model import warehouses as w
+from lancehouse.store.statements import (
+    EVERYTHING,
+    NONE,
+    SEPARATOR,
+    ForeignKeyViolationError,
+    Row,
+    Statement,
+    Tx,
+    UniqueViolationError,
+    check_indexed,
+    from_json,
+    index_key,
+    insert_into,
+    join_levels,
+    split_levels,
+    to_json,
 )
 
-__all__ = [
-    "CommitRow",
-    "EntryRow",
-    "ExportRow",
-    "GrantRow",
-    "NamespaceRow",
-    "PrincipalRow",
-    "RefRow",
-    "SnapshotRow",
-    "WarehouseRow",
-    "advance_entry",
-    "count_export_bytes",
-    "count_snapshots",
-    "delete_entry",
-    "delete_export",
-    "delete_grant",
-    "delete_keys_before",
-    "delete_namespace",
-    "delete_principal",
-    "delete_ref",
-    "delete_snapshots",
-    "delete_token",
-    "delete_tokens",
-    "find_enclosing_table",
-    "find_entry",
-    "find_key",
-    "find_namespace",
-    "find_overlapping_table",
-    "find_principal",
-    "find_signing_key",
-    "find_token_owner",
-    "finish_key",
-    "insert_commit",
-    "insert_entry",
-    "insert_export",
-    "insert_key",
-    "insert_namespace",
-    "insert_principal",
-    "insert_signing_key",
-    "insert_snapshots",
-    "insert_token",
-    "insert_warehouse",
-    "is_warehouse_empty",
-    "list_commits",
-    "list_commits_between",
-    "list_entries",
-    "list_entries_in_warehouse",
-    "list_exports",
-    "list_grants",
-    "list_namespaces",
-    "list_oldest_exports",
-    "list_principals",
-    "list_refs",
-    "list_snapshots",
-    "list_tokens",
-    "list_version_exports",
-    "list_warehouses",
-    "move_warehouse",
-    "put_grant",
-    "put_ref",
-    "rename_entry",
-    "touch_exports",
-    "update_namespace",
-    "update_secret",
-]
+WAREHOUSES = Statement(select(w.c.id, w.c.name, w.c.location).order_by(w.c.id))
+INSERT_WAREHOUSE = Statement(insert_into(w, "name", "location").on_conflict_do_nothing().returning(w.c.id))
+MOVE_WAREHOUSE = Statement(update(w).where(w.c.id == bindparam("warehouse")).values(location=bindparam("place")))
+IS_WAREHOUSE_USED = Statement(select(exists().where(n.c.warehouse_id == bindparam("warehouse"))))
+
+
+def list_warehouses(tx: Tx) -> list[WarehouseRow]:
+    """Return all warehouses that this database has served, oldest first."""
+    return [WarehouseRow(*row) for row in tx.fetch_all(WAREHOUSES, {})]
+
+
+def insert_warehouse(tx: Tx, name: str, location: str) -> WarehouseRow | None:
+    """Insert a warehouse and return it; None if the name is taken."""
+    row = tx.fetch_one(INSERT_WAREHOUSE, {"name": check_indexed("a warehouse's name", name), "location": location})
+    return None if row is None else WarehouseRow(row[0], name, location)
+
+
+def move_warehouse(tx: Tx, id: int, location: str) -> None:
+    """Change a warehouse's location."""
+    tx.run(MOVE_WAREHOUSE, {"warehouse": id, "place": location})
+
+
+def is_warehouse_empty(tx: Tx, id: int) -> bool:
+    """Return whether a warehouse has no namespaces."""
+    (row,) = tx.fetch_all(IS_WAREHOUSE_USED, {"warehouse": id})
+    return not row[0]
+
+
+HERE = (n.c.warehouse_id == bindparam("warehouse"), n.c.path_key == bindparam("here"))
+CHILDREN = select(n.c.name).where(n.c.warehouse_id == bindparam("warehouse"), n.c.name > bindparam("after"))
+
+FIND_NAMESPACE = Statement(select(n.c.id, n.c.properties).where(*HERE))
+LOCK_NAMESPACE = Statement(select(n.c.id, n.c.properties).where(*HERE).with_for_update(key_share=True))
+ROOT_NAMESPACES = Statement(
+    CHILDREN.where(n.c.parent_id.is_(None)).order_by(n.c.name).limit(bindparam("size")).offset(NONE)
+)
+NAMESPACES_BELOW = Statement(
+    CHILDREN.where(n.c.parent_id == bindparam("parent")).order_by(n.c.name).limit(bindparam("size")).offset(NONE)
+)
+INSERT_NAMESPACE = Statement(
+    insert_into(n, "warehouse_id", "parent_id", "name", "path", "path_key", "properties")
+    .on_conflict_do_nothing()
+    .returning(n.c.id)
+)
+UPDATE_NAMESPACE = Statement(update(n).where(n.c.id == bindparam("namespace")).values(properties=bindparam("new")))
+DELETE_NAMESPACE = Statement(delete(n).where(n.c.id == bindparam("namespace")))
+
+
+def find_namespace(tx: Tx, warehouse_id: int, levels: tuple[str, ...], *, lock: bool = False) -> NamespaceRow | None:
+    """Return a namespace, or None. With `lock`, nobody else can change its properties until the transaction ends."""
+    row = tx.fetch_one(
+        LOCK_NAMESPACE if lock else FIND_NAMESPACE, {"warehouse": warehouse_id, "here": index_key(join_levels(levels))}
+    )
+    return None if row is None else NamespaceRow(row[0], warehouse_id, levels, from_json(row[1]))
+
+
+def list_namespaces(
+    tx: Tx, warehouse_id: int, parent: tuple[str, ...], after: str | None = None, limit: int | None = None
+) -> list[str]:
+    """Return the names of the namespaces directly below `parent`, ordered by code point; none if it does not exist."""
+    values = {"warehouse": warehouse_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
+    if not parent:
+        return [row[0] for row in tx.fetch_all(ROOT_NAMESPACES, values)]
+    parent_row = find_namespace(tx, warehouse_id, parent)
+    return (
+        []
+        if parent_row is None
+        else [row[0] for row in tx.fetch_all(NAMESPACES_BELOW, {**values, "parent": parent_row.id})]
+    )
+
+
+def insert_namespace(
+    tx: Tx, warehouse_id: int, levels: tuple[str, ...], properties: Mapping[str, str]
+) -> NamespaceRow | None:
+    """Insert a namespace and return it; None if it exists already.
+
+    Raises:
+        NamespaceNotFoundError: its parent does not exist.
+        InvalidInputError: a name is empty, or cannot be stored.
+    """
+    if not all(levels) or not levels:
+        raise InvalidInputError(f"a namespace and its levels have names: {list(levels)}")
+    parent = find_namespace(tx, warehouse_id, levels[:-1]) if levels[1:] else None
+    if levels[1:] and parent is None:
+        raise _namespace_not_found(levels[:-1])
+    here = join_levels(levels)
+    values = {
+        "warehouse_id": warehouse_id,
+        "parent_id": parent and parent.id,
+        "name": check_indexed("a namespace's name", levels[-1]),
+        "path": here,
+        "path_key": index_key(here),
+        "properties": to_json(properties),
+    }
+    try:
+        with tx.savepoint():
+            row = tx.fetch_one(INSERT_NAMESPACE, values)
+    except ForeignKeyViolationError:  # the parent was dropped meanwhile
+        raise _namespace_not_found(levels[:-1]) from None
+    return None if row is None else NamespaceRow(row[0], warehouse_id, levels, dict(properties))
+
+
+def update_namespace(tx: Tx, id: int, properties: Mapping[str, str]) -> bool:
+    """Replace all properties of a namespace; return False if it no longer exists."""
+    return tx.run(UPDATE_NAMESPACE, {"namespace": id, "new": to_json(properties)}) == 1
+
+
+def delete_namespace(tx: Tx, id: int) -> bool:
+    """Delete an empty namespace; return False if it is not empty.
+
+    Foreign keys decide that, so an entry that is created at the same moment is not lost.
+    """
+    try:
+        with tx.savepoint():
+            tx.run(DELETE_NAMESPACE, {"namespace": id})
+    except ForeignKeyViolationError:
+        return False
+    return True
+
+
+def _namespace_not_found(levels: tuple[str, ...]) -> NamespaceNotFoundError:
+    return NamespaceNotFoundError(f"Namespace does not exist: {'.'.join(levels)}")
+
+
+COLUMNS = (
+    e.c.id,
+    e.c.namespace_id,
+    e.c.name,
+    e.c.kind,
+    e.c.uuid,
+    e.c.location,
+    e.c.properties,
+    e.c.revision,
+    e.c.created_ms,
+    e.c.updated_ms,
+    e.c.schema,
+    e.c.version,
+    e.c.metadata_location,
+)
+"""Columns in the order of EntryRow."""
+NEW = (*(column.name for column in COLUMNS[1:]), "location_key")
+KINDS = ("kind_0", "kind_1", "kind_2")
+JSON = frozenset({"properties", "schema"})
+"""Columns that hold JSON."""
+CHANGEABLE = frozenset({*JSON, "version", "metadata_location", "location", "location_key", "uuid"})
+"""Columns that `advance_entry` may change."""
+ABOVE = 16
+"""Parent folders that one statement looks up."""
+
+FIND_ENTRY = Statement(
+    select(*COLUMNS)
+    .join(n, n.c.id == e.c.namespace_id)
+    .where(
+        n.c.warehouse_id == bindparam("warehouse"), n.c.path_key == bindparam("here"), e.c.name == bindparam("called")
+    )
+)
+ENTRIES = Statement(
+    select(e.c.name)
+    .where(
+        e.c.namespace_id == bindparam("namespace"),
+        e.c.kind.in_([bindparam(kind) for kind in KINDS]),
+        e.c.name > bindparam("after"),
+    )
+    .order_by(e.c.name)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+ENTRIES_AFTER = Statement(
+    select(e.c.name)
+    .join(n, n.c.id == e.c.namespace_id)
+    .where(
+        n.c.warehouse_id == bindparam("warehouse"),
+        n.c.path_key == bindparam("here"),
+        e.c.kind == bindparam("kind_0"),
+        e.c.name > bindparam("after"),
+    )
+    .order_by(e.c.name)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+INSERT_ENTRY = Statement(
+    insert_into(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
+)
+RENAME_ENTRY = Statement(
+    update(e)
+    .where(e.c.id == bindparam("entry"))
+    .values(namespace_id=bindparam("namespace"), name=bindparam("called"), updated_ms=bindparam("now"))
+)
+DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry")))
+OVERLAPPING = Statement(
+    select(n.c.path, e.c.name)
+    .join(n, n.c.id == e.c.namespace_id)
+    .where(
+        or_(
+            (e.c.location_key >= bindparam("first")) & (e.c.location_key < bindparam("end")),
+            e.c.location_key.in_([bindparam(f"above_{number}") for number in range(ABOVE)]),
+        ),
+        e.c.kind != literal_column("'view'"),
+        e.c.id != bindparam("exclude"),
+    )
+    .limit(literal_column("1"))
+    .offset(NONE)
+)
+
+ENCLOSING = Statement(
+    select(w.c.name, n.c.path)
+    .select_from(e)
+    .join(n, n.c.id == e.c.namespace_id)
+    .join(w, w.c.id == n.c.warehouse_id)
+    .where(
+        e.c.location_key.in_([bindparam(f"above_{number}") for number in range(ABOVE)]),
+        e.c.kind != literal_column("'view'"),
+    )
+    .limit(literal_column("1"))
+    .offset(NONE)
+)
+
+
+def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) -> EntryRow | None:
+    """Return a table or view, or None."""
+    row = tx.fetch_one(FIND_ENTRY, {"warehouse": warehouse_id, "here": index_key(join_levels(levels)), "called": name})
+    return None if row is None else _entry_row(row)
+
+
+def list_entries(
+    tx: Tx, namespace_id: int, kinds: Collection[Kind], after: str | None = None, limit: int | None = None
+) -> list[str]:
+    """Return the names of a namespace's entries of these kinds, ordered by code point."""
+    if not kinds:
+        return []
+    padded_kinds = [*kinds, *[next(iter(kinds))] * len(KINDS)]
+    values = {"namespace": namespace_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
+    return [row[0] for row in tx.fetch_all(ENTRIES, {**values, **dict(zip(KINDS, padded_kinds, strict=False))})]
+
+
+def list_entries_in_warehouse(
+    tx: Tx,
+    warehouse_id: int,
+    kind: Kind,
+    after: tuple[tuple[str, ...], str] | None = None,
+    limit: int | None = None,
+    below: Collection[tuple[str, ...]] = (),
+) -> list[tuple[tuple[str, ...], str]]:
+    """Return namespace and name of all entries of a kind in a warehouse, in the order of an index.
+
+    Args:
+        tx: the transaction.
+        warehouse_id: id of the warehouse.
+        kind: kind of the entries.
+        after: the last entry of the previous page, which may have been deleted since.
+        limit: most entries to return.
+        below: return only entries in these namespaces and below; if empty, in all.
+    """
+    size = EVERYTHING if limit is None else limit
+    entries: list[tuple[tuple[str, ...], str]] = []
+    namespace_key = ""
+    if after is not None:
+        # The rest of one namespace, then the namespaces after it: each is one range of an index.
+        namespace_key = index_key(join_levels(after[0]))
+        values = {"warehouse": warehouse_id, "here": namespace_key, "kind_0": kind, "after": after[1], "size": size}
+        entries = [(after[0], row[0]) for row in tx.fetch_all(ENTRIES_AFTER, values)]
+    paths = [join_levels(levels) for levels in below]
+    values = {"warehouse": warehouse_id, "here": namespace_key, "kind_0": kind, "size": size - len(entries)}
+    for number, root in enumerate(paths):
+        start = f"{root}{SEPARATOR}"
+        values |= {f"place_{number}": root, f"start_{number}": start, f"length_{number}": len(start)}
+    return entries + [(split_levels(row[0]), row[1]) for row in tx.fetch_all(_list_statement(len(paths)), values)]
+
+
+@cache
+def _list_statement(places: int) -> Statement:
+    """Return the statement that lists entries after a namespace, restricted to that many subtrees."""
+    clause = (
+        select(n.c.path, e.c.name)
+        .join(e, e.c.namespace_id == n.c.id)
+        .where(
+            n.c.warehouse_id == bindparam("warehouse"),
+            n.c.path_key > bindparam("here"),
+            e.c.kind == bindparam("kind_0"),
+        )
+    )
+    if places:
+        within = [
+            (n.c.path == bindparam(f"place_{number}"))
+            | (
+                func.substr(n.c.path, literal_column("1"), bindparam(f"length_{number}"))
+                == bindparam(f"start_{number}")
+            )
+            for number in range(places)
+        ]
+        clause = clause.where(or_(*within))
+    return Statement(clause.order_by(n.c.path_key, e.c.name).limit(bindparam("size")).offset(NONE))
+
+
+def insert_entry(
+    tx: Tx,
+    namespace_id: int,
+    *,
+    name: str,
+    kind: Kind,
+    uuid: str,
+    location: str,
+    location_key: str,
+    properties: Mapping[str, str],
+    now_ms: int,
+    schema: Json | None = None,
+    version: int | None = None,
+    metadata_location: str | None = None,
+) -> EntryRow | None:
+    """Insert an entry at revision 1 and return it; None if the name is taken.
+
+    Raises:
+        NamespaceNotFoundError: the namespace has been dropped.
+        InvalidInputError: a value cannot be stored.
+    """
+    values: dict[str, Any] = {
+        "namespace_id": namespace_id,
+        "name": check_indexed("a name", name),
+        "kind": kind,
+        "uuid": uuid,
+        "location": check_indexed("a location", location),
+        "properties": dict(properties),
+        "revision": 1,
+        "created_ms": now_ms,
+        "updated_ms": now_ms,
+        "schema": schema,
+        "version": version,
+        "metadata_location": metadata_location,
+    }
+    try:
+        with tx.savepoint():
+            row = tx.fetch_one(
+                INSERT_ENTRY, {**_to_columns(values), "location_key": check_indexed("a location", location_key)}
+            )
+    except ForeignKeyViolationError:
+        raise _namespace_dropped() from None
+    return None if row is None else EntryRow(id=row[0], **values)
+
+
+def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **changes: Any) -> bool:
+    """Change an entry if it is still at the expected revision; return False if it has changed or no longer exists.
+
+    This is the compare-and-swap by which one of two concurrent commits wins.
+
+    Args:
+        tx: the transaction.
+        id: id of the entry.
+        expected_revision: the revision that the changes were made from.
+        now_ms: the current time.
+        changes: new values of properties, schema, version, metadata_location, uuid, or location with location_key.
+    """
+    unknown = changes.keys() - CHANGEABLE
+    if unknown or ("location" in changes) != ("location_key" in changes):
+        raise TypeError(f"an entry does not change like this: {sorted(changes)}")
+    for name in ("location", "location_key"):
+        if name in changes:
+            check_indexed("a location", changes[name])
+    values = {f"new_{name}": value for name, value in _to_columns(changes).items()}
+    return (
+        tx.run(
+            _advance_statement(frozenset(changes)),
+            {**values, "entry": id, "expected": expected_revision, "now": now_ms},
+        )
+        == 1
+    )
+
+
+def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> bool:
+    """Rename an entry, possibly into another namespace; return False if the name is taken.
+
+    Raises:
+        NamespaceNotFoundError, TableNotFoundError: the namespace or the entry has been dropped.
+    """
+    values = {"entry": id, "namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
+    try:
+        with tx.savepoint():
+            renamed = tx.run(RENAME_ENTRY, values)
+    except UniqueViolationError:
+        return False
+    except ForeignKeyViolationError:
+        raise _namespace_dropped() from None
+    if not renamed:
+        raise TableNotFoundError(f"Table does not exist: it was dropped before it could be renamed to {name}")
+    return True
+
+
+def delete_entry(tx: Tx, id: int) -> bool:
+    """Delete an entry with its snapshots, refs and commits; return False if it no longer exists."""
+    return tx.run(DELETE_ENTRY, {"entry": id}) == 1
+
+
+def find_overlapping_table(
+    tx: Tx, location_key: str, exclude_id: int | None = None
+) -> tuple[tuple[str, ...], str] | None:
+    """Return a table of any warehouse whose location is this one, contains it, or lies in it; None if there is none.
+
+    In a write transaction the result stays true until its end: others that check an overlapping location wait.
+    """
+    above = _folders_above(location_key)
+    # Exclusive on the location, shared on all folders above it: siblings do not block each other, while a check of a
+    # folder waits for all checks below it.
+    tx.lock(_lock_number(location_key), map(_lock_number, above))
+    values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
+    for folders in _folder_parameters(location_key, above):
+        row = tx.fetch_one(OVERLAPPING, {**values, **folders})
+        if row is not None:
+            return split_levels(row[0]), row[1]
+    return None
+
+
+def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return warehouse and namespace of the table at this location or above it, or None."""
+    for folders in _folder_parameters(location_key, [*_folders_above(location_key), location_key]):
+        row = tx.fetch_one(ENCLOSING, folders)
+        if row is not None:
+            return row[0], split_levels(row[1])
+    return None
+
+
+def _folders_above(location_key: str) -> list[str]:
+    cuts = [index + 1 for index, character in enumerate(location_key[:-1]) if character == "/"]
+    return [location_key[:cut] for cut in cuts]
+
+
+def _folder_parameters(location_key: str, above: list[str]) -> Iterator[dict[str, str]]:
+    """Yield parent folders in groups, as parameters of a statement; the last group is padded with the location."""
+    for start in range(0, max(len(above), 1), ABOVE):
+        group = [*above[start : start + ABOVE], *[location_key] * ABOVE][:ABOVE]
+        yield {f"above_{number}": folder for number, folder in enumerate(group)}
+
+
+@cache
+def _advance_statement(names: frozenset[str]) -> Statement:
+    return Statement(
+        update(e)
+        .where(e.c.id == bindparam("entry"), e.c.revision == bindparam("expected"))
+        .values(
+            revision=e.c.revision + literal_column("1"),
+            updated_ms=bindparam("now"),
+            **{name: bindparam(f"new_{name}") for name in sorted(names)},
+        )
+    )
+
+
+def _to_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_json(value) if name in JSON and value is not None else value for name, value in values.items()}
+
+
+def _entry_row(row: Row) -> EntryRow:
+    entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, version, metadata = (
+        row
+    )
+    return EntryRow(
+        entry,
+        namespace,
+        name,
+        kind,
+        uuid,
+        location,
+        from_json(properties),
+        revision,
+        created,
+        updated,
+        None if schema is None else from_json(schema),
+        version,
+        metadata,
+    )
+
+
+def _lock_number(location_key: str) -> int:
+    """Return the number of a location's advisory lock."""
+    digest = blake2b(location_key.encode(errors="surrogatepass"), digest_size=8, person=b"lancehouse").digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def _namespace_dropped() -> NamespaceNotFoundError:
+    return NamespaceNotFoundError("Namespace does not exist: it was dropped meanwhile")
+
+
+COMMIT = ("at_ms", "principal", "client", "request_id", "revision", "snapshot_id", "operation")
+"""Columns in the order of CommitRow."""
+
+BEFORE_ALL = -1
+"""Less than any snapshot id."""
+
+INSERT_SNAPSHOT = Statement(
+    insert_into(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
+)
+SNAPSHOTS = Statement(
+    select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary)
+    .where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id > bindparam("after"))
+    .order_by(s.c.sequence, s.c.snapshot_id)
+)
+COUNT_SNAPSHOTS = Statement(select(func.count()).select_from(s).where(s.c.entry_id == bindparam("entry")))
+DELETE_SNAPSHOT = Statement(
+    delete(s).where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot"))
+)
+_put = insert_into(r, "entry_id", "name", "kind", "snapshot_id")
+PUT_REF = Statement(
+    _put.on_conflict_do_update(
+        index_elements=[r.c.entry_id, r.c.name],
+        set_={"kind": _put.excluded.kind, "snapshot_id": _put.excluded.snapshot_id},
+    )
+)
+DELETE_REF = Statement(delete(r).where(r.c.entry_id == bindparam("entry"), r.c.name == bindparam("called")))
+REFS = Statement(
+    select(r.c.name, r.c.kind, r.c.snapshot_id).where(r.c.entry_id == bindparam("entry")).order_by(r.c.name)
+)
+INSERT_COMMIT = Statement(insert_into(c, "entry_id", *COMMIT))
+COMMITS = Statement(
+    select(*(c.c[name] for name in COMMIT))
+    .where(c.c.entry_id == bindparam("entry"))
+    .order_by(c.c.id.desc())
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+
+
+COMMITS_BETWEEN = Statement(
+    select(*(c.c[name] for name in COMMIT))
+    .where(
+        c.c.entry_id == bindparam("entry"),
+        c.c.snapshot_id >= bindparam("first"),
+        c.c.snapshot_id <= bindparam("last"),
+    )
+    .order_by(c.c.id.desc())
+)
+
+
+def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None:
+    """Insert snapshots."""
+    tx.run_many(
+        INSERT_SNAPSHOT,
+        [
+            {
+                "entry_id": entry_id,
+                "snapshot_id": row.snapshot_id,
+                "parent_id": row.parent_id,
+                "sequence": row.sequence,
+                "timestamp_ms": row.timestamp_ms,
+                "manifest_list": row.manifest_list,
+                "summary": to_json(row.summary),
+            }
+            for row in rows
+        ],
+    )
+
+
+def list_snapshots(tx: Tx, entry_id: int, after: int | None = None) -> list[SnapshotRow]:
+    """Return all snapshots, or those with an id greater than `after`, ordered by sequence number."""
+    values = {"entry": entry_id, "after": BEFORE_ALL if after is None else after}
+    return [_snapshot_row(*row) for row in tx.fetch_all(SNAPSHOTS, values)]
+
+
+def count_snapshots(tx: Tx, entry_id: int) -> int:
+    """Return the number of snapshots."""
+    ((count,),) = tx.fetch_all(COUNT_SNAPSHOTS, {"entry": entry_id})
+    return int(count)
+
+
+def delete_snapshots(tx: Tx, entry_id: int, ids: Collection[int]) -> None:
+    """Delete snapshots."""
+    tx.run_many(DELETE_SNAPSHOT, [{"entry": entry_id, "snapshot": snapshot} for snapshot in ids])
+
+
+def put_ref(tx: Tx, entry_id: int, ref: RefRow) -> None:
+    """Create or move a tag or branch."""
+    name = check_indexed("a ref's name", ref.name)
+    tx.run(PUT_REF, {"entry_id": entry_id, "name": name, "kind": ref.kind, "snapshot_id": ref.snapshot_id})
+
+
+def delete_ref(tx: Tx, entry_id: int, name: str) -> None:
+    """Delete a tag or branch."""
+    tx.run(DELETE_REF, {"entry": entry_id, "called": name})
+
+
+def list_refs(tx: Tx, entry_id: int) -> list[RefRow]:
+    """Return all tags and branches, ordered by name."""
+    return [RefRow(*row) for row in tx.fetch_all(REFS, {"entry": entry_id})]
+
+
+def insert_commit(tx: Tx, entry_id: int, row: CommitRow) -> None:
+    """Insert the record of a commit."""
+    tx.run(INSERT_COMMIT, {"entry_id": entry_id, **{name: getattr(row, name) for name in COMMIT}})
+
+
+def list_commits(tx: Tx, entry_id: int, limit: int | None = None) -> list[CommitRow]:
+    """Return the commits of an entry, newest first."""
+    size = EVERYTHING if limit is None else limit
+    return [CommitRow(*row) for row in tx.fetch_all(COMMITS, {"entry": entry_id, "size": size})]
+
+
+def list_commits_between(tx: Tx, entry_id: int, first: int, last: int) -> list[CommitRow]:
+    """Return the commits of an entry with a snapshot id from `first` to `last`, newest first."""
+    return [CommitRow(*row) for row in tx.fetch_all(COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})]
+
+
+def _snapshot_row(
+    snapshot_id: int, parent_id: int | None, sequence: int, timestamp_ms: int, manifest_list: str, summary: str
+) -> SnapshotRow:
+    return SnapshotRow(snapshot_id, parent_id, sequence, timestamp_ms, manifest_list, from_json(summary))
+
+
+FIND_KEY = Statement(select(k.c.digest, k.c.status, k.c.body).where(k.c.key == bindparam("called")))
+INSERT_KEY = Statement(insert_into(k, "key", "digest", "status", "body", "created_ms").on_conflict_do_nothing())
+FINISH_KEY = Statement(
+    update(k).where(k.c.key == bindparam("called")).values(status=bindparam("new_status"), body=bindparam("new_body"))
+)
+DELETE_KEYS = Statement(delete(k).where(k.c.created_ms < bindparam("before")))
+
+
+def find_key(tx: Tx, key: str) -> tuple[str, int, bytes | None] | None:
+    """Return digest, status and body stored for a key, or None."""
+    row = tx.fetch_one(FIND_KEY, {"called": key})
+    return None if row is None else (row[0], row[1], row[2])
+
+
+def insert_key(tx: Tx, key: str, digest: str, status: int, body: bytes | None, now_ms: int) -> bool:
+    """Insert a key; return False if it exists already.
+
+    If two transactions insert the same key at once, the second waits until the first has ended.
+    """
+    values = {"key": check_indexed("an idempotency key", key), "digest": digest, "status": status, "body": body}
+    return tx.run(INSERT_KEY, {**values, "created_ms": now_ms}) == 1
+
+
+def finish_key(tx: Tx, key: str, status: int, body: bytes | None) -> None:
+    """Store the response of a key."""
+    tx.run(FINISH_KEY, {"called": key, "new_status": status, "new_body": body})
+
+
+def delete_keys_before(tx: Tx, before_ms: int) -> int:
+    """Delete keys created before a time, and return their number."""
+    return tx.run(DELETE_KEYS, {"before": before_ms})

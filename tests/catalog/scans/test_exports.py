@@ -15,14 +15,13 @@ from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.scans import exports as module
-from lancehouse.catalog.scans.copies import ExportFiles
-from lancehouse.catalog.scans.exports import KEPT_MS, ExportRequest, Exports
+from lancehouse.catalog.scans.exports import KEPT_MS, ExportFiles, ExportRequest, Exports
 from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet_export import VersionExporter
-from lancehouse.store import repository
-from lancehouse.store.rows import ExportRow
+from lancehouse.store import exports as export_rows
+from lancehouse.store.model import ExportRow
 
 TABLE = "5e3f9a52-0000-4000-8000-000000000001"
 ALL = frozenset({1, 2})
@@ -45,7 +44,7 @@ def wanted(version: VersionExporter, columns: frozenset[int] = ALL) -> list[Expo
 
 
 def rows_of(catalog: Catalog) -> list[ExportRow]:
-    return catalog.database.read(lambda tx: repository.list_exports(tx, TABLE))
+    return catalog.database.read(lambda tx: export_rows.list_exports(tx, TABLE))
 
 
 def local(row: ExportRow) -> Path:
@@ -55,7 +54,7 @@ def local(row: ExportRow) -> Path:
 def age(catalog: Catalog, rows: list[ExportRow], by_ms: int) -> None:
     """Make it look as if plans had named copies long ago."""
     for row in rows:
-        catalog.database.write(lambda tx, row=row: repository.touch_exports(tx, [row.id], now_ms() - by_ms))  # type: ignore[misc]
+        catalog.database.write(lambda tx, row=row: export_rows.touch_exports(tx, [row.id], now_ms() - by_ms))  # type: ignore[misc]
 
 
 def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter) -> None:
@@ -93,7 +92,7 @@ def test_a_copy_of_an_earlier_program_has_the_whole_fragment(
     (made,) = exports.create(main, TABLE, version, wanted(version)[:1])
     values = {**asdict(made), "version": version.fragments[0].digest, "bytes": made.bytes - 1}
     values.pop("id")
-    early = catalog.database.write(lambda tx: repository.insert_export(tx, **values))
+    early = catalog.database.write(lambda tx: export_rows.insert_export(tx, **values))
     assert exports.find(main, TABLE, wanted(version)[:1]) == [early]
 
 

@@ -23,7 +23,7 @@ from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import PlanNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.scans import lance as lance_scans
-from lancehouse.catalog.scans.copies import ExportFiles
+from lancehouse.catalog.scans.exports import ExportFiles
 from lancehouse.catalog.scans.scan_requests import encode_task
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg_config

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from lance_namespace.errors import InvalidInputError
 from pyiceberg.exceptions import ResolveError
 
-from lancehouse.catalog import locations
 from lancehouse.catalog.errors import IllegalArgumentError
+from lancehouse.locations import key as location_key
 
 METADATA_PATH = "write.metadata.path"
 """Property with the folder of a table's metadata files, if it is not below the table's location."""
@@ -55,6 +55,6 @@ def outside_error(snapshot_id: int | None, what: str) -> IllegalArgumentError:
 
 def _location_key(place: str) -> str | None:
     try:
-        return locations.key(place, "iceberg")
+        return location_key(place, "iceberg")
     except (InvalidInputError, ValueError, OSError):
         return None

@@ -10,7 +10,7 @@ import orjson
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.iceberg import json_values, metadata_parts, schemas, specs_and_orders
+from lancehouse.catalog.iceberg import json_values, schemas, specs_and_orders, updates
 from lancehouse.catalog.iceberg.draft import check_format_version, empty_metadata
 from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.updates import MAIN
@@ -141,7 +141,7 @@ def _read_history(md: Json) -> None:
         md["refs"] = {**md["refs"], MAIN: {"snapshot-id": current, "type": "branch"}}
     refs = json_values.inner_object(md, "refs", where)
     md["refs"] = {
-        name: metadata_parts.parse_ref(json_values.require_object(ref, "ref"), f"ref {json_values.format_value(name)}")
+        name: updates.parse_ref(json_values.require_object(ref, "ref"), f"ref {json_values.format_value(name)}")
         for name, ref in refs.items()
     }
     for name, ref in md["refs"].items():
@@ -165,5 +165,5 @@ def _read_history(md: Json) -> None:
         json_values.text(item, "statistics-path", "statistics")
     if "encryption-keys" in md:
         md["encryption-keys"] = [
-            metadata_parts.parse_encryption_key(item) for item in json_values.items(md, "encryption-keys", where)
+            updates.parse_encryption_key(item) for item in json_values.items(md, "encryption-keys", where)
         ]

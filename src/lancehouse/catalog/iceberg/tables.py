@@ -1,4 +1,4 @@
-"""Iceberg table metadata as JSON: create, parse, update and serialize them, and list the files to purge.
+"""Metadata of Iceberg tables: create, parse and change them, check requirements, list the files of a purge.
 
 The metadata stay JSON throughout: pyiceberg's models cover less than the format (no variant, no encryption keys, few
 kinds of statistics) and would lose what they do not know. Each step follows Iceberg's own library.
@@ -6,27 +6,155 @@ kinds of statistics) and would lose what they do not know. Each step follows Ice
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 from uuid import uuid4
 
 import orjson
-from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, UnsupportedOperationError
 from pyiceberg.exceptions import ValidationError as PyicebergValidationError
+from pyiceberg.manifest import read_manifest_list
 from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from lancehouse.catalog.errors import ValidationError
+from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.iceberg import json_values, schemas, specs_and_orders
 from lancehouse.catalog.iceberg import metadata_parser as iceberg_reading
-from lancehouse.catalog.iceberg import purge as iceberg_purge
-from lancehouse.catalog.iceberg import requirements as iceberg_requirements
 from lancehouse.catalog.iceberg import updates as iceberg_updates
 from lancehouse.catalog.iceberg.draft import DEFAULT_FORMAT_VERSION, Draft
 from lancehouse.catalog.iceberg.json_values import Json
-from lancehouse.catalog.iceberg.manifests import METADATA_PATH
+from lancehouse.catalog.iceberg.manifests import METADATA_PATH, UNREADABLE, is_below
 from lancehouse.catalog.warehouse_files import WarehouseFiles
+from lancehouse.locations import key as location_key
+
+CREATE = "assert-create"
+
+
+def check_requirements(md: IcebergTableMetadata | None, requirements: object) -> None:
+    """Check a commit's requirements against a table, or against None if there is no table.
+
+    Raises:
+        ConcurrentModificationError: one does not hold; the message is that of Iceberg's own library.
+        InvalidInputError: one is unknown, or there is no table and one is not `assert-create`.
+    """
+    for item in json_values.parse_list(requirements, "requirements", lambda value: value):
+        check_one, requirement = json_values.get_handler(_CHECKS, item, "type", "requirement")
+        if md is not None:
+            check_one(md.json, requirement)
+        elif requirement["type"] != CREATE:
+            raise IllegalArgumentError(f"Invalid create requirements: {requirement['type']}")
+
+
+def _check_create(_md: Json, _given: Json) -> None:
+    raise ConcurrentModificationError("Requirement failed: table already exists")
+
+
+def _check_uuid(md: Json, requirement: Json) -> None:
+    expected = json_values.text(requirement, "uuid", "assert-table-uuid")
+    if expected.lower() != str(md["table-uuid"]).lower():
+        raise ConcurrentModificationError(
+            f"Requirement failed: UUID does not match: expected {md['table-uuid']} != "
+            f"{json_values.format_value(expected)}"
+        )
+
+
+def _check_ref(md: Json, requirement: Json) -> None:
+    name = json_values.text(requirement, "ref", "assert-ref-snapshot-id")
+    expected = json_values.optional_integer(requirement, "snapshot-id", "assert-ref-snapshot-id", bits=64)
+    ref = md["refs"].get(name)
+    if ref is None:
+        if expected is not None:
+            raise ConcurrentModificationError(
+                f"Requirement failed: branch or tag {name} is missing, expected {expected}"
+            )
+    elif expected is None:
+        raise ConcurrentModificationError(f"Requirement failed: {ref['type']} {name} was created concurrently")
+    elif expected != ref["snapshot-id"]:
+        raise ConcurrentModificationError(
+            f"Requirement failed: {ref['type']} {name} has changed: expected id {expected} != {ref['snapshot-id']}"
+        )
+
+
+def _check_number(key: str, name: str, words: str, md: Json, requirement: Json) -> None:
+    expected = json_values.integer(requirement, name, f"assert-{name}")
+    if expected != md[key]:
+        raise ConcurrentModificationError(f"Requirement failed: {words} changed: expected id {expected} != {md[key]}")
+
+
+_CHECKS: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType(
+    {
+        CREATE: _check_create,
+        "assert-table-uuid": _check_uuid,
+        "assert-ref-snapshot-id": _check_ref,
+        **{
+            f"assert-{name}": partial(_check_number, key, name, words)
+            for key, name, words in (
+                ("last-column-id", "last-assigned-field-id", "last assigned field id"),
+                ("current-schema-id", "current-schema-id", "current schema"),
+                ("last-partition-id", "last-assigned-partition-id", "last assigned partition id"),
+                ("default-spec-id", "default-spec-id", "default partition spec"),
+                ("default-sort-order-id", "default-sort-order-id", "default sort order"),
+            )
+        },
+    }
+)
+
+
+logger = logging.getLogger(__name__)
+
+GC_ENABLED = "gc.enabled"
+
+
+def list_table_files(md: Json, files: WarehouseFiles) -> Iterator[str]:
+    """Yield every file of a table below its location, each once: data and delete files first, then metadata."""
+    seen: set[str] = set()
+    root = location_key(md["location"], "iceberg")
+    for file in _list_all_files(md, files, root):
+        if file not in seen and is_below((root,), file):
+            seen.add(file)
+            yield file
+
+
+def _list_all_files(md: Json, files: WarehouseFiles, root: str) -> Iterator[str]:
+    manifests: dict[str, Any] = {}
+    for snapshot in md["snapshots"]:
+        manifests |= _read_manifests(snapshot.get("manifest-list"), files, root)
+    if md["properties"].get(GC_ENABLED, "true").lower() != "false":
+        for path, manifest in manifests.items():
+            yield from _read_data_files(path, manifest, files, root)
+    yield from manifests
+    for snapshot in md["snapshots"]:
+        yield from [path for path in (snapshot.get("manifest-list"), *snapshot.get("manifests", ())) if path]
+    for file in (*md["statistics"], *md["partition-statistics"]):
+        yield file["statistics-path"]
+    for entry in md["metadata-log"]:
+        yield entry["metadata-file"]
+
+
+def _read_manifests(path: str | None, files: WarehouseFiles, root: str) -> dict[str, Any]:
+    if path is None or not is_below((root,), path):
+        return {}
+    try:
+        return {manifest.manifest_path: manifest for manifest in read_manifest_list(files.file_io().new_input(path))}
+    except UNREADABLE as error:
+        logger.warning("manifest list %s cannot be read: %s", path, error)
+        return {}
+
+
+def _read_data_files(path: str, manifest: Any, files: WarehouseFiles, root: str) -> list[str]:
+    if not is_below((root,), path):
+        return []
+    try:
+        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(files.file_io())]
+    except UNREADABLE as error:
+        logger.warning("manifest %s cannot be read: %s", path, error)
+        return []
+
 
 FORMAT_VERSION = "format-version"
 DELETE_OBSOLETE = "write.metadata.delete-after-commit.enabled"
@@ -147,16 +275,6 @@ def keep_ref_snapshots(raw: bytes) -> bytes:
     return orjson.dumps({**md, "snapshots": [item for item in md["snapshots"] if item["snapshot-id"] in named]})
 
 
-def check_requirements(md: IcebergTableMetadata | None, requirements: Sequence[object]) -> None:
-    """Check a commit's requirements against a table, or against None if there is no table.
-
-    Raises:
-        ConcurrentModificationError: one does not hold; the message is that of Iceberg's own library.
-        InvalidInputError: one is unknown.
-    """
-    iceberg_requirements.check_requirements(md.json if md else None, requirements)
-
-
 def apply_updates(
     md: IcebergTableMetadata | None, updates: Sequence[object], metadata_location: str | None
 ) -> IcebergTableMetadata:
@@ -210,7 +328,7 @@ def list_purge_files(md: IcebergTableMetadata, files: WarehouseFiles) -> Iterato
     manifest must not make the server delete files of others. Data files are left out where `gc.enabled` is false, and
     manifests that cannot be read are skipped.
     """
-    return iceberg_purge.list_table_files(md.json, files)
+    return list_table_files(md.json, files)
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The scan cache: Parquet copies of Lance fragments, created when a scan needs them and evicted by age.
+"""Parquet copies of Lance tables for scans: where they lie, which exist, making and deleting them.
 
 A copy is a file with a unique name and a row in the database, which any number of servers share. The row is inserted
 after the file is written and deleted before the file is, so whatever a plan names exists. A plan records in the row
@@ -8,22 +8,143 @@ when it named the copy, and for `KEPT_MS` after that no server removes it.
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+from uuid import uuid4
 
-from lance_namespace.errors import LanceNamespaceError
+import pyarrow as pa
+import pyarrow.fs as pafs
+from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lancehouse.caches import SingleFlight
-from lancehouse.catalog.scans.copies import ExportFiles
+from lancehouse.catalog import location_access
 from lancehouse.catalog.transactions import now_ms
+from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
-from lancehouse.store import repository
+from lancehouse.store import exports as export_rows
 from lancehouse.store.database import Database
-from lancehouse.store.rows import ExportRow
+from lancehouse.store.model import ExportRow
+
+SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """A complete file of the cache."""
+
+    path: str
+    bytes: int
+    rows: int
+
+
+class ExportFiles:
+    """The files of one warehouse's scan cache. Instances are cheap."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._files = WarehouseFiles(warehouse)
+        self._root = location_access.cache_location(warehouse).rstrip("/")
+        self._folder = local_folder(self._root)
+
+    def table_folder(self, table_uuid: str) -> str:
+        """Return the folder of a table's copies."""
+        return f"{self._root}/{table_uuid}"
+
+    def write(self, table_uuid: str, name: str, rows: Callable[[IO[bytes]], int]) -> ExportFile:
+        """Write a file under a name that never existed before; if that fails, no file is left.
+
+        Args:
+            table_uuid: UUID of the table.
+            name: prefix of the file's name.
+            rows: writes the file and returns its number of rows.
+
+        Raises:
+            ServiceUnavailableError: the cache cannot be written.
+        """
+        file = f"{name}-{uuid4().hex}{SUFFIX}"
+        try:
+            if self._folder is not None:
+                return _write_local(self._folder / table_uuid / file, rows)
+            return self._write_remote(f"{self.table_folder(table_uuid)}/{file}", rows)
+        except (OSError, pa.ArrowException) as error:
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0][:300]
+            raise ServiceUnavailableError(f"the scan cache at {self._root} cannot be written: {reason}") from error
+
+    def _write_remote(self, path: str, rows: Callable[[IO[bytes]], int]) -> ExportFile:
+        sink = cast(Any, self._files.file_io().new_output(path).create(overwrite=True))
+        try:
+            with sink:
+                count, size = rows(sink), sink.tell()
+        except BaseException:
+            # Closing the stream may have turned what was written so far into an object.
+            with suppress(OSError, ServiceUnavailableError):
+                self._files.delete(path)
+            raise
+        return ExportFile(path, size, count)
+
+    def may_exist(self, path: str) -> bool:
+        """Return False for a local file that no longer exists; True for an object store, where asking is slow."""
+        return self._folder is None or Path(path.removeprefix("file://")).exists()
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is not an error.
+
+        Raises:
+            ServiceUnavailableError: it cannot be deleted.
+        """
+        if self._folder is None:
+            self._files.delete(path)
+            return
+        local = Path(path.removeprefix("file://"))
+        try:
+            local.unlink(missing_ok=True)
+        except OSError as error:
+            raise ServiceUnavailableError(f"{path} cannot be removed: {error.strerror}") from error
+
+    def list_older_than(self, seconds: float) -> list[tuple[str, str]]:
+        """Return table UUID and path of all files last written that many seconds ago, including incomplete ones."""
+        limit = time.time() - seconds
+        if self._folder is not None:
+            files = [file for file in self._folder.glob("*/*") if file.is_file() and file.stat().st_mtime < limit]
+            return [(file.parent.name, _to_iceberg_path(file)) for file in files]
+        scheme, bucket, path = PyArrowFileIO.parse_location(self._root)
+        system = cast(PyArrowFileIO, self._files.file_io()).fs_by_scheme(scheme, bucket)
+        infos = system.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+        return [
+            (info.path.split("/")[-2], f"{self._root}{info.path.removeprefix(path)}")
+            for info in infos
+            if info.type == pafs.FileType.File and (info.mtime_ns or 0) / 1e9 < limit
+        ]
+
+
+def _to_iceberg_path(file: Path) -> str:
+    """Return a path as Iceberg's clients read it: they do not decode a `file:` URI, but split it at `?` and `#`."""
+    return str(file) if set("?#") & set(str(file)) else f"file://{file}"
+
+
+def _write_local(file: Path, rows: Callable[[IO[bytes]], int]) -> ExportFile:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        with temporary.open("xb") as sink:
+            count = rows(sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+            size = sink.tell()
+        temporary.rename(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return ExportFile(_to_iceberg_path(file), size, count)
+
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +195,7 @@ class Exports:
     ) -> list[ExportRow | ExportRequest]:
         """Return, in order, existing copies, which from now on are kept for a while, and requests for the rest."""
         by_digest: dict[str, list[ExportRow]] = {}
-        for export in self._database.read(lambda tx: repository.list_exports(tx, table_uuid)):
+        for export in self._database.read(lambda tx: export_rows.list_exports(tx, table_uuid)):
             by_digest.setdefault(_fragment_digest(export), []).append(export)
         parts = [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
         used = {part.id: part for part in parts if isinstance(part, ExportRow)}
@@ -93,14 +214,14 @@ class Exports:
         stale = {row.id for row in rows if row.planned_ms < fresh}
         if not stale:
             return ids
-        return ids - stale | self._database.write(lambda tx: repository.touch_exports(tx, stale, now_ms()))
+        return ids - stale | self._database.write(lambda tx: export_rows.touch_exports(tx, stale, now_ms()))
 
     def _delete_lost(self, copies: ExportFiles, rows: Iterable[ExportRow]) -> set[int]:
         """Delete the rows of copies whose local files were removed by somebody else, and return their ids."""
         lost = {row.id for row in rows if not copies.may_exist(row.path)}
         if lost:
             later = now_ms() + KEPT_MS
-            self._database.write(lambda tx: [repository.delete_export(tx, export, later) for export in lost])
+            self._database.write(lambda tx: [export_rows.delete_export(tx, export, later) for export in lost])
         return lost
 
     def create(
@@ -132,7 +253,7 @@ class Exports:
             table_uuid, str(fragment.id), lambda sink: version.write(fragment, request.columns, request.rows, sink)
         )
         return self._database.write(
-            lambda tx: repository.insert_export(
+            lambda tx: export_rows.insert_export(
                 tx,
                 warehouse=warehouse.name,
                 table_uuid=table_uuid,
@@ -158,10 +279,10 @@ class Exports:
     def trim(self, warehouse: Warehouse) -> None:
         """Delete copies until the cache is within its limit, least recently planned first."""
         copies = ExportFiles(warehouse)
-        excess_bytes = self._database.read(lambda tx: repository.count_export_bytes(tx, warehouse.name)) - self._limit
+        excess_bytes = self._database.read(lambda tx: export_rows.count_export_bytes(tx, warehouse.name)) - self._limit
         before = now_ms() - KEPT_MS
         while excess_bytes > 0:
-            rows = self._database.read(lambda tx: repository.list_oldest_exports(tx, warehouse.name, before, EVICTED))
+            rows = self._database.read(lambda tx: export_rows.list_oldest_exports(tx, warehouse.name, before, EVICTED))
             if not rows:
                 return
             for row in rows:
@@ -171,7 +292,7 @@ class Exports:
 
     def _remove(self, copies: ExportFiles, row: ExportRow, before_ms: int) -> None:
         # The row goes first, and only if no plan has named the copy since: the file then has no user left.
-        if self._database.write(lambda tx: repository.delete_export(tx, row.id, before_ms)):
+        if self._database.write(lambda tx: export_rows.delete_export(tx, row.id, before_ms)):
             copies.delete(row.path)
 
     def sweep(self, warehouse: Warehouse) -> None:
@@ -182,7 +303,7 @@ class Exports:
         copies = ExportFiles(warehouse)
         old_files = copies.list_older_than(KEPT_MS / 1000)
         for table_uuid in {uuid for uuid, _ in old_files}:
-            rows = self._database.read(lambda tx, uuid=table_uuid: repository.list_exports(tx, uuid))  # type: ignore[misc]
+            rows = self._database.read(lambda tx, uuid=table_uuid: export_rows.list_exports(tx, uuid))  # type: ignore[misc]
             known_paths = {row.path for row in rows}
             for uuid, path in old_files:
                 if uuid == table_uuid and path not in known_paths:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.conversions import to_json
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
@@ -35,13 +37,191 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.types import NestedField, PrimitiveType
 
 from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.iceberg import manifests
-from lancehouse.catalog.scans.content_files import content_file_json, content_offset, first_row_id, partition_json
-from lancehouse.catalog.scans.delete_files import DeleteFiles
 from lancehouse.catalog.scans.expressions import Filter
 from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, encode_task, scan_tasks
+
+_CONTENT: Mapping[DataFileContent, str] = {
+    DataFileContent.DATA: "data",
+    DataFileContent.POSITION_DELETES: "position-deletes",
+    DataFileContent.EQUALITY_DELETES: "equality-deletes",
+}
+_FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = 16, 17, 18, 19
+"""Positions of fields that format version 3 adds to a file; pyiceberg reads them but has no names for them."""
+
+
+def first_row_id(file: DataFile) -> int | None:
+    """Return the row id of a file's first row, or None."""
+    number: int | None = _version_3_field(file, _FIRST_ROW_ID)
+    return number
+
+
+def referenced_file(file: DataFile) -> str | None:
+    """Return the only data file that a delete file applies to, or None."""
+    path = _version_3_field(file, _REFERENCED)
+    return None if path is None else str(path)
+
+
+def content_offset(file: DataFile) -> int | None:
+    """Return the offset of a deletion vector in its file; None for other files."""
+    offset: int | None = _version_3_field(file, _OFFSET)
+    return offset
+
+
+def content_file_json(
+    file: DataFile, partition: list[Any], *, row_id: int | None = None, stats: Collection[int] = ()
+) -> Json:
+    """Return a file as JSON.
+
+    Args:
+        file: a file from a manifest that was read with the schema of version 3.
+        partition: its partition values, from `partition_json`.
+        row_id: the row id of its first row, if it is a data file that has one.
+        stats: ids of the fields whose statistics are included.
+    """
+    json: Json = {
+        "spec-id": file.spec_id,
+        "content": _CONTENT[file.content],
+        "file-path": file.file_path,
+        "file-format": file.file_format.lower(),
+        "partition": partition,
+        "file-size-in-bytes": file.file_size_in_bytes,
+        "record-count": file.record_count,
+        "split-offsets": file.split_offsets,
+        "equality-ids": file.equality_ids if file.content == DataFileContent.EQUALITY_DELETES else None,
+        "sort-order-id": file.sort_order_id,
+        "key-metadata": None if file.key_metadata is None else file.key_metadata.hex().upper(),
+        "first-row-id": row_id,
+    }
+    if file.content == DataFileContent.POSITION_DELETES:
+        json |= {
+            "referenced-data-file": referenced_file(file),
+            "content-offset": content_offset(file),
+            "content-size-in-bytes": _version_3_field(file, _SIZE),
+        }
+    if stats:
+        json |= _stats_json(file, stats)
+    return {key: value for key, value in json.items() if value is not None}
+
+
+def partition_json(spec: PartitionSpec, file: DataFile, schemas: Collection[Schema]) -> list[Any]:
+    """Return the partition values of a file, in the order of the spec's fields."""
+    values: list[Any] = []
+    for position, field in enumerate(spec.fields):
+        value = file.partition[position]
+        source = next(
+            (candidate for schema in schemas if (candidate := _find_source(schema, field.source_id)) is not None), None
+        )
+        dtype = None if source is None else field.transform.result_type(source.field_type)
+        values.append(to_json(dtype, value) if value is not None and isinstance(dtype, PrimitiveType) else None)
+    return values
+
+
+def _find_source(schema: Schema, field_id: int) -> NestedField | None:
+    try:
+        return schema.find_field(field_id)
+    except ValueError:
+        return None
+
+
+def _version_3_field(file: DataFile, position: int) -> Any:
+    return file._data[position] if len(file._data) > position else None
+
+
+def _stats_json(file: DataFile, ids: Collection[int]) -> Json:
+    counts = {
+        "column-sizes": file.column_sizes,
+        "value-counts": file.value_counts,
+        "null-value-counts": file.null_value_counts,
+        "nan-value-counts": file.nan_value_counts,
+    }
+    bounds = {"lower-bounds": file.lower_bounds, "upper-bounds": file.upper_bounds}
+    stats: Json = {name: _key_value_lists(values, ids) for name, values in counts.items() if values is not None}
+    for name, values in bounds.items():
+        if values is not None:
+            stats[name] = _key_value_lists({key: value.hex().upper() for key, value in values.items()}, ids)
+    return stats
+
+
+def _key_value_lists(values: Mapping[int, Any], ids: Collection[int]) -> Json:
+    selected = {key: value for key, value in values.items() if key in ids}
+    return {"keys": list(selected), "values": list(selected.values())}
+
+
+PATH_ID = 2147483546
+"""Field id of the path column in position delete files."""
+
+SequencedFile = tuple[int, DataFile]
+"""A delete file with its sequence number."""
+Partition = tuple[object, ...]
+"""Spec id and partition values."""
+
+
+class DeleteFiles:
+    """The delete files of a snapshot, indexed by what they apply to."""
+
+    def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
+        self._vectors: dict[str, list[SequencedFile]] = defaultdict(list)
+        self._by_path: dict[str, list[SequencedFile]] = defaultdict(list)
+        self._positions: dict[Partition, list[SequencedFile]] = defaultdict(list)
+        self._equality: dict[Partition, list[SequencedFile]] = defaultdict(list)
+        self._everywhere: list[SequencedFile] = []
+        for entry in entries:
+            self._add(entry.sequence_number or 0, entry.data_file, specs)
+
+    def _add(self, sequence: int, file: DataFile, specs: Mapping[int, PartitionSpec]) -> None:
+        numbered = sequence, file
+        if file.content == DataFileContent.EQUALITY_DELETES:
+            if specs[file.spec_id].is_unpartitioned():
+                self._everywhere.append(numbered)
+            else:
+                self._equality[_partition(file)].append(numbered)
+        elif content_offset(file) is not None:
+            self._vectors[referenced_file(file) or ""].append(numbered)
+        elif (path := referenced_file(file) or _single_path(file)) is not None:
+            self._by_path[path].append(numbered)
+        else:
+            self._positions[_partition(file)].append(numbered)
+
+    def list_for(self, entry: ManifestEntry) -> list[DataFile]:
+        """Return the delete files that apply to a data file.
+
+        Position deletes apply from the same commit or a later one, equality deletes only from a later one. A deletion
+        vector holds all deleted positions of its data file, so position deletes are then ignored.
+        """
+        sequence, file = entry.sequence_number or 0, entry.data_file
+        partition = _partition(file)
+        deletes = [delete for number, delete in self._vectors.get(file.file_path, ()) if number >= sequence]
+        if not deletes:
+            by_position = (*self._by_path.get(file.file_path, ()), *self._positions.get(partition, ()))
+            deletes = [
+                delete for number, delete in by_position if number >= sequence and _can_name(delete, file.file_path)
+            ]
+        by_value = (*self._everywhere, *self._equality.get(partition, ()))
+        return deletes + [delete for number, delete in by_value if number > sequence]
+
+
+def _partition(file: DataFile) -> Partition:
+    return file.spec_id, *file.partition._data
+
+
+def _single_path(file: DataFile) -> str | None:
+    lower, upper = _path_bounds(file)
+    return lower.decode() if lower is not None and lower == upper else None
+
+
+def _can_name(delete: DataFile, path: str) -> bool:
+    lower, upper = _path_bounds(delete)
+    # Bounds may be truncated: an upper one was then increased, a lower one is a prefix. Both still enclose the path.
+    return lower is None or upper is None or lower <= path.encode() <= upper
+
+
+def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
+    return (file.lower_bounds or {}).get(PATH_ID), (file.upper_bounds or {}).get(PATH_ID)
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pyiceberg.table.metadata import TableMetadata
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import PlanNotFoundError
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.lance_cache import LanceMetadataCache
 from lancehouse.catalog.location_access import ReadableLocations, TableFiles
+from lancehouse.catalog.metadata_loader import LanceMetadataCache
 from lancehouse.catalog.names import Levels, table_not_found
 from lancehouse.catalog.scans import iceberg
 from lancehouse.catalog.scans.exports import Exports
@@ -21,7 +21,7 @@ from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository
 from lancehouse.store.database import Database
-from lancehouse.store.rows import EntryRow
+from lancehouse.store.model import EntryRow
 
 _PLAN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -11,9 +11,8 @@ from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundEr
 
 from lancehouse.catalog import listing
 from lancehouse.catalog.callers import Identity, Role
-from lancehouse.gateway import requests, responses
-from lancehouse.gateway.backends import Backend, run_operation
-from lancehouse.gateway.id_prefixes import request_ids, request_locations
+from lancehouse.gateway import messages
+from lancehouse.gateway.backends import Backend, request_ids, request_locations, run_operation
 from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
 from lancehouse.server.http.bodies import JSON, ROWS
 from lancehouse.server.http.errors import NoRouteError
@@ -73,14 +72,14 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
     if backend is None:
         visible_names = ", ".join(filter(call.caller.identity.can_see, backends)) or "none that you may see"
         raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {visible_names}")
-    query = requests.parse_query(call.raw_query)
+    query = messages.parse_query(call.raw_query)
     path_fields: dict[str, Any] = {}
     if "{id}" in operation.path:
-        path_fields["id"] = requests.parse_id(call.match.name, query)
+        path_fields["id"] = messages.parse_id(call.match.name, query)
     if "{index_name}" in operation.path:
         path_fields["index_name"] = call.match.index
-    request = requests.parse_request(
-        operation, path_fields, query, call.body, requests.headers_to_context(call.headers)
+    request = messages.parse_request(
+        operation, path_fields, query, call.body, messages.headers_to_context(call.headers)
     )
     # All ids, grants and locations are checked before the backend is called: nothing of a table is opened before.
     backend.check_ids(request_ids(request))
@@ -91,9 +90,9 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
         backend.check_location(location, table_id[:-1], writes_all=writes_all)
     _apply_vending(call, backend, request)
     if operation.name == "ListAllTables" and backend.is_warehouse:
-        return _to_response(operation, _list_warehouse_tables(call, backend, request, requests.get_delimiter(query)))
+        return _to_response(operation, _list_warehouse_tables(call, backend, request, messages.get_delimiter(query)))
     if operation.name == "ListAllTables":
-        more = {"delimiter": requests.get_delimiter(query)}
+        more = {"delimiter": messages.get_delimiter(query)}
         request = request.model_copy(update={"context": {**(request.context or {}), **more}})
     reads_all = call.caller.identity.has_role(Role.READER, backend.name)
     answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)
@@ -172,7 +171,7 @@ def _to_response(operation: Operation, result: Any) -> Response:
             return Response(200, content_type=ARROW_FILE, parts=result)
         case ResponseEncoding.TEXT:
             return Response(200, orjson.dumps(result))
-    fields, headers = responses.split_response(result)
+    fields, headers = messages.split_response(result)
     response = Response(operation.status, headers=headers)
     match operation.response:
         case ResponseEncoding.NUMBER:
@@ -193,15 +192,15 @@ def can_body_identify(exchange: Exchange) -> bool:
 def add_identity_headers(exchange: Exchange) -> None:
     """Copy the caller's identity from the body to the header fields."""
     if can_body_identify(exchange):
-        exchange.headers.update(requests.identity_headers(exchange.body))
+        exchange.headers.update(messages.identity_headers(exchange.body))
 
 
 def error_response(error: BaseException, request_id: str) -> Response:
     """Build the response for an error, in the protocol's format; `instance` is the request's id, as in the log."""
     if isinstance(error, NoRouteError):
         return _build_error(404, int(ErrorCode.UNSUPPORTED), error, request_id)
-    code = responses.error_code(error)
-    response = _build_error(responses.http_status(code), code, error, request_id)
+    code = messages.error_code(error)
+    response = _build_error(messages.http_status(code), code, error, request_id)
     if response.status == 401:
         response.headers.append((b"www-authenticate", b'Bearer realm="lancehouse"'))
     if response.status in (429, 503):
@@ -216,5 +215,5 @@ def failure_response(request_id: str) -> Response:
 
 
 def _build_error(status: int, code: int, error: BaseException, request_id: str) -> Response:
-    body = responses.error_body(code, str(error), request_id)
+    body = messages.error_body(code, str(error), request_id)
     return Response(status, body, why=(type(error).__name__, str(error)))

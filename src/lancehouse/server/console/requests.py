@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 
 from lancehouse.catalog.callers import Role
-from lancehouse.gateway.backend_tables import BackendTable
 from lancehouse.gateway.backends import Backend
-from lancehouse.gateway.requests import parse_query
+from lancehouse.gateway.messages import parse_query
 from lancehouse.server.api.lance import bearer_token
+from lancehouse.server.console.backend_tables import BackendTable
 
 if TYPE_CHECKING:
     from lancehouse.catalog.warehouses import Warehouse

@@ -13,7 +13,7 @@ from lancehouse.server.http import responses
 from lancehouse.server.http.responses import Header, Response
 
 if TYPE_CHECKING:
-    from lancehouse.gateway.backend_tables import RowPage
+    from lancehouse.server.console.backend_tables import RowPage
     from lancehouse.server.console.requests import ConsoleRequest
 
 ROWS = 50

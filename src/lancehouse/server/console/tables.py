@@ -1,4 +1,4 @@
-"""Console API for one table or view: description, versions, and changes of its entry."""
+"""Console API for one table: description, versions and changes; of Iceberg tables and views from their metadata."""
 
 from __future__ import annotations
 
@@ -8,23 +8,189 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError
 
-from lancehouse.catalog import entry_history
+from lancehouse.catalog import listing
 from lancehouse.catalog.lance_metadata import is_managed
-from lancehouse.gateway.backend_tables import LocatedTable
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.properties import managed_by
 from lancehouse.schema.display import field_to_json
-from lancehouse.server.console import iceberg_tables
+from lancehouse.server.console.backend_tables import LocatedTable
 from lancehouse.server.http import responses
 
 if TYPE_CHECKING:
-    from lancehouse.catalog.entry_history import Change, Entry
+    from lancehouse.catalog.listing import Change, Entry
     from lancehouse.catalog.warehouses import Warehouse
-    from lancehouse.gateway.backend_tables import BackendTable
+    from lancehouse.server.console.backend_tables import BackendTable
     from lancehouse.server.console.requests import ConsoleRequest
     from lancehouse.server.http.responses import Response
 
 Json = dict[str, Any]
+
+_KINDS = {
+    "boolean": "bool",
+    **dict.fromkeys(("int", "long", "float", "double"), "number"),
+    **dict.fromkeys(("date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), "time"),
+    **dict.fromkeys(("string", "uuid"), "text"),
+    "binary": "bytes",
+}
+
+
+def columns(metadata: Json) -> list[Json]:
+    """Return the columns of the current schema of a table or view."""
+    schemas = metadata.get("schemas") or [metadata["schema"]]
+    schema_id = metadata.get("current-schema-id")
+    if "view-uuid" in metadata:
+        schema_id = _current_view_version(metadata)["schema-id"]
+    schema = next((schema for schema in schemas if schema.get("schema-id") == schema_id), schemas[-1])
+    return [_field_json(field) for field in schema["fields"]]
+
+
+def _field_json(field: Json) -> Json:
+    dtype = field["type"]
+    nested = dtype if isinstance(dtype, dict) else {}
+    element = nested.get("element")
+    parts = nested.get("fields") or (element.get("fields") if isinstance(element, dict) else None) or []
+    metadata = {"doc": field["doc"]} if field.get("doc") else {}
+    return {
+        "name": field["name"],
+        "type": _format_type(dtype),
+        "kind": _value_kind(dtype),
+        "size": None,
+        "nullable": not field.get("required", False),
+        "metadata": {"id": str(field["id"]), **metadata},
+        "fields": [_field_json(part) for part in parts],
+    }
+
+
+def _format_type(dtype: str | Json) -> str:
+    if isinstance(dtype, str):
+        return dtype
+    match dtype["type"]:
+        case "struct":
+            return f"struct<{', '.join(field['name'] for field in dtype['fields'])}>"
+        case "list":
+            return f"list<{_format_type(dtype['element'])}>"
+        case "map":
+            return f"map<{_format_type(dtype['key'])}, {_format_type(dtype['value'])}>"
+    return str(dtype["type"])
+
+
+def _value_kind(dtype: str | Json) -> str:
+    if isinstance(dtype, dict):
+        return "struct" if dtype["type"] == "struct" else "list"
+    if dtype.startswith("decimal"):
+        return "number"
+    return "bytes" if dtype.startswith("fixed") else _KINDS.get(dtype, "other")
+
+
+def summary(metadata: Json) -> Json:
+    """Return a table's counts and sizes; None where the snapshot does not say."""
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
+    current = snapshots.get(metadata.get("current-snapshot-id"))
+    totals = (current or {}).get("summary") or {}
+    return {
+        "version": str(current["snapshot-id"]) if current else None,
+        "timestamp_ms": current["timestamp-ms"] if current else metadata.get("last-updated-ms"),
+        "rows": _parse_count(totals, "total-records") if current else 0,
+        "bytes": _parse_count(totals, "total-files-size") if current else 0,
+        "fragments": _parse_count(totals, "total-data-files") if current else 0,
+        "format": f"Iceberg v{metadata.get('format-version')}",
+    }
+
+
+def refs(metadata: Json, kind: str) -> dict[str, Json]:
+    """Return the tags or branches, without main."""
+    items = (metadata.get("refs") or {}).items()
+    return {
+        name: {"branch": None, "version": str(ref["snapshot-id"])}
+        for name, ref in items
+        if ref["type"] == kind and name != "main"
+    }
+
+
+def layout(metadata: Json) -> Json:
+    """Return how rows are partitioned and sorted, as text."""
+    names = {field["id"]: field["name"] for schema in metadata["schemas"] for field in schema["fields"]}
+    specs = {spec["spec-id"]: spec["fields"] for spec in metadata.get("partition-specs") or ()}
+    orders = {order["order-id"]: order["fields"] for order in metadata.get("sort-orders") or ()}
+
+    def format_field(field: Json) -> str:
+        column = names.get(field.get("source-id"), "?")
+        return column if field["transform"] == "identity" else f"{field['transform']}({column})"
+
+    order = orders.get(metadata.get("default-sort-order-id"), ())
+    return {
+        "partition": [format_field(field) for field in specs.get(metadata.get("default-spec-id"), ())],
+        "sort": [f"{format_field(field)} {field['direction']}" for field in order],
+    }
+
+
+def snapshots(metadata: Json) -> list[Json]:
+    """Return the snapshots of a table, newest first."""
+    by_age = sorted(
+        metadata.get("snapshots") or (),
+        key=lambda snapshot: (snapshot["timestamp-ms"], snapshot.get("sequence-number", 0)),
+    )
+    return [_snapshot_json(snapshot) for snapshot in reversed(by_age)]
+
+
+def _snapshot_json(snapshot: Json) -> Json:
+    details = dict(snapshot.get("summary") or {})
+    return {
+        "version": str(snapshot["snapshot-id"]),
+        "timestamp_ms": snapshot["timestamp-ms"],
+        "operation": details.pop("operation", None),
+        "rows": _parse_count(details, "total-records"),
+        "files": _parse_count(details, "total-data-files"),
+        "bytes": _parse_count(details, "total-files-size"),
+        "message": None,
+        "properties": details,
+    }
+
+
+def view_versions(metadata: Json) -> list[Json]:
+    """Return the versions of a view, newest first, each with its SQL."""
+    versions = sorted(
+        metadata["versions"], key=lambda version: (version["timestamp-ms"], version["version-id"]), reverse=True
+    )
+    return [
+        {
+            "version": str(version["version-id"]),
+            "timestamp_ms": version["timestamp-ms"],
+            "operation": (version.get("summary") or {}).get("operation"),
+            "rows": None,
+            "files": None,
+            "bytes": None,
+            "message": None,
+            "properties": version.get("summary") or {},
+            "sql": view_sql(version),
+        }
+        for version in versions
+    ]
+
+
+def current_view_sql(metadata: Json) -> list[Json]:
+    """Return the current SQL of a view, in each dialect."""
+    return view_sql(_current_view_version(metadata))
+
+
+def view_sql(version: Json) -> list[Json]:
+    """Return the SQL of one version of a view, in each dialect."""
+    return [
+        {"dialect": representation.get("dialect", "sql"), "sql": representation.get("sql", "")}
+        for representation in version["representations"]
+    ]
+
+
+def _current_view_version(metadata: Json) -> Json:
+    version_id = metadata["current-version-id"]
+    version: Json = next(candidate for candidate in metadata["versions"] if candidate["version-id"] == version_id)
+    return version
+
+
+def _parse_count(totals: Json, key: str) -> int | None:
+    value = str(totals.get(key, ""))
+    return int(value) if value.isdecimal() else None
+
 
 VERSIONS = 50
 MOST_VERSIONS = 200
@@ -59,7 +225,7 @@ def versions(request: ConsoleRequest) -> Response:
     if warehouse is not None and entry is not None and entry.kind != "lance":
         metadata = _load_metadata(request, warehouse, entry)
         is_view = entry.kind == "view"
-        history = iceberg_tables.view_versions(metadata) if is_view else iceberg_tables.snapshots(metadata)
+        history = view_versions(metadata) if is_view else snapshots(metadata)
         offset = _parse_offset(token)
         page = history[offset : offset + size]
         next_token = encode_token(offset + size) if offset + size < len(history) else None
@@ -77,13 +243,13 @@ def changes(request: ConsoleRequest) -> Response:
     warehouse = request.warehouse
     if warehouse is None:
         return responses.json({"changes": None})
-    rows = entry_history.list_changes(request.call.catalog.database, _get_entry(request, warehouse), CHANGES)
+    rows = listing.list_changes(request.call.catalog.database, _get_entry(request, warehouse), CHANGES)
     return responses.json({"changes": [_change_json(row) for row in rows]})
 
 
 def _get_entry(request: ConsoleRequest, warehouse: Warehouse) -> Entry:
     *levels, name = request.table_levels()
-    return entry_history.get_entry(request.call.catalog, request.call.caller, warehouse, tuple(levels), name)
+    return listing.get_entry(request.call.catalog, request.call.caller, warehouse, tuple(levels), name)
 
 
 def _locate(warehouse: Warehouse, entry: Entry) -> LocatedTable | None:
@@ -98,7 +264,7 @@ def _locate(warehouse: Warehouse, entry: Entry) -> LocatedTable | None:
 
 def _load_metadata(request: ConsoleRequest, warehouse: Warehouse, entry: Entry) -> Json:
     levels = request.table_levels()[:-1]
-    loaded = entry_history.load_metadata(request.call.catalog, request.call.caller, warehouse, levels, entry)
+    loaded = listing.load_metadata(request.call.catalog, request.call.caller, warehouse, levels, entry)
     metadata: Json = orjson.loads(loaded.metadata)
     return metadata
 
@@ -109,22 +275,22 @@ def _describe_iceberg(entry: Entry, metadata: Json) -> Json:
         "problem": None,
         "location": metadata["location"],
         "properties": metadata.get("properties") or {},
-        "columns": iceberg_tables.columns(metadata),
+        "columns": columns(metadata),
     }
     if entry.kind == "view":
         return {
             **fields,
-            "sql": iceberg_tables.current_view_sql(metadata),
+            "sql": current_view_sql(metadata),
             "summary": None,
             "tags": {},
             "branches": {},
         }
     return {
         **fields,
-        **iceberg_tables.layout(metadata),
-        "summary": iceberg_tables.summary(metadata),
-        "tags": iceberg_tables.refs(metadata, "tag"),
-        "branches": iceberg_tables.refs(metadata, "branch"),
+        **layout(metadata),
+        "summary": summary(metadata),
+        "tags": refs(metadata, "tag"),
+        "branches": refs(metadata, "branch"),
     }
 
 
@@ -168,7 +334,7 @@ def _refs_json(refs: Any) -> dict[str, Json]:
 def _add_committers(request: ConsoleRequest, entry: Entry, version_rows: list[Json]) -> None:
     """Add to each version who committed it, where the catalog knows."""
     ids = [int(version["version"]) for version in version_rows]
-    rows = entry_history.list_changes_of_snapshots(request.call.catalog.database, entry, ids)
+    rows = listing.list_changes_of_snapshots(request.call.catalog.database, entry, ids)
     commits = {str(row.snapshot_id): row for row in rows if row.operation not in NO_COMMITS}
     for version in version_rows:
         row = commits.get(version["version"])

@@ -16,7 +16,7 @@ from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError,
 from lancehouse import in_process
 from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.idempotency import delete_old_keys
+from lancehouse.catalog.transactions import delete_old_keys
 from lancehouse.errors import is_panic
 from lancehouse.server.api import iceberg, lance
 from lancehouse.server.http import bodies, idempotency, system_routes
@@ -31,15 +31,14 @@ from lancehouse.server.http.errors import (
     failure_response,
 )
 from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.http.login_throttling import LoginQueue
 from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
+from lancehouse.server.http.oauth import LoginQueue
 from lancehouse.server.http.observability import Log, Metrics, RequestIds
 from lancehouse.server.http.origins import READS, Origins
 from lancehouse.server.http.pools import PoolKey, Pools
 from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
 from lancehouse.server.http.routes import LANCE, Match, Route, RouteTable, match_path
-from lancehouse.server.http.streaming import ResponseStreamer
-from lancehouse.server.http.uploads import Upload
+from lancehouse.server.http.streaming import ResponseStreamer, Upload
 from lancehouse.server.process_memory import HeapTrimmer
 
 if TYPE_CHECKING:
@@ -249,7 +248,7 @@ class App:
                     raise self._busy_error()
                 if not route.inline:
                     raise WouldBlockError
-                self._origins.check_origin(exchange.method, exchange.headers)
+                self._check_origin(exchange)
             response = self._handle(exchange, route, blocking=blocking)
         except WouldBlockError:
             raise
@@ -265,7 +264,7 @@ class App:
             raise self._busy_error()
         # The order matters: pages of other sites and unknown callers are refused by their header fields alone, before
         # any of the body is read into memory.
-        self._origins.check_origin(exchange.method, exchange.headers)
+        self._check_origin(exchange)
         if exchange.method in READS or not bodies.has_body(exchange.headers):
             return await self._handle_in_thread(exchange, route)
         bodies.check_content_type(exchange.headers, route.content_type)
@@ -280,6 +279,11 @@ class App:
                 if is_identified:
                     raise
                 raise UnauthenticatedError(lance.IDENTITY_REQUIRED) from error
+
+    def _check_origin(self, exchange: Exchange) -> None:
+        """Refuse what a page of another site has a browser send; only browsers say which page it is."""
+        if "origin" in exchange.headers or "sec-fetch-site" in exchange.headers:
+            self._origins.check_origin(exchange.method, exchange.headers)
 
     async def _authenticate(self, exchange: Exchange, route: Route) -> bool:
         """Identify the caller by the header fields, before the body is read; False: only the body may still do so.
@@ -385,7 +389,7 @@ class App:
         if route.is_public:  # it shows no data, under whatever name
             return system_routes.NOBODY
         identity = self._auth.identify(exchange.headers, blocking=blocking)
-        self._origins.check_host(exchange.headers, is_open=identity is ANYBODY)
+        self._origins.check_host(exchange.headers.get("host"), identity is ANYBODY)
         return identity
 
     def _create_call(self, exchange: Exchange, identity: Identity, *, blocking: bool) -> Call:

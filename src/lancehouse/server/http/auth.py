@@ -11,11 +11,16 @@ from lance_namespace.errors import PermissionDeniedError, UnauthenticatedError
 
 from lancehouse.catalog.callers import ANYBODY, Identity
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.hashes import TOKEN_PREFIX, digest
-from lancehouse.catalog.principals import Principals
+from lancehouse.catalog.principals import TOKEN_PREFIX, Principals, digest
 from lancehouse.server.http.issuers import Issuer, IssuerSettings
-from lancehouse.server.http.oauth import TokenEndpoint, check_current_principal
-from lancehouse.server.http.tokens import ISSUER, LIFETIME_S, Tokens, unverified_issuer
+from lancehouse.server.http.oauth import (
+    ISSUER,
+    LIFETIME_S,
+    TokenEndpoint,
+    Tokens,
+    check_current_principal,
+    unverified_issuer,
+)
 
 FRESH_S = 3.0
 """Seconds for which an identity is cached: deleting a principal, token or grant takes effect within that time."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
-from lancehouse.catalog import idempotency
+from lancehouse.catalog import transactions
 from lancehouse.catalog.callers import IdempotencyKey
 from lancehouse.catalog.errors import AlreadyDoneError
 from lancehouse.server.http.calls import Call
@@ -51,22 +51,22 @@ def run_once(route: Route, call: Call) -> Response:
     if key is None or route.replay is None:
         return route.handler(call)
     database = call.catalog.database
-    if (recorded := idempotency.find_response(database, key)) is not None:
+    if (recorded := transactions.find_response(database, key)) is not None:
         return _replay(recorded, route.replay, call)
     try:
         return route.handler(call)
     # A request with the same key was committed in the meantime: the transaction found the key taken.
     except AlreadyDoneError:
-        outcome = idempotency.find_response(database, key) or idempotency.IdempotentResponse(0, None)
+        outcome = transactions.find_response(database, key) or transactions.IdempotentResponse(0, None)
         return _replay(outcome, route.replay, call)
     except LanceNamespaceError as error:
         answer = error_response(error)
         if answer.status in FINAL:
-            idempotency.record_response(database, key, answer.status, answer.body)
+            transactions.record_response(database, key, answer.status, answer.body)
         raise
 
 
-def _replay(outcome: idempotency.IdempotentResponse, replay: Handler, call: Call) -> Response:
+def _replay(outcome: transactions.IdempotentResponse, replay: Handler, call: Call) -> Response:
     if outcome.body is not None:
         return Response(outcome.status, outcome.body)
     return replay(replace(call, caller=replace(call.caller, key=None)))

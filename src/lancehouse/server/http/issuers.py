@@ -24,7 +24,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError, UnauthenticatedError
 
-from lancehouse.server.http.tokens import ISSUER, MALFORMED
+from lancehouse.server.http.oauth import ISSUER, MALFORMED
 
 # Asymmetric ones only: with HMAC, anybody could sign with the issuer's public key as the secret.
 ALGORITHMS = ("RS256", "ES256", "EdDSA")

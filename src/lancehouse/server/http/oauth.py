@@ -1,26 +1,234 @@
-"""The OAuth2 token endpoint, as Iceberg clients use it.
+"""The OAuth2 token endpoint, as Iceberg clients use it: the tokens that it issues, and throttling of logins.
 
 - `client_credentials`, with id and secret in the form or as HTTP Basic: a token for the principal.
 - token exchange (RFC 8693): a new token for one of ours that has not expired; for an expired one too if the client's
   credential comes with it, as Iceberg's Java library sends it. A static token is returned unchanged.
 
 A scope is accepted and ignored: grants say what a principal may do.
+
+Failed logins are counted by client id and peer address together. By client id alone, anybody could lock a principal out
+by guessing; by address alone, one misconfigured program would lock out all others behind the same proxy.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import IPv6Address, ip_address
+from secrets import token_hex
 from typing import Any
 
-from lance_namespace.errors import UnauthenticatedError
+import jwt
+from lance_namespace.errors import ServiceUnavailableError, ThrottlingError, UnauthenticatedError
 
-from lancehouse.catalog.hashes import TOKEN_PREFIX
-from lancehouse.catalog.principals import Principal, Principals
-from lancehouse.server.http.login_throttling import LoginAttempts
-from lancehouse.server.http.tokens import Tokens
+from lancehouse.catalog.principals import TOKEN_PREFIX, Principal, Principals, digest
+
+ISSUER = AUDIENCE = "urn:lancehouse"
+ALGORITHM = "HS256"
+LIFETIME_S = 3600
+
+MALFORMED = (jwt.PyJWTError, ArithmeticError, TypeError, ValueError, RecursionError)
+"""Exceptions that parsing a token may raise, whatever it contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims of a token of this server, once its signature is verified."""
+
+    name: str
+    generation: str
+    expires_at: float
+
+
+class Tokens:
+    """Issues and verifies tokens.
+
+    The signing key comes from the database at first use; all servers on it share the key.
+    """
+
+    def __init__(self, principals: Principals, lifetime_s: int = LIFETIME_S) -> None:
+        self._principals = principals
+        self.lifetime_s = lifetime_s
+
+    def issue(self, principal: Principal) -> str:
+        """Return a new token for a principal that has authenticated."""
+        now = int(time.time())
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": principal.name,
+            "gen": principal.generation,
+            "iat": now,
+            "exp": now + self.lifetime_s,
+            "jti": token_hex(8),
+        }
+        return jwt.encode(claims, self._key, ALGORITHM)
+
+    def verify(self, token: str, *, allow_expired: bool = False) -> Claims:
+        """Return the claims of a token; with `allow_expired`, also of an expired one.
+
+        Raises:
+            UnauthenticatedError: it is not signed by this server, has expired, or is malformed.
+        """
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                self._key,
+                algorithms=[ALGORITHM],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={
+                    "require": ["iss", "aud", "sub", "gen", "iat", "exp", "jti"],
+                    "verify_exp": not allow_expired,
+                    "verify_iat": False,  # another server's clock may be a little ahead
+                },
+            )
+            return Claims(str(claims["sub"]), str(claims["gen"]), float(claims["exp"]))
+        except jwt.ExpiredSignatureError:
+            raise UnauthenticatedError("the bearer token has expired; ask for a new one") from None
+        except jwt.InvalidSignatureError:
+            raise UnauthenticatedError("the bearer token's signature is wrong; ask for a new one") from None
+        except MALFORMED:
+            raise UnauthenticatedError("the bearer token is malformed; ask for a new one") from None
+
+    @cached_property
+    def _key(self) -> bytes:
+        return bytes.fromhex(self._principals.get_signing_key())
+
+
+def unverified_issuer(token: str) -> str | None:
+    """Return the issuer that a token claims, without any verification; None if it is not a JWT or has no issuer."""
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except MALFORMED:
+        return None
+    issuer = claims.get("iss")
+    return issuer if isinstance(issuer, str) else None
+
+
+FREE = 5
+"""Wrong secrets in a row without a delay: people mistype, and programs start with an old secret."""
+FIRST_S = 1.0
+LONGEST_S = 60.0
+"""The delay after a failure starts at `FIRST_S` and doubles with each further one, up to this many seconds."""
+FORGOTTEN_S = 900.0
+"""Seconds after the last failure when failures no longer count."""
+COUNTED = 10_000
+"""Pairs of client id and address that are tracked at most.
+
+Evicting one takes that many wrong secrets, which takes longer than its delay.
+"""
+
+WAITING = 256
+"""Logins that wait for a thread at once. More could take up all requests that a worker handles at once."""
+WAITING_OF_A_PEER = 128
+
+
+class SlowDownError(ThrottlingError):
+    """Too many wrong secrets were sent; the next attempt is accepted after `retry_after_s` seconds."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.retry_after_s = max(1, -int(-wait_s // 1))
+        super().__init__(f"too many wrong secrets for this client id from your address; wait {self.retry_after_s} s")
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int
+    last_at: float
+
+    @property
+    def pause_s(self) -> float:
+        over = self.count - FREE
+        return min(FIRST_S * 2.0 ** min(over, 32), LONGEST_S) if over >= 0 else 0.0
+
+
+class LoginAttempts:
+    """Counts wrong secrets, in the memory of this process only. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, client_id: str, peer: str) -> None:
+        """Refuse an attempt before its delay is over.
+
+        Raises:
+            SlowDownError: it says how long to wait.
+        """
+        with self._lock:
+            failures = self._failures.get(_attempt_key(client_id, peer))
+            wait_s = 0.0 if failures is None else failures.last_at + failures.pause_s - self._clock()
+        if wait_s > 0:
+            raise SlowDownError(wait_s)
+
+    def count_failure(self, client_id: str, peer: str) -> None:
+        """Record a wrong secret."""
+        key, now = _attempt_key(client_id, peer), self._clock()
+        with self._lock:
+            before = self._failures.pop(key, None)
+            count = before.count if before and now - before.last_at < FORGOTTEN_S else 0
+            self._failures[key] = _Failures(count + 1, now)
+            while len(self._failures) > COUNTED:
+                self._failures.popitem(last=False)
+
+    def reset(self, client_id: str, peer: str) -> None:
+        """Forget the failures after the right secret came."""
+        with self._lock:
+            self._failures.pop(_attempt_key(client_id, peer), None)
+
+
+class LoginQueue:
+    """Limits how many logins wait for a thread, in total and from one peer. For the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._peers: Counter[str] = Counter()
+
+    @contextmanager
+    def enter(self, peer: str) -> Iterator[None]:
+        """Count a login as waiting while the context is open.
+
+        Raises:
+            ServiceUnavailableError: too many are waiting already.
+        """
+        key = peer_network(peer)
+        if self._peers.total() >= WAITING or self._peers[key] >= WAITING_OF_A_PEER:
+            raise ServiceUnavailableError("too many clients ask for tokens at once; try again")
+        self._peers[key] += 1
+        try:
+            yield
+        finally:
+            self._peers[key] -= 1
+            if not self._peers[key]:
+                del self._peers[key]
+
+
+def peer_network(peer: str) -> str:
+    """Return the address that attempts are counted by.
+
+    Of IPv6 these are the first 64 bits, as a single host may use all addresses of the rest.
+    """
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or address.exploded[:19])
+    return str(address)
+
+
+def _attempt_key(client_id: str, peer: str) -> str:
+    """Return a key of constant length, however long the client id is."""
+    return digest(f"{peer_network(peer)} {client_id}")
+
 
 Json = dict[str, Any]
 Fields = Mapping[str, str]

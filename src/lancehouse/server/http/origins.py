@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 
 from lance_namespace.errors import PermissionDeniedError
@@ -19,6 +20,8 @@ OTHERS = frozenset({"cross-site", "same-site"})
 """Values of `Sec-Fetch-Site` of pages that are not this server's; `same-site` may be any port of the same host."""
 _ORIGIN = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
+REMEMBERED = 64
+"""Most good values of `Host` that are remembered: an address is parsed in microseconds, but with every request."""
 _DEFAULT_PORT = re.compile(r":(80|443)?$")
 
 
@@ -29,6 +32,7 @@ class Origins:
         """Store the names that the settings allow, NAME or NAME:PORT, and the one that the server listens on."""
         self._authorities = frozenset(map(_normalize_authority, allowed))
         self._names = frozenset(map(_host_name, (*self._authorities, host)))
+        self.check_host = lru_cache(REMEMBERED)(self._check_host)
 
     def check_origin(self, method: str, headers: Mapping[str, str]) -> None:
         """Refuse a request that a page of another origin has a browser send.
@@ -48,17 +52,16 @@ class Origins:
         elif site != "same-origin" and not self._is_own(origin, headers.get("host", "")):
             raise _foreign_origin_error(f"the origin {origin[:200]!r}")
 
-    def check_host(self, headers: Mapping[str, str], *, is_open: bool) -> None:
-        """Refuse a request to a host name that is not this server's.
+    def _check_host(self, host: str | None, is_open: bool) -> None:
+        """Refuse a request to a host name that is not this server's; good ones are remembered.
 
         IP addresses and localhost cannot be rebound, so they are allowed; and a client that sends no `Host` is no
-        browser.
-        Where callers must authenticate, names are checked only if the settings list some: no page knows a token.
+        browser. Where callers must authenticate, names are checked only if the settings list some: no page knows a
+        token.
 
         Raises:
             PermissionDeniedError: the name is not one of this server's.
         """
-        host = headers.get("host")
         if host is None or not (is_open or self._authorities):
             return
         name = _host_name(host)

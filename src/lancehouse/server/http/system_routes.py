@@ -13,7 +13,7 @@ from lancehouse.catalog.callers import Identity
 from lancehouse.server.http import responses
 from lancehouse.server.http.bodies import FORM
 from lancehouse.server.http.calls import Call
-from lancehouse.server.http.login_throttling import SlowDownError
+from lancehouse.server.http.oauth import SlowDownError
 from lancehouse.server.http.observability import Metrics
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import Route

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.gateway import requests
+from lancehouse.gateway import messages
 from lancehouse.gateway.operations import OPERATIONS, Operation
 
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
@@ -13,7 +13,7 @@ BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 def read(name: str, body: bytes = b"", query: bytes = b"", **named: Any) -> Any:
     operation: Operation = BY_NAME[name]
-    return requests.parse_request(operation, named, requests.parse_query(query), body, {})
+    return messages.parse_request(operation, named, messages.parse_query(query), body, {})
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def read(name: str, body: bytes = b"", query: bytes = b"", **named: Any) -> Any:
     ],
 )
 def test_the_delimiter_parts_the_levels_and_alone_is_the_root(segment: str, query: bytes, levels: list[str]) -> None:
-    assert requests.parse_id(segment, requests.parse_query(query)) == levels
+    assert messages.parse_id(segment, messages.parse_query(query)) == levels
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_delimiter_parts_the_levels_and_alone_is_the_root(segment: str, quer
 )
 def test_an_empty_level_is_refused(segment: str, query: bytes) -> None:
     with pytest.raises(InvalidInputError, match="empty"):
-        requests.parse_id(segment, requests.parse_query(query))
+        messages.parse_id(segment, messages.parse_query(query))
 
 
 def test_the_id_of_the_body_must_be_that_of_the_path() -> None:
@@ -107,7 +107,7 @@ def test_what_is_wrong_is_named(name: str, body: bytes, query: bytes, words: str
     ],
 )
 def test_who_calls_may_stand_in_the_body(body: bytes, headers: dict[str, str]) -> None:
-    assert requests.identity_headers(body) == headers
+    assert messages.identity_headers(body) == headers
 
 
 def test_a_backend_is_not_told_who_calls() -> None:
@@ -118,11 +118,11 @@ def test_header_fields_win_over_the_context_of_the_body() -> None:
     body = (
         b'{"context": {"header.X-Team": "ops", "header.authorization": "s3cr3t", "trace": "7", "header.x-more": "1"}}'
     )
-    request = requests.parse_request(BY_NAME["DescribeTable"], {"id": ["t"]}, {}, body, {"header.x-team": "eng"})
+    request = messages.parse_request(BY_NAME["DescribeTable"], {"id": ["t"]}, {}, body, {"header.x-team": "eng"})
     assert request.context == {"header.x-team": "eng", "trace": "7", "header.x-more": "1"}
     assert read("DescribeTable", b"{}", id=["t"]).context is None
 
 
 def test_header_fields_are_context_but_secrets_are_not() -> None:
     headers = {"x-team": "eng", "authorization": "Bearer s3cr3t", "x-api-key": "s3cr3t", "content-length": "3"}
-    assert requests.headers_to_context(headers) == {"header.x-team": "eng"}
+    assert messages.headers_to_context(headers) == {"header.x-team": "eng"}

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 
 from lancehouse.catalog.scans.expressions import parse_filter
-from lancehouse.catalog.scans.lance_sql import FALSE, TRUE, to_lance_sql
+from lancehouse.catalog.scans.lance import FALSE, TRUE, to_lance_sql
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet_export import VersionExporter
 from tests.lake.icebergs import scan

@@ -15,7 +15,9 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.row_pages import (
+from lancehouse.lake.vector_search import SearchEffort, has_vector_index
+from lancehouse.schema.display import Cell, format_cells, format_type, is_vector, value_kind
+from lancehouse.server.console.row_pages import (
     DISTANCE,
     ROW_ID,
     RowPage,
@@ -24,8 +26,6 @@ from lancehouse.lake.row_pages import (
     scanner_options,
     take_value,
 )
-from lancehouse.lake.vector_search import SearchEffort, has_vector_index
-from lancehouse.schema.display import Cell, format_cells, format_type, is_vector, value_kind
 
 SAMPLE = 2000
 """Number of vectors in a sample."""

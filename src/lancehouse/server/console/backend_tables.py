@@ -20,15 +20,16 @@ from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.foreign_tables import ForeignTables
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.gateway.sql import rewrite_condition
-from lancehouse.lake import row_pages, storage_layout, vector_projection, version_records
+from lancehouse.lake import storage_layout, version_records
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.row_pages import RowPage as RowPage
 from lancehouse.lake.storage_layout import StorageLayout, VersionSummary
-from lancehouse.lake.vector_projection import Neighbours, VectorProjection
 from lancehouse.lake.version_records import TableRefs, VersionRecord
 from lancehouse.lake.versions import list_manifests
 from lancehouse.paging import paginate
 from lancehouse.schema.display import Cell
+from lancehouse.server.console import row_pages, vector_projection
+from lancehouse.server.console.row_pages import RowPage as RowPage
+from lancehouse.server.console.vector_projection import Neighbours, VectorProjection
 
 INDICES = 200
 """Most indices that are listed."""
