@@ -18,7 +18,7 @@ from lance_namespace.errors import (
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.entries import TableName, create_entry, record_commit, require_name_free
+from lancehouse.catalog.entries import TableName, create_entry, now_ms, record_commit, require_name_free, write_once
 from lancehouse.catalog.errors import ViewAlreadyExistsError
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
@@ -32,7 +32,6 @@ from lancehouse.catalog.metadata_loader import (
     discard_on_failure,
 )
 from lancehouse.catalog.names import Levels, check_name, table_not_found
-from lancehouse.catalog.transactions import now_ms, write_once
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.history import snapshot_id

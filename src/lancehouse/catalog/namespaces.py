@@ -8,9 +8,9 @@ import orjson
 from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmptyError
 
 from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.entries import write_once
 from lancehouse.catalog.errors import UnprocessableError
 from lancehouse.catalog.names import Levels, check_levels, format_name, namespace_not_found
-from lancehouse.catalog.transactions import write_once
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository

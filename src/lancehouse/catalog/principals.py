@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
 from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, format_scope
-from lancehouse.catalog.transactions import now_ms
+from lancehouse.catalog.entries import now_ms
 from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
 from lancehouse.store.database import Database

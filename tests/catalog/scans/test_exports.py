@@ -14,9 +14,9 @@ import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.entries import now_ms
 from lancehouse.catalog.scans import exports as module
 from lancehouse.catalog.scans.exports import KEPT_MS, ExportFiles, ExportRequest, Exports
-from lancehouse.catalog.transactions import now_ms
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet_export import VersionExporter

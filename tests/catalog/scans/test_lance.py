@@ -15,8 +15,8 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 
-from lancehouse.catalog.scans.expressions import parse_filter
 from lancehouse.catalog.scans.lance import FALSE, TRUE, to_lance_sql
+from lancehouse.catalog.scans.scan_requests import parse_filter
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet_export import VersionExporter
 from tests.lake.icebergs import scan

@@ -10,10 +10,9 @@ import orjson
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.errors import IllegalArgumentError
-from lancehouse.catalog.iceberg import json_values, schemas, specs_and_orders, updates
-from lancehouse.catalog.iceberg.draft import check_format_version, empty_metadata
+from lancehouse.catalog.iceberg import json_values, schemas, updates
 from lancehouse.catalog.iceberg.json_values import Json
-from lancehouse.catalog.iceberg.updates import MAIN
+from lancehouse.catalog.iceberg.updates import MAIN, check_format_version, empty_metadata
 from lancehouse.catalog.warehouse_files import MAX_BYTES
 
 _PIECE = 1 << 20
@@ -100,18 +99,18 @@ def _read_layout(json: Json, md: Json, version: int) -> None:
         md |= {"schemas": [schema], "current-schema-id": schema["schema-id"]}
     if version == 1 and not json.get("partition-specs"):
         fields = [
-            {"field-id": specs_and_orders.FIRST_FIELD_ID + index, **json_values.require_object(item, "partition field")}
+            {"field-id": schemas.FIRST_FIELD_ID + index, **json_values.require_object(item, "partition field")}
             for index, item in enumerate(json.get("partition-spec") or [])
         ]
         md |= {"partition-specs": [{"spec-id": 0, "fields": fields}], "default-spec-id": 0}
     if version == 1 and not json.get("sort-orders"):
-        md |= {"sort-orders": [specs_and_orders.UNSORTED], "default-sort-order-id": 0}
+        md |= {"sort-orders": [schemas.UNSORTED], "default-sort-order-id": 0}
     md["schemas"] = [schemas.parse_schema(item) for item in json_values.items(md, "schemas", where)]
-    specs = [specs_and_orders.parse_spec(item) for item in json_values.items(md, "partition-specs", where)]
-    md["partition-specs"] = [specs_and_orders.assign_field_ids(item, [], 0) for item in specs]
-    md["sort-orders"] = [specs_and_orders.parse_order(item) for item in json_values.items(md, "sort-orders", where)]
+    specs = [schemas.parse_spec(item) for item in json_values.items(md, "partition-specs", where)]
+    md["partition-specs"] = [schemas.assign_field_ids(item, [], 0) for item in specs]
+    md["sort-orders"] = [schemas.parse_order(item) for item in json_values.items(md, "sort-orders", where)]
     if version == 1 and json.get("last-partition-id") is None:
-        md["last-partition-id"] = max((specs_and_orders.last_field_id(item) for item in specs), default=0)
+        md["last-partition-id"] = max((schemas.last_field_id(item) for item in specs), default=0)
     json_values.integer(md, "current-schema-id", where)
     for items, id_key, current in (
         ("schemas", "schema-id", "current-schema-id"),

@@ -23,12 +23,12 @@ from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import json_values, schemas, specs_and_orders
+from lancehouse.catalog.iceberg import json_values, schemas
 from lancehouse.catalog.iceberg import metadata_parser as iceberg_reading
 from lancehouse.catalog.iceberg import updates as iceberg_updates
-from lancehouse.catalog.iceberg.draft import DEFAULT_FORMAT_VERSION, Draft
 from lancehouse.catalog.iceberg.json_values import Json
 from lancehouse.catalog.iceberg.manifests import METADATA_PATH, UNREADABLE, is_below
+from lancehouse.catalog.iceberg.updates import DEFAULT_FORMAT_VERSION, Draft
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.locations import key as location_key
 
@@ -360,11 +360,11 @@ def _check_retries(properties: dict[str, str]) -> None:
 
 
 def _parse_fresh_spec(json: object, ids: dict[int, int]) -> Json:
-    spec = specs_and_orders.parse_spec(json) if json is not None else {"fields": []}
+    spec = schemas.parse_spec(json) if json is not None else {"fields": []}
     fields = [{**item, "field-id": None} for item in spec["fields"]]
-    return specs_and_orders.remap_sources({"fields": fields}, ids, "partition")
+    return schemas.remap_sources({"fields": fields}, ids, "partition")
 
 
 def _parse_fresh_order(json: object, ids: dict[int, int]) -> Json:
-    order = specs_and_orders.parse_order(json) if json is not None else specs_and_orders.UNSORTED
-    return specs_and_orders.remap_sources(order, ids, "sort")
+    order = schemas.parse_order(json) if json is not None else schemas.UNSORTED
+    return schemas.remap_sources(order, ids, "sort")

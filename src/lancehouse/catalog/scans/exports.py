@@ -25,7 +25,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lancehouse.caches import SingleFlight
 from lancehouse.catalog import location_access
-from lancehouse.catalog.transactions import now_ms
+from lancehouse.catalog.entries import now_ms
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import local_folder

@@ -41,8 +41,7 @@ from pyiceberg.types import NestedField, PrimitiveType
 
 from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError, PlanTaskNotFoundError
 from lancehouse.catalog.iceberg import manifests
-from lancehouse.catalog.scans.expressions import Filter
-from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, encode_task, scan_tasks
+from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
 
 _CONTENT: Mapping[DataFileContent, str] = {
     DataFileContent.DATA: "data",

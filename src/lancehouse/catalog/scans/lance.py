@@ -26,8 +26,7 @@ from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundErro
 from lancehouse.catalog.location_access import ReadableLocations
 from lancehouse.catalog.metadata_loader import LanceMetadataCache
 from lancehouse.catalog.scans.exports import ExportRequest, Exports
-from lancehouse.catalog.scans.expressions import Filter
-from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, encode_task, scan_tasks
+from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.history import from_snapshot_id

@@ -18,9 +18,8 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.server.http import responses
 from lancehouse.server.http.calls import Call, Json
-from lancehouse.server.http.idempotency import LIFETIME
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import LIFETIME, Route
 from lancehouse.wire import iceberg_requests as shapes
 
 Snapshots = Literal["all", "refs"]

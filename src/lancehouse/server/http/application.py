@@ -15,11 +15,11 @@ from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError,
 
 from lancehouse import in_process
 from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
+from lancehouse.catalog.entries import delete_old_keys
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.transactions import delete_old_keys
 from lancehouse.errors import is_panic
 from lancehouse.server.api import iceberg, lance
-from lancehouse.server.http import bodies, idempotency, system_routes
+from lancehouse.server.http import bodies, routes, system_routes
 from lancehouse.server.http.calls import Call, parse_query
 from lancehouse.server.http.errors import (
     FORESEEN,
@@ -165,7 +165,7 @@ class App:
         """Delete old idempotency keys now and then; every worker does it."""
         while True:
             await asyncio.sleep(FORGET_EVERY_S)
-            work = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, idempotency.KEPT_S)
+            work = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, routes.KEPT_S)
             await asyncio.wait([asyncio.wrap_future(work)])
 
     def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
@@ -372,7 +372,7 @@ class App:
                 exchange.body = body.decompress()
                 lance.add_identity_headers(exchange)
             call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
-            response = route.handler(call) if call.caller.key is None else idempotency.run_once(route, call)
+            response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
         except Exception:
             raise
         except BaseException as error:
@@ -395,7 +395,7 @@ class App:
     def _create_call(self, exchange: Exchange, identity: Identity, *, blocking: bool) -> Call:
         headers = exchange.headers
         exchange.principal = identity.name
-        key = None if exchange.is_lance else headers.get(idempotency.HEADER)
+        key = None if exchange.is_lance else headers.get(routes.HEADER)
         delegation = headers.get("x-iceberg-access-delegation")
         caller = Caller(
             identity,
@@ -421,7 +421,7 @@ class App:
 
     def _idempotency_key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
         target = exchange.raw_path + b"?" + exchange.raw_query
-        return idempotency.parse_key(key, identity.name, exchange.method, target, exchange.body)
+        return routes.parse_key(key, identity.name, exchange.method, target, exchange.body)
 
     def _record_request(self, exchange: Exchange, response: Response, seconds: float) -> None:
         """Count a request in the metrics, and write its line to the log."""
