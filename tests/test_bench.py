@@ -61,6 +61,12 @@ def test_commits_run_to_their_end_and_leave_nothing(open_folder: Path) -> None:
     assert list(open_folder.iterdir()) == []
 
 
+def test_the_http_client_is_set_beside_urllib3(tmp_path: Path) -> None:
+    lines = run_quickly("bench.http_client", tmp_path).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["1", "1", "16", "16"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_spark_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     printed = run_quickly("bench.spark", tmp_path, "--no-lance-spark")
     seconds, _, rest = printed.partition("Seconds of processor time")

@@ -49,14 +49,14 @@ MAY_IMPORT = {
 
 ONE_USER = {
     "lance": {"lake", "jobs", "conformance", "server/console"},
-    "urllib3": {"clients/connection_pool.py", "clients/transport.py"},
-    "httptools": {"clients/http1.py"},
+    "urllib3": {"clients/http.py"},
+    "httptools": {"clients/http.py"},
     "sqlalchemy": {"store"},
     "sqlglot": {"gateway/sql.py"},
     "click": {"cli"},
     "rich": {"cli"},
     "pyspark": {"spark", "pipelines"},
-    "botocore": {"clients/auth.py", "catalog/vending.py"},
+    "botocore": {"clients/rest.py", "catalog/vending.py"},
 }
 """Which rooms, or files, may import a library."""
 

@@ -31,9 +31,9 @@ from lance_namespace import (
 from lance_namespace.errors import LanceNamespaceError
 
 import lancehouse
+from lancehouse.clients.http import Reply, Transport
 from lancehouse.clients.iceberg import IcebergNamespace
 from lancehouse.clients.snapshots import StagedVersion
-from lancehouse.clients.transport import Reply, Transport
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.manifests import ManifestStore
 from tests.live.histories import (

@@ -9,7 +9,7 @@ import pytest
 from lance_namespace import errors
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.clients.transport import UnreachableError
+from lancehouse.clients.http import UnreachableError
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.spark.errors import translate_task_errors
 from lancehouse.spark.tasks import collect_results

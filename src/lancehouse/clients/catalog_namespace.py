@@ -53,8 +53,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
+from lancehouse.clients.http import CONNECTIONS
 from lancehouse.clients.rest import Rest
-from lancehouse.clients.transport import CONNECTIONS
 from lancehouse.credentials import harmless_options, merge_options
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain

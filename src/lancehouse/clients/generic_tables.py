@@ -16,8 +16,8 @@ from lance_namespace.errors import (
 from lancehouse import locations
 from lancehouse.clients import vended_credentials
 from lancehouse.clients.catalog_namespace import Entry, none_if_missing
+from lancehouse.clients.http import Reply
 from lancehouse.clients.rest import parse_reply
-from lancehouse.clients.transport import Reply
 from lancehouse.clients.warehouse_namespace import BULK_THRESHOLD, VEND_HEADERS, WarehouseNamespace
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE

@@ -23,10 +23,10 @@ from lancehouse import locations
 from lancehouse.caches import BoundedCache
 from lancehouse.clients import vended_credentials
 from lancehouse.clients.catalog_namespace import Entry, none_if_missing
+from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import REFS_ONLY
 from lancehouse.clients.rest import parse_reply
-from lancehouse.clients.transport import Reply
 from lancehouse.clients.warehouse_namespace import BULK_THRESHOLD, VEND_HEADERS, WarehousePaths
 from lancehouse.errors import ErrorMap, is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId

@@ -15,8 +15,7 @@ from lance_namespace import ListNamespacesRequest
 
 import lancehouse
 from lancehouse.clients.catalog_namespace import CatalogNamespace
-from lancehouse.clients.connection_pool import ConnectionPool
-from lancehouse.clients.transport import Transport
+from lancehouse.clients.http import ConnectionPool, Transport
 from lancehouse.settings import ClientSettings
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

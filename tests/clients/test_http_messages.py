@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancehouse.clients.http1 import BrokenResponseError, ResponseParser, encode_request, host_header
+from lancehouse.clients.http import BrokenResponseError, ResponseParser, encode_request, host_header
 
 WHOLE = b"HTTP/1.1 200 OK\r\nETag: a\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"

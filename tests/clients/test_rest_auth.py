@@ -15,7 +15,7 @@ from lance_namespace import CreateNamespaceRequest, DescribeNamespaceRequest, Li
 from lance_namespace import errors as lance
 
 import lancehouse
-from lancehouse.clients import auth
+from lancehouse.clients import rest
 from lancehouse.wire.iceberg import Token
 from tests.servers.faults import FaultProxy, canned
 from tests.servers.loopback import Answer, Loopback, Request
@@ -94,7 +94,7 @@ def test_a_token_is_renewed_before_it_expires(
         asked.append(uri)
         return Token.model_validate({"access_token": "x", "expires_in": life_s})
 
-    credentials = auth.ClientCredentials(settings, "http://h/token", fetch)
+    credentials = rest.ClientCredentials(settings, "http://h/token", fetch)
     credentials.sign("GET", "http://h", None)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + passed_s)

@@ -16,7 +16,7 @@ from lance_namespace import ListTablesRequest
 from lance_namespace import errors as lance
 
 import lancehouse
-from lancehouse.clients.bulk_fetch import FetchLimits, fetch_many
+from lancehouse.clients.http import FetchLimits, fetch_many
 from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset, slow, throttled, truncated
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
