@@ -23,7 +23,7 @@ from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from lancehouse.store import repository
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}

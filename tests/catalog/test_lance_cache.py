@@ -32,8 +32,7 @@ from lancehouse.catalog.lance_metadata import LanceTableMetadata, build_managed,
 from lancehouse.catalog.metadata_loader import LanceMetadataCache, Snapshots
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import history
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import TableRef, snapshot_id
 from lancehouse.lake.versions import list_manifests
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database

@@ -10,7 +10,7 @@ import pytest
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 from lancehouse.catalog.lance_commits import EntryChange, decide
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from lancehouse.store.model import EntryRow, RefRow
 
 UUID = "6f1a0c36-0a51-4b0e-8f0f-0e3a4c6a7f11"

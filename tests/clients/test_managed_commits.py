@@ -41,7 +41,7 @@ from lancehouse.clients.transactions import Transaction
 from lancehouse.conformance.results import CheckOutcome
 from lancehouse.conformance.runner import run
 from lancehouse.conformance.target import ConformanceTarget
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
     House,
     Id,

@@ -32,7 +32,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse import IcebergNamespace
 from lancehouse.clients.transactions import Transaction
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
     NO,
     House,

@@ -25,7 +25,7 @@ from lance_namespace import (
 )
 
 from lancehouse import IcebergNamespace
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
     House,
     Id,

@@ -24,10 +24,9 @@ from lancehouse.clients.snapshots import (
     snapshot_updates,
 )
 from lancehouse.identifiers import TableId
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import TableRef, manifest_folder, snapshot_id
 from lancehouse.lake.manifests import Manifest
-from lancehouse.lake.versions import list_manifests, manifest_folder
+from lancehouse.lake.versions import list_manifests
 from lancehouse.wire.iceberg import LatestTable, VersionedTable
 
 TABLE = TableId.parse(["wh", "a", "b", "t"])

@@ -37,7 +37,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 import lancehouse
 from lancehouse import CommitStateUnknownError, transaction
 from lancehouse.clients.transactions import Transaction
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from lancehouse.lake.manifests import ManifestStore
 from tests.clients.managed import (
     NO,

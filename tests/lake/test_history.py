@@ -17,8 +17,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import history
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.history import History, extend_history, from_snapshot_id, is_consistent, read_history, snapshot_id
+from lancehouse.lake.dataset import TableRef, from_snapshot_id, snapshot_id
+from lancehouse.lake.history import History, extend_history, is_consistent, read_history
 from lancehouse.lake.versions import list_manifests
 from tests.lake.store import BUCKET, Store
 

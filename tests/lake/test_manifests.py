@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, PermissionDeniedError
 
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef, local_folder, manifest_folder
 from lancehouse.lake.history import read_schema
 from lancehouse.lake.manifests import STAGING, Manifest, ManifestStore, parse_staged_path
-from lancehouse.lake.versions import list_manifests, manifest_folder
+from lancehouse.lake.versions import list_manifests
 from tests.lake.folder import rows
 from tests.lake.store import Store
 

@@ -11,7 +11,7 @@ import yaml
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from lancehouse.server.api.iceberg import ENDPOINTS
 from tests.server.serving import Answer, Client, serving
 

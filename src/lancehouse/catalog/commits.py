@@ -34,7 +34,7 @@ from lancehouse.catalog.metadata_loader import (
 from lancehouse.catalog.names import Levels, check_name, table_not_found
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.history import snapshot_id
+from lancehouse.lake.dataset import snapshot_id
 from lancehouse.locations import key as location_key
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository

@@ -14,7 +14,7 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 from lancehouse import locations as places
 from lancehouse.catalog.iceberg import schemas
 from lancehouse.catalog.lance_metadata import is_on_branch
-from lancehouse.lake.history import VERSION_BITS, snapshot_id, version_of_snapshot
+from lancehouse.lake.dataset import VERSION_BITS, snapshot_id, version_of_snapshot
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 

@@ -18,17 +18,8 @@ import orjson
 
 from lancehouse import locations
 from lancehouse.catalog.snapshot_list import DIGEST, WIDTH, EncodedSnapshot, SnapshotList
-from lancehouse.lake.dataset import MAIN
-from lancehouse.lake.history import (
-    ICEBERG_OPERATION_NAMES,
-    SCHEMA_ID,
-    VERSION_BITS,
-    History,
-    Version,
-    snapshot_id,
-    version_of_snapshot,
-)
-from lancehouse.lake.versions import manifest_folder
+from lancehouse.lake.dataset import MAIN, VERSION_BITS, manifest_folder, snapshot_id, version_of_snapshot
+from lancehouse.lake.history import ICEBERG_OPERATION_NAMES, SCHEMA_ID, History, Version
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, TABLE_TYPE, managed_by
 from lancehouse.schema.iceberg import last_column_id
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow

@@ -25,8 +25,7 @@ from lancehouse.clients.warehouse_namespace import VEND_HEADERS, WarehouseNamesp
 from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import history
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.versions import manifest_folder
+from lancehouse.lake.dataset import TableRef, manifest_folder
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
 from lancehouse.wire.generic_tables import LoadedGenericTable

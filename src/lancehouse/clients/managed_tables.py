@@ -31,8 +31,8 @@ from lancehouse.clients.managed_commits import ManagedCommits
 from lancehouse.clients.managed_versions import CACHE_SIZE, normalize_branch
 from lancehouse.clients.snapshots import Json, StagedVersion, TableHead, schema_updates, snapshot_updates
 from lancehouse.identifiers import TableId
-from lancehouse.lake.dataset import MAIN
-from lancehouse.lake.history import find_latest_version, snapshot_id
+from lancehouse.lake.dataset import MAIN, snapshot_id
+from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.lake.versions import list_branches, list_manifests, list_tags
 from lancehouse.properties import FEW_METADATA_FILES, IMPL, MANAGED_BY, STORAGE, managed_by

@@ -32,14 +32,14 @@ from lancehouse.clients.snapshots import E_TAG, METADATA, SIZE, STAGED, TableHea
 from lancehouse.clients.warehouse_namespace import VEND_HEADERS, WarehouseNamespace
 from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import TableId
-from lancehouse.lake.dataset import MAIN, TableRef
-from lancehouse.lake.history import find_latest_version, snapshot_id, version_of_snapshot
+from lancehouse.lake.dataset import MAIN, TableRef, manifest_folder, snapshot_id, version_of_snapshot
+from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.manifests import (
     STAGING,
     ManifestStore,
     previous_manifest,
 )
-from lancehouse.lake.versions import list_manifests, manifest_folder, root_path
+from lancehouse.lake.versions import list_manifests, root_path
 from lancehouse.paging import paginate
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by, require_lance
 from lancehouse.wire.iceberg import LatestTable, Snapshot, VersionedTable

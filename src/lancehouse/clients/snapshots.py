@@ -13,8 +13,8 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse import locations
 from lancehouse.clients.catalog_namespace import Entry
 from lancehouse.identifiers import TableId
-from lancehouse.lake.dataset import MAIN
-from lancehouse.lake.history import ICEBERG_OPERATION_NAMES, snapshot_id, version_of_snapshot
+from lancehouse.lake.dataset import MAIN, snapshot_id, version_of_snapshot
+from lancehouse.lake.history import ICEBERG_OPERATION_NAMES
 from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.wire.iceberg import (
     CommitTable,

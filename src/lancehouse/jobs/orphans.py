@@ -24,11 +24,11 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, La
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse.jobs.job_progress import FOLDER as RECORDS
-from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder
+from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.fragments import TableLocation, locate_table
 from lancehouse.lake.manifests import Manifest, ManifestStore
-from lancehouse.lake.versions import list_manifests, parse_version
+from lancehouse.lake.versions import list_manifests
 
 logger = logging.getLogger(__name__)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 from urllib.parse import quote
+from zlib import crc32
 
 import lance
 from lance.file import LanceFileSession
@@ -27,6 +28,11 @@ MAIN = "main"
 
 StorageOptions = Mapping[str, str]
 
+_MANIFEST = re.compile(r"(\d+)\.manifest")
+LAST_VERSION = 2**64 - 1
+"""Names of the newer scheme (V2) count down from here, so that the latest version is listed first."""
+BRANCH_BITS = 31
+VERSION_BITS = 32
 _BRANCH = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
@@ -232,3 +238,52 @@ def delete_file(location: str, options: dict[str, str], file: str) -> None:
     else:
         # `LanceFileSession.delete_file` would encode a name such as `a%2Fb.json` once more; the session's URI is not.
         LanceFileSession(f"{location.rstrip('/')}/{quote(file)}", storage_options=options or None).delete_file("")
+
+
+def manifest_folder(branch: str | None) -> str:
+    """Return the folder of a branch's manifests below the table's location.
+
+    Raises:
+        InvalidInputError: it is not a valid name of a branch; it might lead out of the table.
+    """
+    if branch is None or branch == MAIN:
+        return "_versions"
+    require_branch_name(branch)
+    return f"tree/{branch}/_versions"
+
+
+def parse_version(manifest: str) -> int | None:
+    """Return the version that a manifest's file name stands for; None if it is not the name of a manifest."""
+    match = _MANIFEST.fullmatch(manifest)
+    if match is None:
+        return None
+    digits = match[1]
+    return LAST_VERSION - int(digits) if len(digits) == len(str(LAST_VERSION)) else int(digits)
+
+
+def snapshot_id(branch: str | None, version: int) -> int:
+    """Return the Iceberg snapshot id of a version: the version itself on the main branch.
+
+    Branches number their versions independently, so elsewhere the upper half of the id is a checksum of the branch's
+    name.
+    """
+    return version if branch in (None, MAIN) else _branch_number(str(branch)) << VERSION_BITS | version
+
+
+def version_of_snapshot(branch: str | None, snapshot_id: int) -> int | None:
+    """Return the version of a branch that a snapshot id stands for; None if it belongs to another branch."""
+    number, version = divmod(snapshot_id, 1 << VERSION_BITS)
+    expected = 0 if branch in (None, MAIN) else _branch_number(str(branch))
+    return version if number == expected else None
+
+
+def from_snapshot_id(snapshot_id: int, branches: Iterable[str]) -> tuple[str | None, int]:
+    """Return the branch (None for the main one) and the version that a snapshot id stands for."""
+    number, version = divmod(snapshot_id, 1 << VERSION_BITS)
+    name = next((branch for branch in branches if number and _branch_number(branch) == number), None)
+    return (None, snapshot_id) if name is None else (name, version)
+
+
+def _branch_number(branch: str) -> int:
+    """Return a 31-bit checksum of a branch's name, never 0: that is the main branch."""
+    return crc32(branch.encode()) & (1 << BRANCH_BITS) - 1 or 1

@@ -14,10 +14,9 @@ from urllib.parse import quote, unquote, urlsplit
 from lance.file import LanceFileSession
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.lake.dataset import StorageOptions, TableRef, local_folder
+from lancehouse.lake.dataset import StorageOptions, TableRef, local_folder, manifest_folder, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import STAGING
-from lancehouse.lake.versions import manifest_folder, parse_version
 
 DEEPEST = 12
 """Levels of folders below a root that are searched."""

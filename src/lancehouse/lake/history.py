@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from zlib import crc32
 
 import lance
 from lance_namespace.errors import (
@@ -23,7 +22,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake.confinement import require_no_link
-from lancehouse.lake.dataset import MAIN, TableRef, local_folder
+from lancehouse.lake.dataset import MAIN, TableRef, local_folder, snapshot_id
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import find_manifest, find_transaction, list_manifests, operation_name, to_millis
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
@@ -48,9 +47,6 @@ ICEBERG_OPERATION_NAMES: Mapping[str | None, str] = {
     None: "overwrite",
 }
 """Iceberg's name for Lance's operations; those not listed change no rows, which Iceberg calls `replace`."""
-
-BRANCH_BITS = 31
-VERSION_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +119,6 @@ class History:
     @property
     def _main_count(self) -> int:
         return bisect_left(self.versions, True, key=lambda each: each.branch is not None)
-
-
-def snapshot_id(branch: str | None, version: int) -> int:
-    """Return the Iceberg snapshot id of a version: the version itself on the main branch.
-
-    Branches number their versions independently, so elsewhere the upper half of the id is a checksum of the branch's
-    name.
-    """
-    return version if branch in (None, MAIN) else _branch_number(str(branch)) << VERSION_BITS | version
-
-
-def version_of_snapshot(branch: str | None, snapshot_id: int) -> int | None:
-    """Return the version of a branch that a snapshot id stands for; None if it belongs to another branch."""
-    number, version = divmod(snapshot_id, 1 << VERSION_BITS)
-    expected = 0 if branch in (None, MAIN) else _branch_number(str(branch))
-    return version if number == expected else None
-
-
-def from_snapshot_id(snapshot_id: int, branches: Iterable[str]) -> tuple[str | None, int]:
-    """Return the branch (None for the main one) and the version that a snapshot id stands for."""
-    number, version = divmod(snapshot_id, 1 << VERSION_BITS)
-    name = next((branch for branch in branches if number and _branch_number(branch) == number), None)
-    return (None, snapshot_id) if name is None else (name, version)
 
 
 def read_history(table: TableRef, *, known: History | None = None, at: int | None = None) -> History | None:
@@ -391,8 +364,3 @@ def _find_operation(dataset: lance.LanceDataset) -> str | None:
         return None
     word = operation_name(transaction)
     return OTHER if word == lance.LanceOperation.BaseOperation.__name__ else word
-
-
-def _branch_number(branch: str) -> int:
-    """Return a 31-bit checksum of a branch's name, never 0: that is the main branch."""
-    return crc32(branch.encode()) & (1 << BRANCH_BITS) - 1 or 1

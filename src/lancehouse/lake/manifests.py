@@ -21,10 +21,16 @@ import lance
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError
 
-from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder, require_below
+from lancehouse.lake.dataset import (
+    StorageOptions,
+    delete_file,
+    local_folder,
+    manifest_folder,
+    parse_version,
+    require_below,
+)
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.history import to_iceberg_schema
-from lancehouse.lake.versions import manifest_folder, parse_version
 from lancehouse.schema.iceberg import Json
 
 STAGING = "_staging"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -29,14 +28,11 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError, TableVersionNotFoundError, TransactionNotFoundError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
-from lancehouse.lake.dataset import MAIN, TableRef, local_folder, require_branch_name
+from lancehouse.lake.dataset import LAST_VERSION, MAIN, TableRef, local_folder, manifest_folder, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.paging import paginate
 
-_MANIFEST = re.compile(r"(\d+)\.manifest")
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-_LAST = 2**64 - 1
-"""Names of the newer scheme (V2) count down from here, so that the latest version is listed first."""
 
 
 class VersionOperations(LanceNamespace):
@@ -109,18 +105,6 @@ class VersionOperations(LanceNamespace):
         return TableRef(entry.location, entry.storage_options or {}, branch=branch, confinement=named.confinement)
 
 
-def manifest_folder(branch: str | None) -> str:
-    """Return the folder of a branch's manifests below the table's location.
-
-    Raises:
-        InvalidInputError: it is not a valid name of a branch; it might lead out of the table.
-    """
-    if branch is None or branch == MAIN:
-        return "_versions"
-    require_branch_name(branch)
-    return f"tree/{branch}/_versions"
-
-
 def list_manifests(table: TableRef) -> dict[int, str]:
     """Return the path of each version's manifest below the table's location, ordered by version; costs one listing."""
     folder = manifest_folder(table.branch)
@@ -136,7 +120,7 @@ def find_manifest(table: TableRef, version: int) -> str | None:
     """
     if (root := local_folder(str(table.location))) is None:
         return None
-    files = (f"_versions/{_LAST - version:020}.manifest", f"_versions/{version}.manifest")
+    files = (f"_versions/{LAST_VERSION - version:020}.manifest", f"_versions/{version}.manifest")
     return next((file for file in files if os.path.exists(f"{root}/{file}")), None)  # noqa: PTH110
 
 
@@ -200,15 +184,6 @@ def _list_files(table: TableRef, folder: str) -> Iterator[str]:
         return
     session = LanceFileSession(str(table.location), storage_options=dict(table.storage_options) or None)
     yield from (file.rpartition("/")[2] for file in session.list_with_delimiter(folder).objects)
-
-
-def parse_version(manifest: str) -> int | None:
-    """Return the version that a manifest's file name stands for; None if it is not the name of a manifest."""
-    match = _MANIFEST.fullmatch(manifest)
-    if match is None:
-        return None
-    digits = match[1]
-    return _LAST - int(digits) if len(digits) == len(str(_LAST)) else int(digits)
 
 
 def _describe_versions(table: TableRef, dataset: lance.LanceDataset, files: Mapping[int, str]) -> list[TableVersion]:

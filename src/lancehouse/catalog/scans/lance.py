@@ -28,8 +28,7 @@ from lancehouse.catalog.metadata_loader import LanceMetadataCache
 from lancehouse.catalog.scans.exports import ExportRequest, Exports
 from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.history import from_snapshot_id
+from lancehouse.lake.dataset import TableRef, from_snapshot_id
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.store.model import EntryRow, ExportRow
 
