@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import lancehouse
 from lancehouse.cli.main import main
-from lancehouse.clients import snapshots
+from lancehouse.clients import managed_versions
 from tests.servers.lancehouse import Served
 
 ROOT = Path(__file__).parent.parent
@@ -77,7 +77,7 @@ def test_the_examples_of_commits(
 
 def test_every_key_of_a_snapshot_is_documented() -> None:
     page = (ROOT / "docs" / "commits.md").read_text()
-    keys = [value for value in vars(snapshots).values() if isinstance(value, str) and value.startswith("lance.")]
+    keys = [value for value in vars(managed_versions).values() if isinstance(value, str) and value.startswith("lance.")]
     assert len(keys) >= 9
     assert [key for key in keys if f"`{key}`" not in page.replace(".*", ".")] == []
 

@@ -118,23 +118,6 @@ def canonical_options(options: Mapping[str, str]) -> dict[str, str]:
     return {_spellings(key)[0]: value for key, value in options.items()}
 
 
-def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Convert Iceberg's storage properties to Lance's storage options, without those that have no counterpart."""
-    options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
-    for key, value in config.items():
-        if key.startswith(f"{SAS_TOKEN}."):
-            options["azure_storage_account_name"] = key.removeprefix(f"{SAS_TOKEN}.").partition(".")[0]
-            options["azure_storage_sas_token"] = value
-        elif key.startswith(f"{SAS_EXPIRES}."):
-            options[EXPIRES] = value
-    if config.get("s3.path-style-access", "").lower() == "true":
-        options["aws_virtual_hosted_style_request"] = "false"
-    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
-    if options.get("aws_endpoint", "").startswith("http://"):
-        options["allow_http"] = "true"
-    return options
-
-
 def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
     """Convert Lance's storage options to Iceberg's properties, for its Java and Python clients."""
     lance_options = canonical_options(options)

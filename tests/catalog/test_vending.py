@@ -20,7 +20,7 @@ from pyiceberg.io import load_file_io
 from lancehouse.catalog import vending
 from lancehouse.catalog.vending import check_warehouse, client_settings, session_policy, vend_access
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.clients.vended_credentials import from_iceberg
+from lancehouse.clients.iceberg import vended_options
 from lancehouse.wire import iceberg as wire
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
 
@@ -102,7 +102,7 @@ def test_lance_and_pyiceberg_get_in(s3: Bucket, vend: Any, name: str) -> None:
     config, credentials = vend_access(place, location, write=True, uuid="u-1")
     assert (config["s3.access-key-id"] == ACCESS_KEY) is (vend == "static")
 
-    ours = from_iceberg(location, config, [wire.StorageCredential.model_validate(each) for each in credentials])
+    ours = vended_options(location, config, [wire.StorageCredential.model_validate(each) for each in credentials])
     lance.write_dataset(ROWS, location, storage_options=ours)
     assert lance.dataset(location, storage_options=ours).to_table() == ROWS
 

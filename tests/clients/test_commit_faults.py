@@ -24,6 +24,7 @@ from lance_namespace import (
 from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse import CommitStateUnknownError, IcebergNamespace
+from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import translate_refusals
 from tests.clients.managed import (
     NO,
@@ -278,7 +279,7 @@ def test_pylance_calls_a_refusal_unknown_and_the_client_has_the_reason(
     table = house.table()
     client = house.behind(proxy)
     dataset = lance.dataset(namespace_client=client, table_id=table)
-    client._forget_heads([client.table_id(table)])
+    client._versions.forget_heads([TableId.parse(table)])
     mark = client.commit_mark()
     prepare(proxy)
     with pytest.raises(OSError, match="Commit result for version 2 is unknown"):

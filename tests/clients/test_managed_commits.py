@@ -41,6 +41,7 @@ from lancehouse.clients.transactions import Transaction
 from lancehouse.conformance.results import CheckOutcome
 from lancehouse.conformance.runner import run
 from lancehouse.conformance.target import ConformanceTarget
+from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
     House,
@@ -647,16 +648,16 @@ def test_writers_of_other_branches_are_many(house: House, proxy: FaultProxy) -> 
 def test_credentials_that_are_over_are_renewed(house: House, proxy: FaultProxy) -> None:
     table = house.table()
     client = house.behind(proxy)
-    known_as = client.table_id(table)
+    known_as = TableId.parse(table)
     versions(client, table, limit=1, descending=True)
     proxy.clear()
-    client.manifest_store(known_as)
+    client._versions.manifest_store(known_as)
     assert proxy.count("GET") == 0  # known a moment ago
-    known = client._heads.get(known_as)
+    known = client._versions.heads.get(known_as)
     assert known is not None
     entry = replace(known.entry, vended={"aws_session_token": "old", "expires_at_millis": "1"})
-    client._heads.put(known_as, replace(known, entry=entry))
-    assert "aws_session_token" not in client.manifest_store(known_as).storage_options
+    client._versions.heads.put(known_as, replace(known, entry=entry))
+    assert "aws_session_token" not in client._versions.manifest_store(known_as).storage_options
     assert proxy.count("GET", "/tables/t") == 1
 
 

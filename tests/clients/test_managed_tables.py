@@ -32,6 +32,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse import IcebergNamespace
 from lancehouse.clients.transactions import Transaction
+from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
     NO,
@@ -612,7 +613,7 @@ def test_versions_on_their_way_were_not_cleaned_up(house: House) -> None:
     with killed_before_the_manifest_is_final():
         tx.commit()
     client = house.connect()
-    client._sync_catalog(client.table_id(table))
+    client._managed.sync(TableId.parse(table))
     assert sorted(house.snapshots(table)) == [1, 2, 3, 4, 5]
     assert versions(house.connect(), table) == house.versions(table) == [1, 2, 3, 4, 5]
 
@@ -635,7 +636,7 @@ def test_create_table_in_place_of_another(house: House, tmp_path: Path) -> None:
     """An entry that was removed with its data kept: made again, the catalog does not take old data for a new table."""
     table = house.table()
     location = house.location(table)
-    house.connect()._delete_table(house.namespace.table_id(table))
+    house.connect()._tables.delete(TableId.parse(table))
     with pytest.raises(errors.LanceNamespaceError):
         house.namespace.create_table(CreateTableRequest(id=table), stream(rows(3)))
     assert lance.dataset(location).count_rows() == 10

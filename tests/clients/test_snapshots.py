@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from lancehouse.clients.catalog_namespace import Entry
-from lancehouse.clients.snapshots import (
+from lancehouse.clients.managed_versions import (
     COLUMNS,
     StagedVersion,
     TableHead,
@@ -96,7 +96,7 @@ def head(
         },
     }
     table = VersionedTable.model_validate({"metadata": metadata, "metadata-location": metadata_location})
-    return TableHead(Entry(location, {}), table)
+    return TableHead.of(Entry(location, {}), table)
 
 
 def requirements(asked: Any) -> dict[str, int | None]:

@@ -152,7 +152,7 @@ def test_columns_come_from_the_dataset(
         namespace.declare_table(DeclareTableRequest(id=[*DB, "t"], location=location))
     else:
         namespace.register_table(RegisterTableRequest(id=[*DB, "t"], location=location))
-    columns = namespace._get_table(namespace._parse_table_id([*DB, "t"])).columns or []
+    columns = namespace._tables.get(namespace._parse_table_id([*DB, "t"])).columns or []
     assert [(column["name"], column["type_name"]) for column in columns] == [
         ("id", "LONG"),
         ("emb", "ARRAY"),

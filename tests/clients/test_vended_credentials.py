@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lancehouse.clients.vended_credentials import from_iceberg, from_unity
+from lancehouse.clients.iceberg import vended_options
+from lancehouse.clients.unity import to_storage_options
 from lancehouse.wire.iceberg import StorageCredential
 from lancehouse.wire.unity import TemporaryCredentials
 
@@ -35,7 +36,7 @@ from lancehouse.wire.unity import TemporaryCredentials
     ],
 )
 def test_names_that_lance_knows(config: dict[str, str], options: dict[str, str]) -> None:
-    assert from_iceberg("s3://b/t", config, None) == options
+    assert vended_options("s3://b/t", config, None) == options
 
 
 def test_the_longest_prefix_wins_over_config() -> None:
@@ -45,8 +46,8 @@ def test_the_longest_prefix_wins_over_config() -> None:
         StorageCredential(prefix="s3://other", config={"s3.access-key-id": "other"}),
     ]
     config = {"s3.access-key-id": "config", "client.region": "eu"}
-    assert from_iceberg("s3://b/db/t", config, vended) == {"aws_access_key_id": "narrow", "aws_region": "eu"}
-    assert from_iceberg("gs://x", config, vended) == {"aws_access_key_id": "config", "aws_region": "eu"}
+    assert vended_options("s3://b/db/t", config, vended) == {"aws_access_key_id": "narrow", "aws_region": "eu"}
+    assert vended_options("gs://x", config, vended) == {"aws_access_key_id": "config", "aws_region": "eu"}
 
 
 @pytest.mark.parametrize(
@@ -71,4 +72,4 @@ def test_the_longest_prefix_wins_over_config() -> None:
     ],
 )
 def test_unity_credentials(answer: dict[str, object], options: dict[str, str]) -> None:
-    assert from_unity(TemporaryCredentials.model_validate(answer)) == options
+    assert to_storage_options(TemporaryCredentials.model_validate(answer)) == options

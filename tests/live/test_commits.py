@@ -31,7 +31,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 import lancehouse
 from lancehouse.clients.iceberg import IcebergNamespace
-from lancehouse.clients.managed_tables import SYNC_EVERY
+from lancehouse.clients.managed_versions import SYNC_EVERY
 from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.manifests import ManifestStore
 from tests.live import writers

@@ -31,8 +31,8 @@ from lancehouse import locations
 from lancehouse.admin.named_catalog import NamedCatalog
 from lancehouse.catalog_walk import Id
 from lancehouse.clients.catalog_namespace import CatalogNamespace
+from lancehouse.clients.iceberg import IcebergNamespace
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, is_managed_by_default
-from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import table_copy
 from lancehouse.jobs.job_progress import JobProgress
@@ -362,7 +362,7 @@ class Copier:
     def _manage_copy(self, step: CopyStep, table: Id) -> None:
         """Let the target manage the versions of the copy, if the source did so or the target does so by default."""
         namespace = self.target.catalog.namespace
-        if isinstance(namespace, ManagedTables) and (step.is_managed or is_managed_by_default(namespace)):
+        if isinstance(namespace, IcebergNamespace) and (step.is_managed or is_managed_by_default(namespace)):
             with self.target.catalog.translate_errors(table):
                 namespace.manage_table(table, IMPL, adopt=True)
 

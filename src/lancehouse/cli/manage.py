@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
-    from lancehouse.clients.managed_tables import ManagedTables
+    from lancehouse.clients.iceberg import IcebergNamespace
 
 
 @click.command()
@@ -43,7 +43,7 @@ def manage(app: CliContext, table: tuple[str, ...], by: str, adopt: bool, client
     app.output.record("", {"table": client.format_id(table), MANAGED_BY: by, "version": version})
 
 
-def get_managed_tables(namespace: LanceNamespace) -> ManagedTables:
+def get_managed_tables(namespace: LanceNamespace) -> IcebergNamespace:
     """Return the client if its catalog can manage the versions of tables.
 
     Raises:
@@ -52,9 +52,9 @@ def get_managed_tables(namespace: LanceNamespace) -> ManagedTables:
     from lance_namespace.errors import UnsupportedOperationError
 
     from lancehouse.clients.catalog_namespace import CatalogNamespace
-    from lancehouse.clients.managed_tables import ManagedTables
+    from lancehouse.clients.iceberg import IcebergNamespace
 
-    if isinstance(namespace, ManagedTables):
+    if isinstance(namespace, IcebergNamespace):
         return namespace
     client, way_out = (
         (namespace.client, namespace.managed_versions_hint)

@@ -1,16 +1,15 @@
-"""Base class of the three clients: the operations of the Lance interface, over calls that each catalog implements."""
+"""Base class of the clients: the operations of the Lance interface, over a few calls that each catalog supplies."""
 
 from __future__ import annotations
 
 import json
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from lance_namespace import (
     CreateNamespaceRequest,
@@ -59,7 +58,7 @@ from lancehouse.credentials import harmless_options, merge_options
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
-from lancehouse.lake.confinement import OutsideConfinementError
+from lancehouse.lake.confinement import Confinement, OutsideConfinementError
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.removal import remove_dataset
 from lancehouse.lake.row_operations import explain_existing
@@ -104,8 +103,83 @@ LOOKAHEAD = 8
 """Number of namespaces whose tables are requested at once for one page of a list of all tables."""
 
 
+class CatalogNamespaces(Protocol):
+    """Namespaces of a catalog. Names that are missing or exist already raise the interface's errors."""
+
+    def list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+        """List the namespaces directly below `parent`."""
+
+    def create(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Create a namespace and return its properties."""
+
+    def load(self, namespace: NamespaceId) -> Mapping[str, str]:
+        """Load the properties of a namespace."""
+
+    def delete(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        """Drop a namespace."""
+
+
+class CatalogTables(Protocol):
+    """Entries of tables in a catalog. Names that are missing or exist already raise the interface's errors."""
+
+    def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        """List the tables that may be Lance tables by name, each with its entry if the list contains it, else None."""
+
+    def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        """Load the entries of listed tables in order; None for what is not a Lance table, or was dropped since."""
+
+    def load(self, table: TableId, *, vend: bool) -> Entry:
+        """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
+
+    def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table and return it as the server stored it."""
+
+    def delete(self, table: TableId) -> None:
+        """Delete the entry of a table; its data stays."""
+
+    def default_location(self, table: TableId) -> str:
+        """Return the location of a table that is declared without one."""
+
+
+class StorageAccess:
+    """Which locations a client may open, and with which storage options."""
+
+    def __init__(self, settings: ClientSettings, announced: Callable[[], Sequence[str]] = tuple) -> None:
+        self._settings = settings
+        self.announced = announced
+        """Returns the locations that the catalog announces for its tables, as far as it was asked."""
+        self.confinement: Confinement | None = None
+
+    def require(self, entry: Entry) -> None:
+        """Refuse a table at a location where tables must not be."""
+        if self.confinement is not None and entry.location:
+            self.confinement.require_table(entry.location, self.announced())
+
+    def options(self, entry: Entry) -> dict[str, str]:
+        """Merge the options to access a table's storage: its own, overridden by the client's, then by vended ones.
+
+        Every operation that opens a table calls this first, so this is where a table outside the allowed locations is
+        refused.
+        """
+        self.require(entry)
+        return self.merge(entry.properties, entry.vended)
+
+    def merge(self, properties: Mapping[str, str] | None, vended: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Merge storage options as `options` does, without the check of the location."""
+        own = storage_options(properties)
+        if not own and not vended:
+            return dict(self._settings.storage)
+        # A table's properties come from whoever may write the entry. Options such as an endpoint could send this
+        # client's credentials to a host of their choice, so only harmless ones count unless the user trusts them all.
+        trusted = own if self._settings.table_storage == ALL else harmless_options(own)
+        return merge_options(trusted, self._settings.storage, vended or {})
+
+
 class CatalogNamespace(TableOperations):
-    """A Lance namespace backed by a catalog server. Thread-safe and picklable; the constructor opens no connection."""
+    """A Lance namespace backed by a catalog server. Thread-safe and picklable; the constructor opens no connection.
+
+    A catalog is a subclass whose constructor makes the parts: its HTTP calls, its namespaces and its tables.
+    """
 
     client: ClassVar[str]
     """Name of the client, as `connect` knows it."""
@@ -115,7 +189,9 @@ class CatalogNamespace(TableOperations):
     """Whether a namespace can be dropped together with its tables."""
     lists_whole_ids: ClassVar[bool] = True
     """Whether ListNamespaces returns all levels of a namespace, not just the last one."""
-    vends_freely: ClassVar[bool] = False
+    lists_catalogs: ClassVar[bool] = False
+    """Whether the first levels of ids can be listed; Iceberg REST has no call for it."""
+    vends_freely: ClassVar[bool] = True
     """Whether credentials come with the entry, without another request; then operations that read data ask for them."""
     managed_versions_hint: ClassVar[str] = "use an Iceberg table of an Iceberg REST server, with the `iceberg` client"
     """What an error advises if the catalog should manage versions and cannot."""
@@ -123,6 +199,9 @@ class CatalogNamespace(TableOperations):
     """Whether dropping a namespace that does not exist succeeds when the request gives no `mode`."""
 
     _rest: Rest
+    _namespaces: CatalogNamespaces
+    _tables: CatalogTables
+    _access: StorageAccess
 
     def __init__(self, **properties: str) -> None:
         self._properties = dict(properties)
@@ -151,51 +230,14 @@ class CatalogNamespace(TableOperations):
         """Return a name for this connection: the same for the same properties, and without their secrets."""
         return f"{type(self).__name__} {{ endpoint: '{self._settings.endpoint}', settings: {self._settings.digest} }}"
 
-    # Calls that each catalog implements. Names that are missing or exist already raise the interface's errors.
+    @property
+    def confinement(self) -> Confinement | None:
+        """What may be opened for tables; None means whatever they refer to. A server sets it, for tables of others."""
+        return self._access.confinement
 
-    @abstractmethod
-    def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
-        """List the namespaces directly below `parent`."""
-
-    @abstractmethod
-    def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
-        """Create a namespace and return its properties."""
-
-    @abstractmethod
-    def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
-        """Load the properties of a namespace."""
-
-    @abstractmethod
-    def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
-        """Drop a namespace."""
-
-    @abstractmethod
-    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
-        """List the tables that may be Lance tables by name, each with its entry if the list contains it, else None."""
-
-    @abstractmethod
-    def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        """Load the entry of a table that was listed; return None if it is not a Lance table, or was dropped since."""
-
-    def _find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
-        """Do what `_find_lance_entry` does for many tables of one catalog, in order."""
-        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
-
-    @abstractmethod
-    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
-        """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-
-    @abstractmethod
-    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        """Create the entry of a table and return it as the server stored it."""
-
-    @abstractmethod
-    def _delete_table(self, table: TableId) -> None:
-        """Delete the entry of a table; its data stays."""
-
-    @abstractmethod
-    def _default_location(self, table: TableId) -> str:
-        """Return the location of a table that is declared without one."""
+    @confinement.setter
+    def confinement(self, confinement: Confinement | None) -> None:
+        self._access.confinement = confinement
 
     # Identifiers; a catalog with a fixed number of levels narrows them.
 
@@ -213,7 +255,7 @@ class CatalogNamespace(TableOperations):
 
     def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
         """List the namespaces directly below one."""
-        children = self._list_children(self._parse_namespace_id(request.id, least=1))
+        children = self._namespaces.list_children(self._parse_namespace_id(request.id, least=1))
         listing = paginate(dict.fromkeys(map(self._format_namespace, children)), request.limit, request.page_token)
         return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
 
@@ -225,26 +267,26 @@ class CatalogNamespace(TableOperations):
         if not all(is_plain(level) for level in namespace.levels):
             # Iceberg's reference server creates names with `/` or `%`, but cannot load them afterwards. Loading such a
             # name first raises its error before anything is created.
-            none_if_missing(lambda: self._load_namespace(namespace))
+            none_if_missing(lambda: self._namespaces.load(namespace))
         try:
-            created_properties = self._create_namespace(namespace, properties)
+            created_properties = self._namespaces.create(namespace, properties)
         except NamespaceAlreadyExistsError:
             if mode == "Create":
                 raise
             if mode == "Overwrite":
-                none_if_missing(lambda: self._delete_namespace(namespace, cascade=False))
-                created_properties = self._create_namespace(namespace, properties)
+                none_if_missing(lambda: self._namespaces.delete(namespace, cascade=False))
+                created_properties = self._namespaces.create(namespace, properties)
             else:
-                created_properties = self._load_namespace(namespace)
+                created_properties = self._namespaces.load(namespace)
         return CreateNamespaceResponse(properties=dict(created_properties))
 
     def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
         """Return the properties of a namespace."""
-        return DescribeNamespaceResponse(properties=dict(self._load_namespace(self._parse_namespace_id(request.id))))
+        return DescribeNamespaceResponse(properties=dict(self._namespaces.load(self._parse_namespace_id(request.id))))
 
     def namespace_exists(self, request: NamespaceExistsRequest) -> NamespaceExistsResponse:
         """Return if the namespace exists, else raise NamespaceNotFoundError."""
-        self._load_namespace(self._parse_namespace_id(request.id))
+        self._namespaces.load(self._parse_namespace_id(request.id))
         return NamespaceExistsResponse()
 
     def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
@@ -256,7 +298,7 @@ class CatalogNamespace(TableOperations):
         if cascade and not self.cascades:
             raise UnsupportedOperationError(f"{namespace}: {self.client} drops empty namespaces only, not Cascade")
         try:
-            self._delete_namespace(namespace, cascade=cascade)
+            self._namespaces.delete(namespace, cascade=cascade)
         except NamespaceNotFoundError:
             if mode == "Fail":
                 raise
@@ -267,7 +309,7 @@ class CatalogNamespace(TableOperations):
     def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         """List the Lance tables of a namespace by name, sorted; raise if one of them cannot be loaded."""
         namespace = self._parse_namespace_id(request.id)
-        candidates = self._list_candidates(namespace)
+        candidates = self._tables.list_candidates(namespace)
         return self._list_page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
 
     def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
@@ -286,7 +328,7 @@ class CatalogNamespace(TableOperations):
             rest += [
                 ((namespace.parts, name), (TableId(namespace, name), entry))
                 for namespace, entries in zip(
-                    namespaces, map_concurrently(self._list_candidates, namespaces), strict=True
+                    namespaces, map_concurrently(self._tables.list_candidates, namespaces), strict=True
                 )
                 for name, entry in sorted(entries.items(), key=lambda item: item[0])
                 if (namespace.parts, name) > start
@@ -332,7 +374,7 @@ class CatalogNamespace(TableOperations):
         def walk(namespace: NamespaceId) -> Iterator[NamespaceId]:
             if namespace.levels and namespace.parts >= start:
                 yield namespace
-            for child in sorted(self._list_children(namespace), key=_namespace_parts):
+            for child in sorted(self._namespaces.list_children(namespace), key=_namespace_parts):
                 if child.parts >= start[: len(child.parts)]:
                     yield from walk(child)
 
@@ -344,7 +386,8 @@ class CatalogNamespace(TableOperations):
         namespaces: list[NamespaceId] = []
         while level:
             namespaces += [namespace for namespace in level if namespace.levels]
-            level = [child for children in map_concurrently(self._list_children, level) for child in children]
+            children = map_concurrently(self._namespaces.list_children, level)
+            level = [child for siblings in children for child in siblings]
         return namespaces
 
     def _list_page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
@@ -365,7 +408,7 @@ class CatalogNamespace(TableOperations):
         if declared and all(entry is not None for _, entry in candidates):
             return [True] * len(candidates)
         tables = [table for table, _ in candidates]
-        entries = self._find_entries(tables, vend=self.vends_freely and not declared)
+        entries = self._tables.find_entries(tables, vend=self.vends_freely and not declared)
         if declared:
             return [entry is not None for entry in entries]
         pairs = list(zip(tables, entries, strict=True))
@@ -384,7 +427,7 @@ class CatalogNamespace(TableOperations):
     def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> dataset.TableRef:
         """Return a reference to the table's dataset, at a version, branch or tag."""
         return dataset.TableRef(
-            get_location(table, entry), self._storage_options(entry), confinement=self.confinement, **at
+            get_location(table, entry), self._access.options(entry), confinement=self.confinement, **at
         )
 
     def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
@@ -394,7 +437,7 @@ class CatalogNamespace(TableOperations):
             entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
         return DeclareTableResponse(
             location=entry.location,
-            storage_options=self._storage_options(entry),
+            storage_options=self._access.options(entry),
             properties=dict(entry.properties),
             managed_versioning=self._is_managed(table, entry.properties) or None,
         )
@@ -418,10 +461,10 @@ class CatalogNamespace(TableOperations):
     def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
         """Create the entry of a table, at its default location if none is given."""
         if location:
-            return self._create_table(table, location, properties, vend=vend)
-        default = self._default_location(table)
+            return self._tables.create(table, location, properties, vend=vend)
+        default = self._tables.default_location(table)
         try:
-            return self._create_table(table, default, properties, vend=vend)
+            return self._tables.create(table, default, properties, vend=vend)
         except (InvalidInputError, PermissionDeniedError, InternalError) as error:
             raise type(error)(
                 f"{error}; the location was the default one, {default}: if the server does not allow it, "
@@ -448,7 +491,7 @@ class CatalogNamespace(TableOperations):
             InvalidInputError: the server refuses the name.
         """
         try:
-            none_if_missing(lambda: self._load_table(table, vend=False))
+            none_if_missing(lambda: self._tables.load(table, vend=False))
         except InvalidInputError as error:
             if is_route_missing(error):
                 raise
@@ -473,7 +516,7 @@ class CatalogNamespace(TableOperations):
             raise InvalidInputError(f"{table}: register_table needs the location of a Lance dataset")
         properties = request.properties
         if self.confinement is not None:
-            self.confinement.require_choice(request.location, self._announced_locations())
+            self.confinement.require_choice(request.location, self._access.announced())
         if self._is_empty(request.location, properties):
             raise InvalidInputError(
                 f"{table}: there is no Lance dataset at {request.location}; declare_table makes an entry without data"
@@ -489,15 +532,15 @@ class CatalogNamespace(TableOperations):
     def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
         """Return whether there is certainly no dataset at a location; False if this client cannot read it."""
         try:
-            return not dataset.exists(location, self._merge_storage_options(properties))
+            return not dataset.exists(location, self._access.merge(properties))
         except LanceNamespaceError as error:
             logger.debug("no look at %s: %s", location, error)
             return False
 
     def _replace_entry(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
         """Point an entry to another location; if that fails, restore the old entry."""
-        old = self._load_table(table, vend=False)
-        self._delete_table(table)
+        old = self._tables.load(table, vend=False)
+        self._tables.delete(table)
         try:
             return self._register(table, location, properties)
         except LanceNamespaceError:
@@ -513,8 +556,8 @@ class CatalogNamespace(TableOperations):
         table = self._parse_table_id(request.id)
         needs_data = bool(request.check_declared or request.load_detailed_metadata)
         vends_unasked = needs_data and self.vends_freely and request.vend_credentials is None
-        entry = self._load_table(table, vend=bool(request.vend_credentials) or vends_unasked)
-        location, options = get_location(table, entry), self._storage_options(entry)
+        entry = self._tables.load(table, vend=bool(request.vend_credentials) or vends_unasked)
+        location, options = get_location(table, entry), self._access.options(entry)
         response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
         response.managed_versioning = self._is_managed(table, entry.properties) or None
         if needs_data:
@@ -535,7 +578,7 @@ class CatalogNamespace(TableOperations):
     def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
         """Return if the table, or the given version of it, exists, else raise."""
         table = self._parse_table_id(request.id)
-        entry = self._load_table(table, vend=False)
+        entry = self._tables.load(table, vend=False)
         if request.version is not None:
             self._table_ref(table, entry, version=request.version).open()
         return TableExistsResponse()
@@ -543,16 +586,16 @@ class CatalogNamespace(TableOperations):
     def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
         """Delete the entry of a table; its data stays."""
         table = self._parse_table_id(request.id)
-        entry = self._load_table(table, vend=False)
-        self._delete_table(table)
+        entry = self._tables.load(table, vend=False)
+        self._tables.delete(table)
         return DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
     def drop_table(self, request: DropTableRequest) -> DropTableResponse:
         """Delete the entry of a table, then its data; if the catalog refuses, both stay."""
         table = self._parse_table_id(request.id)
-        entry = self._load_table(table, vend=False)
-        options = self._storage_options(entry)
-        self._delete_table(table)
+        entry = self._tables.load(table, vend=False)
+        options = self._access.options(entry)
+        self._tables.delete(table)
         try:
             if entry.location:
                 remove_dataset(entry.location, options, metadata=self.writes_metadata)
@@ -568,29 +611,17 @@ class CatalogNamespace(TableOperations):
             f"{self._parse_table_id(request.id)}: {self.client} has no call that renames such a table"
         )
 
-    def _storage_options(self, entry: Entry) -> dict[str, str]:
-        """Merge the options to access a table's storage: its own, overridden by the client's, then by vended ones.
-
-        Every operation that opens a table calls this first, so this is where a table outside the allowed locations is
-        refused.
-        """
-        if self.confinement is not None and entry.location:
-            self.confinement.require_table(entry.location, self._announced_locations())
-        return self._merge_storage_options(entry.properties, entry.vended)
-
-    def _announced_locations(self) -> Sequence[str]:
-        """Return the locations that the catalog announces for its tables, as far as it was asked; none by default."""
-        return ()
-
-    def _merge_storage_options(
-        self, properties: Mapping[str, str] | None, vended: Mapping[str, str] | None = None
-    ) -> dict[str, str]:
-        """Merge storage options as `_storage_options` does, without the check of the location."""
-        own = storage_options(properties)
-        # A table's properties come from whoever may write the entry. Options such as an endpoint could send this
-        # client's credentials to a host of their choice, so only harmless ones count unless the user trusts them all.
-        trusted = own if self._settings.table_storage == ALL else harmless_options(own)
-        return merge_options(trusted, self._settings.storage, vended or {})
+    def _rename(
+        self, request: RenameTableRequest, rename: Callable[[TableId, TableId, Entry], None]
+    ) -> RenameTableResponse:
+        """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
+        source = self._parse_table_id(request.id)
+        namespace = self._parse_namespace_id(request.new_namespace_id) if request.new_namespace_id else source.namespace
+        target = self._parse_table_id([*namespace.parts, request.new_table_name])
+        if namespace.catalog != source.namespace.catalog:
+            raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
+        rename(source, target, self._tables.load(source, vend=False))
+        return RenameTableResponse()
 
 
 _namespace_parts = attrgetter("parts")
@@ -648,6 +679,12 @@ def none_if_missing(lookup: Callable[[], T]) -> T | None:
         return lookup()
     except (TableNotFoundError, NamespaceNotFoundError):
         return None
+
+
+def is_renamed(tables: CatalogTables, source: TableId, target: TableId) -> bool:
+    """Return whether a rename whose response was lost was made."""
+    target_entry = none_if_missing(lambda: tables.load(target, vend=False))
+    return target_entry is not None and none_if_missing(lambda: tables.load(source, vend=False)) is None
 
 
 def _connect(kind: type[CatalogNamespace], properties: Mapping[str, str]) -> CatalogNamespace:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lance_namespace.errors import (
     InternalError,
@@ -14,27 +13,49 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.clients import vended_credentials
-from lancehouse.clients.catalog_namespace import Entry, none_if_missing
+from lancehouse.clients.catalog_namespace import Entry, is_renamed, map_concurrently, none_if_missing
 from lancehouse.clients.http import Reply
-from lancehouse.clients.rest import parse_reply
-from lancehouse.clients.warehouse_namespace import BULK_THRESHOLD, VEND_HEADERS, WarehouseNamespace
+from lancehouse.clients.iceberg import BULK_THRESHOLD, VEND_HEADERS, Warehouses, to_identifier, vended_options
+from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
+from lancehouse.settings import ClientSettings
 from lancehouse.wire.generic_tables import GenericTable, GenericTablePage, LoadedGenericTable
+from lancehouse.wire.iceberg import RenameTable
 
 LOCATION = "location"
 """The property in which servers keep where a namespace lies."""
 
 
-class GenericTableNamespace(WarehouseNamespace):
-    """A Lance namespace over the generic tables of a server, beside its Iceberg tables."""
+class GenericTables:
+    """Generic tables of a server, beside its Iceberg tables, as entries of Lance tables."""
 
-    @abstractmethod
-    def _generic_path(self, catalog: str) -> str:
-        """Return the path above the namespaces of a catalog, as the API of generic tables has it."""
+    def __init__(
+        self,
+        rest: Rest,
+        settings: ClientSettings,
+        warehouses: Warehouses,
+        *,
+        api_path: Callable[[str], str],
+        find_root: Callable[[str], str | None],
+    ) -> None:
+        """Make the part of a client.
 
-    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        Args:
+            rest: the calls of the client.
+            settings: of the client.
+            warehouses: the namespaces of the tables.
+            api_path: returns the path above the namespaces of a catalog, as the API of generic tables has it.
+            find_root: returns where the server wants tables of a catalog without a location to lie, if it says so.
+        """
+        self._rest = rest
+        self._settings = settings
+        self._warehouses = warehouses
+        self._api_path = api_path
+        self._find_root = find_root
+
+    def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        """List the tables whose format is Lance, or is not listed."""
         pages = self._rest.list_pages(
             self._tables_path(namespace), GenericTablePage, about=namespace, on={404: NamespaceNotFoundError}
         )
@@ -46,7 +67,7 @@ class GenericTableNamespace(WarehouseNamespace):
         }
 
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        path, headers = self._table_path(table), VEND_HEADERS if vend else None
+        path, headers = self.table_path(table), VEND_HEADERS if vend else None
         return none_if_missing(
             # A 404 that does not name a missing table must not silently shorten the list, hence the InternalError.
             lambda: _parse_entry(
@@ -54,19 +75,24 @@ class GenericTableNamespace(WarehouseNamespace):
             )
         )
 
-    def _find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+    def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
         if len(tables) < BULK_THRESHOLD:
-            return super()._find_entries(tables, vend=vend)
+            return self._find_one_by_one(tables, vend=vend)
         replies = self._rest.get_replies(
-            [(self._table_path(table), VEND_HEADERS if vend else {}) for table in tables], query=""
+            [(self.table_path(table), VEND_HEADERS if vend else {}) for table in tables], query=""
         )
         reads = list(zip(tables, replies, strict=True))
-        others = iter(super()._find_entries([table for table, reply in reads if reply is None], vend=vend))
+        others = iter(self._find_one_by_one([table for table, reply in reads if reply is None], vend=vend))
         return [next(others) if reply is None else _parse_entry(table, reply) for table, reply in reads]
 
-    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
+    def _find_one_by_one(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
+
+    def load(self, table: TableId, *, vend: bool) -> Entry:
+        """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
         loaded = self._rest.get(
-            self._table_path(table),
+            self.table_path(table),
             LoadedGenericTable,
             about=table,
             headers=VEND_HEADERS if vend else None,
@@ -76,7 +102,8 @@ class GenericTableNamespace(WarehouseNamespace):
             raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
         return _to_entry(loaded)
 
-    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+    def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table and return it as the server stored it."""
         table_properties = {key: value for key, value in properties.items() if key != DOC}
         body = GenericTable(
             name=table.name, format=LANCE, base_location=location, doc=properties.get(DOC), properties=table_properties
@@ -85,7 +112,7 @@ class GenericTableNamespace(WarehouseNamespace):
         def lookup() -> LoadedGenericTable | None:
             loaded = none_if_missing(
                 lambda: self._rest.get(
-                    self._table_path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError}
+                    self.table_path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError}
                 )
             )
             is_ours = (
@@ -108,26 +135,36 @@ class GenericTableNamespace(WarehouseNamespace):
             ),
         )
 
-    def _delete_table(self, table: TableId) -> None:
-        self._rest.delete(self._table_path(table), about=table, on={404: TableNotFoundError})
+    def delete(self, table: TableId) -> None:
+        """Delete the entry of a table; its data stays."""
+        self._rest.delete(self.table_path(table), about=table, on={404: TableNotFoundError})
 
-    def _default_location(self, table: TableId) -> str:
-        if root := self._settings.root or self._announced_root(table.namespace.catalog):
+    def default_location(self, table: TableId) -> str:
+        """Return a location below the root of the catalog, or below that of the namespace."""
+        if root := self._settings.root or self._find_root(table.namespace.catalog):
             return locations.child_location(root, table.parts)
-        if namespace_location := self._load_namespace(table.namespace).get(LOCATION):
+        if namespace_location := self._warehouses.load(table.namespace).get(LOCATION):
             return locations.child_location(namespace_location, [table.name])
         raise InvalidInputError(
             f"{table}: give a location or set the property `root`; {table.namespace} has no property `{LOCATION}`"
         )
 
-    def _announced_root(self, catalog: str) -> str | None:
-        """Return where the server wants tables without a location to lie, if it says so."""
-        return self._call_warehouse(catalog, lambda paths: paths.root)
+    def rename(self, source: TableId, target: TableId, entry: Entry) -> None:  # noqa: ARG002
+        """Rename a table, with the call that Lakekeeper has."""
+        self._warehouses.require(target.namespace)
+        self._rest.post(
+            f"{self._api_path(source.namespace.catalog)}/generic-tables/rename",
+            RenameTable(source=to_identifier(source), destination=to_identifier(target)),
+            about=source,
+            is_done=lambda: is_renamed(self, source, target),
+            on={404: TableNotFoundError, 409: TableAlreadyExistsError},
+        )
 
     def _tables_path(self, namespace: NamespaceId) -> str:
-        return f"{self._generic_path(namespace.catalog)}/namespaces/{namespace.to_path_segment()}/generic-tables"
+        return f"{self._api_path(namespace.catalog)}/namespaces/{namespace.to_path_segment()}/generic-tables"
 
-    def _table_path(self, table: TableId) -> str:
+    def table_path(self, table: TableId) -> str:
+        """Return the path of a table."""
         return f"{self._tables_path(table.namespace)}/{table.to_path_segment()}"
 
 
@@ -145,7 +182,5 @@ def _to_entry(loaded: LoadedGenericTable) -> Entry:
     return Entry(
         location=location,
         properties={**(loaded.table.properties or {}), **({DOC: doc} if doc is not None else {})},
-        vended=vended_credentials.from_iceberg(
-            location, loaded.config, loaded.storage_access_configs or loaded.storage_credentials
-        ),
+        vended=vended_options(location, loaded.config, loaded.storage_access_configs or loaded.storage_credentials),
     )

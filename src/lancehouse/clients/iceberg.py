@@ -1,37 +1,113 @@
-"""Client for Iceberg REST catalogs: Lance tables as Iceberg tables with `table_type=lance`."""
+"""Client for Iceberg REST catalogs: Lance tables as Iceberg tables with `table_type=lance`.
+
+`Warehouses`, the namespaces of Iceberg REST, is also a part of the clients for servers that have generic tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
-from urllib.parse import unquote_plus
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote, unquote, unquote_plus, urlencode
 
-from lance_namespace import RenameTableRequest, RenameTableResponse
+from lance_namespace import (
+    BatchCommitTablesRequest,
+    BatchCommitTablesResponse,
+    BatchCreateTableVersionsRequest,
+    BatchCreateTableVersionsResponse,
+    BatchDeleteTableVersionsRequest,
+    BatchDeleteTableVersionsResponse,
+    CreateTableBranchRequest,
+    CreateTableBranchResponse,
+    CreateTableTagRequest,
+    CreateTableTagResponse,
+    CreateTableVersionRequest,
+    CreateTableVersionResponse,
+    DeclareTableRequest,
+    DeleteTableBranchRequest,
+    DeleteTableBranchResponse,
+    DeleteTableTagRequest,
+    DeleteTableTagResponse,
+    DeregisterTableRequest,
+    DescribeTableVersionRequest,
+    DescribeTableVersionResponse,
+    ListTableVersionsRequest,
+    ListTableVersionsResponse,
+    RenameTableRequest,
+    RenameTableResponse,
+    UpdateTableTagRequest,
+    UpdateTableTagResponse,
+)
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
     LanceNamespaceError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
     NamespaceNotFoundError,
     TableAlreadyExistsError,
     TableNotFoundError,
     UnsupportedOperationError,
 )
+from lance_namespace_urllib3_client.models.commit_table_operation import CommitTableOperation
+from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 
 from lancehouse import locations
-from lancehouse.caches import BoundedCache
-from lancehouse.clients import vended_credentials
-from lancehouse.clients.catalog_namespace import Entry, none_if_missing
+from lancehouse.caches import BoundedCache, SingleFlight
+from lancehouse.clients.catalog_namespace import (
+    CatalogNamespace,
+    Entry,
+    StorageAccess,
+    is_renamed,
+    map_concurrently,
+    none_if_missing,
+)
 from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
-from lancehouse.clients.managed_versions import REFS_ONLY
-from lancehouse.clients.rest import parse_reply
-from lancehouse.clients.warehouse_namespace import BULK_THRESHOLD, VEND_HEADERS, WarehousePaths
-from lancehouse.errors import ErrorMap, is_route_missing
-from lancehouse.identifiers import NamespaceId, TableId
-from lancehouse.properties import GC_ENABLED, is_lance, require_lance
-from lancehouse.wire.iceberg import CreateTable, LoadedTable, RenameTable, TableIdentifier, TablePage
+from lancehouse.clients.managed_versions import ManagedVersions
+from lancehouse.clients.rest import Rest, parse_reply
+from lancehouse.credentials import EXPIRES, LANCE_NAMES, SAS_EXPIRES, SAS_TOKEN
+from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
+from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
+from lancehouse.lake.dataset import TableRef
+from lancehouse.properties import GC_ENABLED, IMPL, is_lance, managed_by, require_lance
+from lancehouse.settings import ClientSettings
+from lancehouse.wire.iceberg import (
+    CatalogConfig,
+    CommitTable,
+    CommitTransaction,
+    CreateTable,
+    LatestTable,
+    LoadedTable,
+    Namespace,
+    NamespacePage,
+    RenameTable,
+    StorageCredential,
+    TableIdentifier,
+    TablePage,
+    VersionedTable,
+)
+
+T = TypeVar("T")
+
+VEND_HEADERS: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation": "vended-credentials"})
+"""Headers that ask a server for credentials to the table's storage."""
+
+LOCATIONS = ("root", "default-base-location")
+"""Keys in `/v1/config` for the location of a warehouse's tables: of `lancehouse serve`, and of Polaris."""
+
+BULK_THRESHOLD = 8
+"""Number of tables from which on a list loads them in bulk."""
+
+EXISTS_TTL_S = 60.0
+"""Seconds for which a namespace that was found is taken to exist."""
+
+REFS_ONLY = "snapshots=refs"
+"""Query that asks a server to leave out the snapshots that no branch or tag refers to."""
 
 DUMMY_SCHEMA: Mapping[str, Any] = MappingProxyType(
     {
@@ -43,6 +119,8 @@ DUMMY_SCHEMA: Mapping[str, Any] = MappingProxyType(
 """Schema of an entry before its first version, because Iceberg requires one; Lance's schema is in the dataset."""
 
 RENAME = "POST /v1/{prefix}/tables/rename"
+TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
+"""Endpoints, as a server announces them: rename a table, commit to several tables at once."""
 REMEMBERED_TABLES = 20_000
 """Number of tables whose entity tag and entry are cached for the next list."""
 
@@ -50,27 +128,471 @@ CachedEntry = tuple[str, Entry | None]
 """Entity tag of a table and the entry that it stands for; None in place of the entry if it is not a Lance table."""
 
 
-class IcebergNamespace(ManagedTables):
+class IcebergNamespace(CatalogNamespace):
     """The Lance namespace of an Iceberg REST server. The first level of an id is the warehouse."""
 
     client: ClassVar[str] = "iceberg"
     drops_missing: ClassVar[bool] = True
     writes_metadata: ClassVar[bool] = True
 
+    _tables: IcebergTables
+
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
-        self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
+        base = self._settings.endpoint.removesuffix("/v1")
+        self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
+        self._namespaces = self._warehouses = Warehouses(self._rest, self._settings)
+        self._tables = IcebergTables(self._rest, self._warehouses)
+        self._access = StorageAccess(self._settings, self._warehouses.announced_locations)
+        self._versions = ManagedVersions(self._tables, self._access)
+        self._managed = ManagedTables(self._versions)
 
-    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+    # Tables
+
+    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
+        """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
+        return self._rename(request, self._tables.rename)
+
+    def _check_findable(self, table: TableId, entry: Entry) -> None:
+        self._tables.check_findable(table, entry)
+
+    def _is_managed(self, table: TableId, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
+        return managed_by(properties) == IMPL
+
+    def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> TableRef:
+        """Refer to a managed table by its name, so that Lance asks the catalog for its versions."""
+        if managed_by(entry.properties) == IMPL:
+            return TableRef.in_namespace(self, table.parts, **at)
+        return super()._table_ref(table, entry, **at)
+
+    def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Create an entry for existing data; if the catalog manages its versions, adopt the latest one."""
+        entry = super()._register(table, location, properties)
+        if managed_by(entry.properties) == IMPL:
+            try:
+                self._managed.manage(table, IMPL, adopt=True)
+            except LanceNamespaceError:
+                self._tables.delete(table)
+                raise
+        return entry
+
+    # Commits
+
+    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
+        """Commit a manifest that Lance has staged as the next version. Sending the same request again is safe.
+
+        Raises:
+            ConcurrentModificationError: another version was accepted; the staged manifest was removed.
+            CommitStateUnknownError: the catalog could not be asked what became of the commit; the staged manifest
+                stays.
+        """
+        [version] = self._versions.create([request])
+        return version.to_response()
+
+    def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
+        """Commit staged versions of several tables, all or none."""
+        versions = self._versions.create(request.entries)
+        return BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
+
+    def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
+        """Execute a batch of operations, all or none.
+
+        Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
+        deregisters a table, or deletes versions, must be alone in its batch.
+        """
+        if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
+            raise InvalidInputError("each operation of a batch names one thing to do")
+        match request.operations:
+            case [CommitTableOperation(declare_table=DeclareTableRequest() as declare)]:
+                result = CommitTableResult(declare_table=self.declare_table(declare))
+            case [CommitTableOperation(deregister_table=DeregisterTableRequest() as deregister)]:
+                result = CommitTableResult(deregister_table=self.deregister_table(deregister))
+            case [CommitTableOperation(delete_table_versions=BatchDeleteTableVersionsRequest() as delete)]:
+                result = CommitTableResult(delete_table_versions=self.batch_delete_table_versions(delete))
+            case operations:
+                return BatchCommitTablesResponse(results=self._commit_operations(operations))
+        return BatchCommitTablesResponse(results=[result])
+
+    def _commit_operations(self, operations: Sequence[CommitTableOperation]) -> list[CommitTableResult]:
+        requests = [
+            operation.create_table_version for operation in operations if operation.create_table_version is not None
+        ]
+        if len(requests) < len(operations):
+            raise UnsupportedOperationError(
+                "an Iceberg catalog makes versions of several tables at once, but declares tables, deregisters them "
+                "and deletes versions one by one: send each of these on its own"
+            )
+        return [
+            CommitTableResult(create_table_version=version.to_response()) for version in self._versions.create(requests)
+        ]
+
+    def commit_mark(self) -> int:
+        """Return a new tick of this client's commits, for the argument `since` of `commit_refusal`."""
+        return self._versions.commit_mark()
+
+    def commit_refusal(self, id: Sequence[str], version: int, since: int = 0) -> LanceNamespaceError | None:
+        """Return why a version was refused, for users of pylance, which reports every refusal as an unknown result.
+
+        Args:
+            id: of the table.
+            version: the number in pylance's error message.
+            since: what `commit_mark` returned before the write; earlier commits are ignored.
+
+        Returns:
+            The error; None if no commit of this version was refused, or if one is in doubt and may have been made.
+        """
+        return self._versions.commit_refusal(self._parse_table_id(id), version, since)
+
+    # Versions, tags and branches: from the catalog where it manages them, else from storage
+
+    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
+        """List the versions of a branch, oldest first unless `descending`."""
+        response = self._managed.list_versions(self._parse_table_id(request.id), request)
+        return super().list_table_versions(request) if response is None else response
+
+    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
+        """Return one version of a branch, by default the latest."""
+        version = self._managed.find_version(self._parse_table_id(request.id), request.branch, request.version)
+        if version is None:
+            return super().describe_table_version(request)
+        return DescribeTableVersionResponse(version=version)
+
+    def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
+        """Delete versions and the data that no other version needs, then their snapshots in the catalog."""
+        table = self._parse_table_id(request.id)
+        is_managed = self._managed.prepare_deletion(table, request.branch)
+        response = super().batch_delete_table_versions(request)
+        if is_managed:
+            self._managed.sync(table)
+        return response
+
+    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
+        """Create a tag of a version, by default of the main branch, in storage and in the catalog."""
+        response = super().create_table_tag(request)
+        self._managed.sync(self._parse_table_id(request.id))
+        return response
+
+    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
+        """Point a tag to another version, in storage and in the catalog."""
+        response = super().update_table_tag(request)
+        self._managed.sync(self._parse_table_id(request.id))
+        return response
+
+    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
+        """Delete a tag in storage and in the catalog; its version stays."""
+        response = super().delete_table_tag(request)
+        self._managed.sync(self._parse_table_id(request.id), deleted_tag=request.tag)
+        return response
+
+    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
+        """Create a branch from a version of another branch."""
+        self._managed.prepare_branch(self._parse_table_id(request.id), request.name)
+        return super().create_table_branch(request)
+
+    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
+        """Delete a branch in storage and in the catalog, unless another branch was created from it."""
+        response = super().delete_table_branch(request)
+        self._managed.sync(self._parse_table_id(request.id), deleted_branch=request.name)
+        return response
+
+    # Moving tables between catalog and storage
+
+    def manage_table(self, id: Sequence[str], by: str, *, adopt: bool = False) -> int | None:
+        """Let the catalog (`impl`) or storage (`storage`) decide which version of a table is the current one.
+
+        Writers that have the table open keep committing the way they did when they opened it: stop them first.
+
+        Args:
+            id: of the table.
+            by: `impl` or `storage`.
+            adopt: whether the catalog accepts versions that writers put into storage past it.
+
+        Returns:
+            The current version of the main branch; None for a table without data.
+
+        Raises:
+            InvalidTableStateError: storage and catalog disagree on the versions; the message says how to repair it.
+        """
+        return self._managed.manage(self._parse_table_id(id), by, adopt=adopt)
+
+    def accept_first(self, id: Sequence[str]) -> bool:
+        """Accept the first version of a declared table whose creator wrote it to storage without the catalog.
+
+        Lance 4 creates tables in this way, and commits through the catalog from then on. Only a table for which the
+        catalog has no version yet is changed.
+
+        Returns:
+            Whether the table has a first version now; if not, nothing was changed.
+        """
+        return self._managed.accept_first(self._parse_table_id(id))
+
+
+@dataclass(frozen=True, slots=True)
+class WarehousePaths:
+    """Path prefix, level separator and endpoints of one warehouse, from `/v1/config`."""
+
+    base_path: str
+    """`/v1`, with the warehouse's prefix if there is one."""
+    separator: str
+    """Joins the levels of a namespace in a path; percent-encoded."""
+    root: str | None
+    """Location below which tables are created by default; None if neither the user nor the server names one."""
+    endpoints: frozenset[str] | None
+    """Endpoints that the server announces; None if it announces none."""
+
+    def namespace_path(self, namespace: NamespaceId) -> str:
+        """Return the path of a namespace."""
+        return f"{self.base_path}/namespaces/{namespace.to_path_segment(self.separator)}"
+
+    def tables_path(self, namespace: NamespaceId) -> str:
+        """Return the path of the Iceberg tables of a namespace."""
+        return f"{self.namespace_path(namespace)}/tables"
+
+    def table_path(self, table: TableId) -> str:
+        """Return the path of an Iceberg table."""
+        return f"{self.tables_path(table.namespace)}/{table.to_path_segment()}"
+
+
+class Warehouses:
+    """Namespaces of any depth in the warehouses of an Iceberg REST server; the first level of an id is a warehouse."""
+
+    def __init__(
+        self,
+        rest: Rest,
+        settings: ClientSettings,
+        *,
+        path: str = "/v1",
+        asks_config: bool = True,
+        checks_namespaces: bool = True,
+    ) -> None:
+        """Make the part of a client.
+
+        Args:
+            rest: the calls of the client.
+            settings: of the client.
+            path: of Iceberg's REST API below the base URL.
+            asks_config: whether `/v1/config` tells the paths of a warehouse; else its name is its prefix.
+            checks_namespaces: whether the client has to check that a namespace exists, because servers may not.
+        """
+        self._rest = rest
+        self._settings = settings
+        self._path = path
+        self._asks_config = asks_config
+        self._checks_namespaces = checks_namespaces
+        self._announced_paths: dict[str, list[WarehousePaths]] = {}
+        self._locations: dict[str, list[str]] = {}
+        self._config_flight: SingleFlight[list[WarehousePaths]] = SingleFlight()
+        self._resolved_paths: dict[str, WarehousePaths] = {}
+        self._existing_namespaces = _ExistingNamespaces()
+
+    def call(self, catalog: str, call: Callable[[WarehousePaths], T]) -> T:
+        """Call a function with the paths of a warehouse, and return its result.
+
+        If the server announces no prefix, the warehouse's name is tried as one; if it has no such route, the call is
+        made again without a prefix. Paths are remembered only after a call with them has succeeded.
+        """
+        if (resolved := self._resolved_paths.get(catalog)) is not None:
+            return call(resolved)
+        first, *others = self._announced_paths.get(catalog) or self._config_flight.run(
+            catalog, lambda: self._load_warehouse_paths(catalog)
+        )
+        try:
+            return self._call_and_remember(catalog, first, call)
+        except LanceNamespaceError as error:
+            if not others or not is_route_missing(error):
+                raise
+            try:
+                return self._call_and_remember(catalog, others[0], call)
+            except LanceNamespaceError as second:
+                # An error of a route that exists describes the problem; if neither route exists, report the first.
+                raise (error if is_route_missing(second) and not is_named(second) else second) from None
+
+    def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
+        result = call(paths)
+        self._resolved_paths[catalog] = paths
+        return result
+
+    def _load_warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
+        # Another thread may have loaded the configuration between the caller's check and this call.
+        return self._announced_paths.get(catalog) or self._announced_paths.setdefault(catalog, self.find_paths(catalog))
+
+    def load_config(self, catalog: str) -> tuple[dict[str, str], CatalogConfig]:
+        """Request `/v1/config`; return the server's defaults overridden by its overrides, and the whole response."""
+        config = self._rest.get(
+            f"{self._path}/config",
+            CatalogConfig,
+            query=urlencode({"warehouse": catalog}, quote_via=quote),
+            about=f"warehouse {catalog}",
+            on={404: NamespaceNotFoundError, "NotFoundException": NamespaceNotFoundError},
+        )
+        merged = {**(config.defaults or {}), **(config.overrides or {})}
+        return {key: value for key, value in merged.items() if isinstance(value, str)}, config
+
+    def find_paths(self, catalog: str) -> list[WarehousePaths]:
+        """Return the possible paths of a warehouse, the most likely first."""
+        if not self._asks_config:
+            base_path = f"{self._path}/{quote(catalog, safe='')}"
+            return [WarehousePaths(base_path, UNIT_SEPARATOR, self._settings.root, None)]
+        merged, config = self.load_config(catalog)
+        self._locations[catalog] = [merged[key] for key in LOCATIONS if merged.get(key)]
+        prefix = merged.get("prefix")
+        # Some servers (Nessie) send a prefix that is percent-encoded already: `%` must not be encoded a second time.
+        prefixes = [quote(prefix.strip("/"), safe="/%:@!$&'()*+,;=~")] if prefix else [quote(catalog, safe=""), ""]
+        return [
+            WarehousePaths(
+                base_path="/".join(part for part in (self._path, way) if part),
+                separator=merged.get("namespace-separator") or UNIT_SEPARATOR,
+                root=self._settings.root or merged.get("root"),
+                endpoints=frozenset(config.endpoints) if config.endpoints is not None else None,
+            )
+            for way in prefixes
+        ]
+
+    def announced_locations(self) -> list[str]:
+        """Return the locations that the warehouses used so far announce for their tables."""
+        return [location for locations in self._locations.values() for location in locations]
+
+    # Namespaces
+
+    def list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+        """List the namespaces directly below `parent`."""
+
+        def list_levels(at: WarehousePaths) -> list[list[str]]:
+            query = f"parent={parent.to_path_segment(at.separator)}" if parent.levels else ""
+            pages = self._rest.list_pages(
+                f"{at.base_path}/namespaces", NamespacePage, about=parent, query=query, on={404: NamespaceNotFoundError}
+            )
+            return [levels for page in pages for levels in page.namespaces or ()]
+
+        children = [
+            NamespaceId(parent.catalog, tuple(levels)) for levels in self.call(parent.catalog, list_levels) if levels
+        ]
+        if not children and parent.levels:
+            # Some servers list the children of a missing namespace as an empty list instead of 404.
+            self.require(parent)
+        return children
+
+    def create(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Create a namespace and return its properties."""
+        if len(namespace.levels) > 1:
+            self.require(namespace.parent)
+        body = Namespace(namespace=list(namespace.levels), properties=dict(properties))
+
+        def lookup() -> Namespace | None:
+            existing = none_if_missing(lambda: self.load(namespace))
+            is_ours = existing is not None and properties.items() <= existing.items()
+            return Namespace(namespace=list(namespace.levels), properties=dict(existing or {})) if is_ours else None
+
+        def create(at: WarehousePaths) -> tuple[Namespace, str]:
+            created = self._rest.create(
+                f"{at.base_path}/namespaces",
+                body,
+                Namespace,
+                about=namespace,
+                lookup=lookup,
+                on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
+            )
+            return created, unquote(at.separator)
+
+        created, separator = self.call(namespace.catalog, create)
+        if any(separator in level for level in namespace.levels):
+            self._check_level(namespace, separator)
+        self._existing_namespaces.add(namespace)
+        return created.properties or {}
+
+    def _check_level(self, namespace: NamespaceId, separator: str) -> None:
+        """Check that the server did not split a level that contains the separator; delete the namespace if it did.
+
+        Raises:
+            InvalidInputError: the server takes the separator in the name for the end of a level.
+        """
+        if namespace not in self.list_children(namespace.parent):
+            self.delete(namespace, cascade=False)
+            raise InvalidInputError(
+                f"{namespace}: the server takes {separator!r} for the end of a level, no name may contain it"
+            )
+
+    def load(self, namespace: NamespaceId) -> Mapping[str, str]:
+        """Load the properties of a namespace."""
+        loaded = self.call(
+            namespace.catalog,
+            lambda at: self._rest.get(
+                at.namespace_path(namespace), Namespace, about=namespace, on={404: NamespaceNotFoundError}
+            ),
+        )
+        self._existing_namespaces.add(namespace)
+        return loaded.properties or {}
+
+    def delete(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        """Drop a namespace, which must be empty."""
+        assert not cascade, "refused before"
+        self._existing_namespaces.forget(namespace)
+        self.call(
+            namespace.catalog,
+            lambda at: self._rest.delete(
+                at.namespace_path(namespace),
+                about=namespace,
+                on={404: NamespaceNotFoundError, 409: NamespaceNotEmptyError},
+            ),
+        )
+
+    def require(self, namespace: NamespaceId) -> None:
+        """Check that a namespace exists, because some servers create tables below a missing one, or list it as empty.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        if self._checks_namespaces and namespace not in self._existing_namespaces:
+            self.load(namespace)
+
+    def resolved_paths(self, catalog: str) -> WarehousePaths:
+        """Return the paths of a warehouse that was called before."""
+        return self._resolved_paths[catalog]
+
+
+class _ExistingNamespaces:
+    """Namespaces that were found within the last `EXISTS_TTL_S` seconds. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._expires_at: dict[NamespaceId, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, namespace: NamespaceId) -> None:
+        with self._lock:
+            self._expires_at[namespace] = time.monotonic() + EXISTS_TTL_S
+
+    def forget(self, namespace: NamespaceId) -> None:
+        """Forget a namespace and all namespaces below it."""
+        with self._lock:
+            self._expires_at = {
+                cached: until for cached, until in self._expires_at.items() if not namespace.contains(cached)
+            }
+
+    def __contains__(self, namespace: NamespaceId) -> bool:
+        return self._expires_at.get(namespace, 0.0) > time.monotonic()
+
+
+class IcebergTables:
+    """Iceberg tables as entries of Lance tables, and the commits to them."""
+
+    def __init__(self, rest: Rest, warehouses: Warehouses) -> None:
+        self._rest = rest
+        self._warehouses = warehouses
+        self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
+        self._transactional: set[str] = set()
+
+    def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        """List all tables: which of them are Lance tables shows only when one is loaded."""
+
         def list_names(at: WarehousePaths) -> list[str]:
             pages = self._rest.list_pages(
                 at.tables_path(namespace), TablePage, about=namespace, on={404: NamespaceNotFoundError}
             )
             return [identifier.name for page in pages for identifier in page.identifiers or ()]
 
-        names = self._call_warehouse(namespace.catalog, list_names)
+        names = self._warehouses.call(namespace.catalog, list_names)
         if not names:
-            self._require_namespace(namespace)
+            self._warehouses.require(namespace)
         return dict.fromkeys(names)
 
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
@@ -84,21 +606,25 @@ class IcebergNamespace(ManagedTables):
             reply = self._rest.get_reply(path, query=REFS_ONLY, about=table, headers=headers, on=on)
             return self._parse_entry(table, path, reply, cached)
 
-        return none_if_missing(lambda: self._call_warehouse(table.namespace.catalog, find))
+        return none_if_missing(lambda: self._warehouses.call(table.namespace.catalog, find))
 
-    def _find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+    def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
         if len(tables) < BULK_THRESHOLD:
-            return super()._find_entries(tables, vend=vend)
-        paths = [self._resolved_paths[table.namespace.catalog].table_path(table) for table in tables]
+            return self._find_one_by_one(tables, vend=vend)
+        paths = [self._warehouses.resolved_paths(table.namespace.catalog).table_path(table) for table in tables]
         cached = [None if vend else self._entry_cache.get(path) for path in paths]
         headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached]
         replies = self._rest.get_replies(list(zip(paths, headers, strict=True)), query=REFS_ONLY)
         reads = list(zip(tables, paths, replies, cached, strict=True))
-        others = iter(super()._find_entries([table for table, _, reply, _ in reads if reply is None], vend=vend))
+        others = iter(self._find_one_by_one([table for table, _, reply, _ in reads if reply is None], vend=vend))
         return [
             next(others) if reply is None else self._parse_entry(table, path, reply, previous)
             for table, path, reply, previous in reads
         ]
+
+    def _find_one_by_one(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     def _parse_entry(self, table: TableId, path: str, reply: Reply, cached: CachedEntry | None) -> Entry | None:
         if reply.status == 304 and cached is not None:
@@ -111,8 +637,9 @@ class IcebergNamespace(ManagedTables):
             self._entry_cache.put(path, (tag, entry))
         return entry
 
-    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
-        loaded = self._call_warehouse(
+    def load(self, table: TableId, *, vend: bool) -> Entry:
+        """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
+        loaded = self._warehouses.call(
             table.namespace.catalog,
             lambda at: self._rest.get(
                 at.table_path(table),
@@ -126,8 +653,9 @@ class IcebergNamespace(ManagedTables):
         require_lance(table, loaded.metadata.properties)
         return _to_entry(loaded)
 
-    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        self._require_namespace(table.namespace)
+    def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table and return it as the server stored it."""
+        self._warehouses.require(table.namespace)
         # Lance's files are unreferenced in Iceberg's eyes: orphan removal by Iceberg's maintenance would delete them.
         table_properties = {**properties, GC_ENABLED: "false"}
         body = CreateTable(name=table.name, location=location, schema=dict(DUMMY_SCHEMA), properties=table_properties)
@@ -148,7 +676,7 @@ class IcebergNamespace(ManagedTables):
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             )
 
-        return _to_entry(self._call_warehouse(table.namespace.catalog, create))
+        return _to_entry(self._warehouses.call(table.namespace.catalog, create))
 
     def _find_table_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
         """Load the table at a path; return None if there is none, or if its location is another one."""
@@ -157,19 +685,20 @@ class IcebergNamespace(ManagedTables):
         )
         return loaded if loaded is not None and locations.is_same(loaded.metadata.location or "", location) else None
 
-    def _check_findable(self, table: TableId, entry: Entry) -> None:
+    def check_findable(self, table: TableId, entry: Entry) -> None:
+        """Delete a table again that the server has created but cannot find by its name."""
         if self._is_lost(table, entry.location):
             # The server decodes names twice: encoded twice, the name leads to the table that was just created.
             encoded_twice = TableId(table.namespace, table.to_path_segment())
             catalog = table.namespace.catalog
             if (
-                self._call_warehouse(
+                self._warehouses.call(
                     catalog, lambda at: self._find_table_at(at.table_path(encoded_twice), table, entry.location)
                 )
                 is None
             ):
                 raise _double_decoding_error(table, "what the server made could not be taken back")
-            self._delete_table(encoded_twice)
+            self.delete(encoded_twice)
             raise _double_decoding_error(table, "it was taken back")
 
     def _is_lost(self, table: TableId, location: str) -> bool:
@@ -181,42 +710,37 @@ class IcebergNamespace(ManagedTables):
         if unquote_plus(table.name) == table.name:
             return False
         return (
-            self._call_warehouse(
+            self._warehouses.call(
                 table.namespace.catalog, lambda at: self._find_table_at(at.table_path(table), table, location)
             )
             is None
         )
 
-    def _delete_table(self, table: TableId) -> None:
-        self._call_warehouse(
+    def delete(self, table: TableId) -> None:
+        """Delete the entry of a table; its data stays."""
+        self._warehouses.call(
             table.namespace.catalog,
             lambda at: self._rest.delete(
                 at.table_path(table), query="purgeRequested=false", about=table, on={404: TableNotFoundError}
             ),
         )
 
-    def _default_location(self, table: TableId) -> str:
-        self._require_namespace(table.namespace)
-        root = self._resolved_paths[table.namespace.catalog].root
+    def default_location(self, table: TableId) -> str:
+        """Return a location below the root of the warehouse, or below the working directory."""
+        self._warehouses.require(table.namespace)
+        root = self._warehouses.resolved_paths(table.namespace.catalog).root
         return locations.child_location(root or str(Path.cwd()), table.parts)
 
-    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
-        """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
-        source = self._parse_table_id(request.id)
-        namespace = self._parse_namespace_id(request.new_namespace_id) if request.new_namespace_id else source.namespace
-        target = self._parse_table_id([*namespace.parts, request.new_table_name])
-        if namespace.catalog != source.namespace.catalog:
-            raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
-        entry = self._load_table(source, vend=False)
-        self._require_namespace(namespace)
+    def rename(self, source: TableId, target: TableId, entry: Entry) -> None:
+        """Rename a table with a given entry; undo it if the server cannot find the table by its new name."""
+        self._warehouses.require(target.namespace)
         self._rename(source, target)
         if self._is_lost(target, entry.location):
             self._rename(target, source)
             raise _double_decoding_error(target, f"it is {source} again")
-        return RenameTableResponse()
 
     def _rename(self, source: TableId, target: TableId) -> None:
-        body = RenameTable(source=_to_identifier(source), destination=_to_identifier(target))
+        body = RenameTable(source=to_identifier(source), destination=to_identifier(target))
 
         def rename(at: WarehousePaths) -> None:
             if at.endpoints is not None and RENAME not in at.endpoints:
@@ -225,20 +749,79 @@ class IcebergNamespace(ManagedTables):
                 f"{at.base_path}/tables/rename",
                 body,
                 about=source,
-                is_done=lambda: self._is_renamed(source, target),
+                is_done=lambda: is_renamed(self, source, target),
                 on={404: TableNotFoundError, 409: TableAlreadyExistsError},
             )
 
         try:
-            self._call_warehouse(source.namespace.catalog, rename)
+            self._warehouses.call(source.namespace.catalog, rename)
         except LanceNamespaceError as error:
             if is_route_missing(error) and not isinstance(error, InvalidInputError):
                 raise UnsupportedOperationError(f"the server has no call that renames tables: {error}") from error
             raise
 
-    def _is_renamed(self, source: TableId, target: TableId) -> bool:
-        target_entry = none_if_missing(lambda: self._load_table(target, vend=False))
-        return target_entry is not None and none_if_missing(lambda: self._load_table(source, vend=False)) is None
+    # Versions
+
+    def load_versions(self, table: TableId, *, all_snapshots: bool) -> tuple[Entry, VersionedTable]:
+        """Load a Lance table with the snapshots that refs name, or with all, and with credentials if there are any."""
+        loaded = self._warehouses.call(
+            table.namespace.catalog,
+            lambda at: self._rest.get(
+                at.table_path(table),
+                VersionedTable if all_snapshots else LatestTable,
+                query="" if all_snapshots else REFS_ONLY,
+                about=table,
+                headers=VEND_HEADERS,
+                on={404: TableNotFoundError},
+            ),
+        )
+        require_lance(table, loaded.metadata.properties)
+        return _to_entry(loaded), loaded
+
+    def commit(
+        self, tables: Sequence[TableId], changes: Sequence[CommitTable], is_committed: Callable[[], bool | None]
+    ) -> None:
+        """Send changes to the server: UpdateTable for one table, CommitTransaction for several.
+
+        If the response is lost, `is_committed` tells what became of them, see `Rest.commit`.
+        """
+        catalog = tables[0].namespace.catalog
+        if len(changes) > 1:
+            self.require_transactions(catalog)
+
+        def commit(at: WarehousePaths) -> None:
+            is_single = len(changes) == 1
+            path = at.table_path(tables[0]) if is_single else f"{at.base_path}/transactions/commit"
+            body = changes[0] if is_single else CommitTransaction(table_changes=list(changes))
+            about = ", ".join(map(str, tables))
+            self._rest.commit(path, body, about=about, is_committed=is_committed, on={404: TableNotFoundError})
+
+        self._warehouses.call(catalog, commit)
+
+    def require_transactions(self, catalog: str) -> None:
+        """Check that the server of a warehouse that was called before can commit to several tables at once.
+
+        Raises:
+            UnsupportedOperationError: it cannot.
+        """
+        if catalog in self._transactional:
+            return
+        at = self._warehouses.resolved_paths(catalog)
+        words = f"the server of warehouse {catalog} has no call that changes several tables at once"
+        if at.endpoints is None:
+            self._probe_transactions(at, catalog, words)
+        elif TRANSACTIONS not in at.endpoints:
+            raise UnsupportedOperationError(words)
+        self._transactional.add(catalog)
+
+    def _probe_transactions(self, at: WarehousePaths, catalog: str, words: str) -> None:
+        """Send an empty transaction to a server that announces no endpoints, to see whether it has the route."""
+        nothing = CommitTransaction(table_changes=[])
+        try:
+            self._rest.post(f"{at.base_path}/transactions/commit", nothing, about=catalog, is_done=lambda: True)
+        except LanceNamespaceError as error:
+            if is_no_route(error):
+                raise UnsupportedOperationError(f"{words}: {error}") from error
 
 
 def _if_none_match(cached: CachedEntry | None) -> Mapping[str, str]:
@@ -251,7 +834,7 @@ def _to_entry(loaded: LoadedTable) -> Entry:
     return Entry(
         location=location,
         properties=loaded.metadata.properties or {},
-        vended=vended_credentials.from_iceberg(location, loaded.config, loaded.storage_credentials),
+        vended=vended_options(location, loaded.config, loaded.storage_credentials),
     )
 
 
@@ -262,5 +845,34 @@ def _double_decoding_error(table: TableId, outcome: str) -> InvalidInputError:
     )
 
 
-def _to_identifier(table: TableId) -> TableIdentifier:
+def to_identifier(table: TableId) -> TableIdentifier:
+    """Return the id of a table as Iceberg's requests have it."""
     return TableIdentifier(namespace=list(table.namespace.levels), name=table.name)
+
+
+def vended_options(
+    location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
+) -> dict[str, str]:
+    """Return a table's `config` as storage options, overridden by the credential with the longest matching prefix."""
+    fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
+    options = from_iceberg_config(config or {})
+    if fitting:
+        options |= from_iceberg_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
+    return options
+
+
+def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
+    """Convert Iceberg's storage properties to Lance's storage options, without those that have no counterpart."""
+    options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
+    for key, value in config.items():
+        if key.startswith(f"{SAS_TOKEN}."):
+            options["azure_storage_account_name"] = key.removeprefix(f"{SAS_TOKEN}.").partition(".")[0]
+            options["azure_storage_sas_token"] = value
+        elif key.startswith(f"{SAS_EXPIRES}."):
+            options[EXPIRES] = value
+    if config.get("s3.path-style-access", "").lower() == "true":
+        options["aws_virtual_hosted_style_request"] = "false"
+    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
+    if options.get("aws_endpoint", "").startswith("http://"):
+        options["allow_http"] = "true"
+    return options

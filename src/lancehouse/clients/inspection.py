@@ -13,19 +13,25 @@ import pyarrow as pa
 from lance_namespace import DescribeTableRequest, LanceNamespace
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError, UnsupportedOperationError
 
-from lancehouse.clients import vended_credentials
 from lancehouse.clients.catalog_namespace import CatalogNamespace, Entry, map_concurrently
-from lancehouse.clients.generic_tables import GenericTableNamespace
-from lancehouse.clients.iceberg import DUMMY_SCHEMA, RENAME, IcebergNamespace
-from lancehouse.clients.managed_versions import REFS_ONLY
+from lancehouse.clients.generic_tables import GenericTables
+from lancehouse.clients.iceberg import (
+    DUMMY_SCHEMA,
+    REFS_ONLY,
+    RENAME,
+    TRANSACTIONS,
+    VEND_HEADERS,
+    IcebergNamespace,
+    WarehousePaths,
+    vended_options,
+)
+from lancehouse.clients.managed_versions import STAGED, TableHead, manifest_path, schema_updates
 from lancehouse.clients.rest import parse_reply
-from lancehouse.clients.snapshots import STAGED, TableHead, schema_updates
 from lancehouse.clients.unity import EXTERNAL, UnityNamespace
-from lancehouse.clients.warehouse_namespace import VEND_HEADERS, WarehouseNamespace, WarehousePaths
 from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import history
-from lancehouse.lake.dataset import TableRef, manifest_folder
+from lancehouse.lake.dataset import TableRef
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
 from lancehouse.wire.generic_tables import LoadedGenericTable
@@ -34,11 +40,9 @@ from lancehouse.wire.unity import UnityTablePage
 
 UPDATE = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}"
 """Endpoint, as a server announces it, that commits to a table."""
-TRANSACTION = "POST /v1/{prefix}/transactions/commit"
-"""Endpoint that commits to several tables at once."""
 FEATURES: Mapping[str, str] = {
     UPDATE: "versions that the catalog manages",
-    TRANSACTION: "commits over several tables",
+    TRANSACTIONS: "commits over several tables",
     RENAME: "`table rename`",
 }
 """Optional endpoints of an Iceberg server, and what needs them."""
@@ -163,7 +167,7 @@ class IcebergInspector(Inspector):
         """List all tables; which of them are Lance tables shows only when one is loaded."""
         if len(namespace) <= self.catalog_levels:
             return [], []
-        return sorted(self._client._list_candidates(NamespaceId.parse(namespace))), []
+        return sorted(self._client._tables.list_candidates(NamespaceId.parse(namespace))), []
 
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:
         """Load one table, see `Inspector`."""
@@ -173,14 +177,14 @@ class IcebergInspector(Inspector):
         location = loaded.metadata.location or ""
         if versioned is None:
             return _to_foreign_table(id, loaded)
-        vended = vended_credentials.from_iceberg(location, loaded.config, loaded.storage_credentials)
+        vended = vended_options(location, loaded.config, loaded.storage_credentials)
         entry = Entry(location, properties, vended)
-        head = TableHead(entry, versioned)
+        head = TableHead.of(entry, versioned)
         is_managed = managed_by(properties) == IMPL
         return InspectedTable(
             location,
             properties,
-            self._client._storage_options(entry),
+            self._client._access.options(entry),
             is_managed,
             _latest_versions(head) if is_managed else None,
             _accepted_manifests(head) if is_managed else {},
@@ -202,7 +206,7 @@ class IcebergInspector(Inspector):
                 return loaded, None
             return loaded, parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
 
-        return self._client._call_warehouse(table.namespace.catalog, load)
+        return self._client._warehouses.call(table.namespace.catalog, load)
 
     def expected_columns(self, table: TableRef) -> Columns:
         """Return the columns of a dataset as fields of its Iceberg schema."""
@@ -213,29 +217,31 @@ class IcebergInspector(Inspector):
 
         A server that announces nothing at all has those that Iceberg's specification takes for granted.
         """
-        announced = self._client._load_config(catalog)[1].endpoints
+        announced = self._client._warehouses.load_config(catalog)[1].endpoints
         if announced is None:
             return {}
         return {call: use for call, use in FEATURES.items() if call not in announced}
 
     def roots(self, catalog: str) -> list[str]:
         """Return the root of the warehouse, if it is known."""
-        return _distinct([self._client._warehouse_paths(catalog)[0].root])
+        return _distinct([self._client._warehouses.find_paths(catalog)[0].root])
 
     def refresh_schema(self, id: Id) -> None:
         """Set the columns of an entry in one commit, which is refused if the table has changed in the meantime."""
         table = TableId.parse(id)
-        head = self._client._load_head(table, all_snapshots=True)
+        head = self._client._versions.load_head(table, all_snapshots=True)
         version = head.latest_version(None) if managed_by(head.entry.properties) == IMPL else None
-        ref = TableRef(head.entry.location, self._client._storage_options(head.entry), version=version)
+        ref = TableRef(head.entry.location, self._client._access.options(head.entry), version=version)
         if updates := schema_updates(head, history.read_schema(ref)):
-            self._client._commit_updates(table, head, updates)
+            self._client._versions.commit_updates(table, head, updates)
 
     def protect_from_gc(self, id: Id) -> None:
         """Set `gc.enabled=false`."""
         table = TableId.parse(id)
-        head = self._client._load_head(table, all_snapshots=False)
-        self._client._commit_updates(table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}])
+        head = self._client._versions.load_head(table, all_snapshots=False)
+        self._client._versions.commit_updates(
+            table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}]
+        )
 
 
 class GenericTableInspector(Inspector):
@@ -244,38 +250,39 @@ class GenericTableInspector(Inspector):
     catalog_levels = 1
     keeps_properties = True
 
-    def __init__(self, namespace: GenericTableNamespace) -> None:
+    def __init__(self, namespace: CatalogNamespace, tables: GenericTables) -> None:
         super().__init__(namespace)
         self._client = namespace
+        self._tables = tables
 
     def list_tables(self, namespace: Id) -> tuple[list[str], list[ForeignTable]]:
         """List generic tables of any format, and Iceberg tables."""
         if len(namespace) <= self.catalog_levels:
             return [], []
         levels = NamespaceId.parse(namespace)
-        return sorted(self._client._list_candidates(levels)), _list_iceberg_tables(self._client, levels)
+        return sorted(self._tables.list_candidates(levels)), _list_iceberg_tables(self._tables, levels)
 
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:  # noqa: ARG002
         """Load one table, generic or Iceberg."""
         table = TableId.parse(id)
         on: ErrorMap = {404: TableNotFoundError}
         try:
-            loaded = self._client._rest.get(
-                self._client._table_path(table), LoadedGenericTable, about=table, headers=VEND_HEADERS, on=on
+            loaded = self._tables._rest.get(
+                self._tables.table_path(table), LoadedGenericTable, about=table, headers=VEND_HEADERS, on=on
             )
         except TableNotFoundError:
             with suppress(TableNotFoundError, NamespaceNotFoundError):  # generic and Iceberg tables share names
-                return _load_iceberg_table(self._client, table)
+                return _load_iceberg_table(self._tables, table)
             raise
         if loaded.table.format.lower() != LANCE:
             kind = f"generic table ({loaded.table.format})"
             return ForeignTable(tuple(id), kind, loaded.table.base_location or "", is_gc_protected=True)
-        entry = self._client._load_table(table, vend=True)
-        return InspectedTable(entry.location, entry.properties, self._client._storage_options(entry))
+        entry = self._tables.load(table, vend=True)
+        return InspectedTable(entry.location, entry.properties, self._client._access.options(entry))
 
     def roots(self, catalog: str) -> list[str]:
         """Return the client's root and the catalog's default location."""
-        config = self._client._load_config(catalog)[0]
+        config = self._tables._warehouses.load_config(catalog)[0]
         return _distinct([self._client._settings.root, config.get("default-base-location")])
 
 
@@ -293,13 +300,13 @@ class UnityInspector(Inspector):
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:  # noqa: ARG002
         """Load one table, see `Inspector`."""
         table = self._client._parse_table_id(id)
-        loaded = self._client._get_table(table)
+        loaded = self._client._tables.get(table)
         if not is_lance(loaded.properties) or loaded.table_type != EXTERNAL:
             return ForeignTable(tuple(id), _format_kind(loaded.table_type), loaded.storage_location or "")
-        entry = self._client._to_entry(loaded, table, vend=True)
+        entry = self._client._tables.to_entry(loaded, table, vend=True)
         columns = {column["name"]: _format_unity_type(column) for column in entry.columns}
         return InspectedTable(
-            entry.location, entry.properties, self._client._storage_options(entry), columns=columns or None
+            entry.location, entry.properties, self._client._access.options(entry), columns=columns or None
         )
 
     def list_tables(self, namespace: Id) -> tuple[list[str], list[ForeignTable]]:
@@ -307,7 +314,7 @@ class UnityInspector(Inspector):
         if len(namespace) <= self.catalog_levels:
             return [], []
         at = self._client._parse_namespace_id(namespace)
-        names = sorted(self._client._list_candidates(at))
+        names = sorted(self._client._tables.list_candidates(at))
         query = urlencode({"catalog_name": at.catalog, "schema_name": at.levels[-1], "omit_columns": "true"})
         pages = self._client._rest.list_pages(
             "/tables",
@@ -339,8 +346,8 @@ def inspector_for(namespace: LanceNamespace) -> Inspector:
     match namespace:
         case IcebergNamespace():
             return IcebergInspector(namespace)
-        case GenericTableNamespace():
-            return GenericTableInspector(namespace)
+        case CatalogNamespace(_tables=GenericTables() as tables):
+            return GenericTableInspector(namespace, tables)
         case UnityNamespace():
             return UnityInspector(namespace)
     return Inspector(namespace)
@@ -359,23 +366,23 @@ def _distinct(roots: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(root for root in roots if root))
 
 
-def _list_iceberg_tables(client: WarehouseNamespace, namespace: NamespaceId) -> list[ForeignTable]:
+def _list_iceberg_tables(tables: GenericTables, namespace: NamespaceId) -> list[ForeignTable]:
     """List and load the Iceberg tables of a Polaris namespace."""
 
     def list_names(at: WarehousePaths) -> list[str]:
         on: ErrorMap = {404: NamespaceNotFoundError}
-        pages = client._rest.list_pages(at.tables_path(namespace), TablePage, about=namespace, on=on)
+        pages = tables._rest.list_pages(at.tables_path(namespace), TablePage, about=namespace, on=on)
         return [identifier.name for page in pages for identifier in page.identifiers or ()]
 
-    table_names = client._call_warehouse(namespace.catalog, list_names)
-    return map_concurrently(lambda name: _load_iceberg_table(client, TableId(namespace, name)), table_names)
+    table_names = tables._warehouses.call(namespace.catalog, list_names)
+    return map_concurrently(lambda name: _load_iceberg_table(tables, TableId(namespace, name)), table_names)
 
 
-def _load_iceberg_table(client: WarehouseNamespace, table: TableId) -> ForeignTable:
+def _load_iceberg_table(tables: GenericTables, table: TableId) -> ForeignTable:
     on: ErrorMap = {404: TableNotFoundError}
-    loaded = client._call_warehouse(
+    loaded = tables._warehouses.call(
         table.namespace.catalog,
-        lambda at: client._rest.get(at.table_path(table), LoadedTable, query=REFS_ONLY, about=table, on=on),
+        lambda at: tables._rest.get(at.table_path(table), LoadedTable, query=REFS_ONLY, about=table, on=on),
     )
     return _to_foreign_table(table.parts, loaded)
 
@@ -393,7 +400,7 @@ def _latest_versions(head: TableHead) -> dict[str | None, int]:
 def _accepted_manifests(head: TableHead) -> dict[str, str]:
     branches = [None, *head.branches]
     return {
-        snapshot.summary[STAGED]: f"{manifest_folder(branch)}/{snapshot.manifest_list.rpartition('/')[2]}"
+        snapshot.summary[STAGED]: manifest_path(branch, snapshot)
         for branch in branches
         for snapshot in head.snapshots_by_version(branch).values()
         if STAGED in snapshot.summary

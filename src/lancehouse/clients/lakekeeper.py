@@ -5,57 +5,46 @@ from __future__ import annotations
 from typing import ClassVar
 
 from lance_namespace import RenameTableRequest, RenameTableResponse
-from lance_namespace.errors import InvalidInputError, TableAlreadyExistsError, TableNotFoundError
 
-from lancehouse.clients.catalog_namespace import none_if_missing
-from lancehouse.clients.generic_tables import GenericTableNamespace
-from lancehouse.identifiers import TableId
-from lancehouse.wire.iceberg import RenameTable, TableIdentifier
+from lancehouse.clients.catalog_namespace import CatalogNamespace, StorageAccess
+from lancehouse.clients.generic_tables import GenericTables
+from lancehouse.clients.iceberg import Warehouses
+from lancehouse.clients.rest import Rest
 
 ICEBERG_API = "/catalog"
 GENERIC_API = "/lakekeeper"
 
 
-class LakekeeperNamespace(GenericTableNamespace):
+class LakekeeperNamespace(CatalogNamespace):
     """The Lance namespace of a Lakekeeper server. The first level of an id is the warehouse, by its name."""
 
     client: ClassVar[str] = "lakekeeper"
-    iceberg_path: ClassVar[str] = f"{ICEBERG_API}/v1"
     managed_versions_hint: ClassVar[str] = (
         "Lakekeeper's own Iceberg tables have one: use the `iceberg` client with Lakekeeper's endpoint and /catalog"
     )
 
-    def _base_url(self) -> str:
-        return self._settings.endpoint.removesuffix("/v1").removesuffix(ICEBERG_API)
+    _tables: GenericTables
 
-    def _generic_path(self, catalog: str) -> str:
-        # Lakekeeper's paths have the warehouse's id, which `/v1/config` announces as the prefix for its name.
-        prefix = self._call_warehouse(catalog, lambda paths: paths.base_path).removeprefix(self.iceberg_path)
-        return f"{GENERIC_API}/v1{prefix}"
+    def __init__(self, **properties: str) -> None:
+        super().__init__(**properties)
+        base, path = self._settings.endpoint.removesuffix("/v1").removesuffix(ICEBERG_API), f"{ICEBERG_API}/v1"
+        self._rest = Rest(self._settings, base=base, token_uri=f"{base}{path}/oauth/tokens")
+        self._namespaces = self._warehouses = warehouses = Warehouses(self._rest, self._settings, path=path)
+
+        def api_path(catalog: str) -> str:
+            # Lakekeeper's paths have the warehouse's id, which `/v1/config` announces as the prefix for its name.
+            prefix = warehouses.call(catalog, lambda paths: paths.base_path).removeprefix(path)
+            return f"{GENERIC_API}/v1{prefix}"
+
+        self._tables = GenericTables(
+            self._rest,
+            self._settings,
+            warehouses,
+            api_path=api_path,
+            find_root=lambda catalog: warehouses.call(catalog, lambda paths: paths.root),
+        )
+        self._access = StorageAccess(self._settings, warehouses.announced_locations)
 
     def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
-        """Give a table another name, in its namespace or another one of its warehouse; its data stays in place."""
-        source = self._parse_table_id(request.id)
-        namespace = self._parse_namespace_id(request.new_namespace_id) if request.new_namespace_id else source.namespace
-        target = self._parse_table_id([*namespace.parts, request.new_table_name])
-        if namespace.catalog != source.namespace.catalog:
-            raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
-        self._load_table(source, vend=False)  # a table of another format is none of this namespace's
-        self._require_namespace(namespace)
-        self._rest.post(
-            f"{self._generic_path(namespace.catalog)}/generic-tables/rename",
-            RenameTable(source=_to_identifier(source), destination=_to_identifier(target)),
-            about=source,
-            is_done=lambda: self._is_renamed(source, target),
-            on={404: TableNotFoundError, 409: TableAlreadyExistsError},
-        )
-        return RenameTableResponse()
-
-    def _is_renamed(self, source: TableId, target: TableId) -> bool:
-        """Look whether a rename whose response was lost was made."""
-        renamed = none_if_missing(lambda: self._load_table(target, vend=False))
-        return renamed is not None and none_if_missing(lambda: self._load_table(source, vend=False)) is None
-
-
-def _to_identifier(table: TableId) -> TableIdentifier:
-    return TableIdentifier(namespace=list(table.namespace.levels), name=table.name)
+        """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
+        return self._rename(request, self._tables.rename)

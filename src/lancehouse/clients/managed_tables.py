@@ -1,78 +1,161 @@
-"""Move tables between catalog-managed and storage-managed versions; keep tags, branches and clean-up in sync."""
+"""Read the versions of tables that the catalog manages; keep tags, branches and clean-up in sync; adopt tables."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from lance_namespace import (
-    BatchDeleteTableVersionsRequest,
-    BatchDeleteTableVersionsResponse,
-    CreateTableBranchRequest,
-    CreateTableBranchResponse,
-    CreateTableTagRequest,
-    CreateTableTagResponse,
-    DeleteTableBranchRequest,
-    DeleteTableBranchResponse,
-    DeleteTableTagRequest,
-    DeleteTableTagResponse,
-    UpdateTableTagRequest,
-    UpdateTableTagResponse,
-)
+from lance_namespace import ListTableVersionsRequest, ListTableVersionsResponse, TableVersion
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidTableStateError,
     LanceNamespaceError,
+    TableBranchNotFoundError,
+    TableVersionNotFoundError,
 )
 
 from lancehouse.caches import BoundedCache
-from lancehouse.clients.catalog_namespace import Entry, get_location
-from lancehouse.clients.managed_commits import ManagedCommits
-from lancehouse.clients.managed_versions import CACHE_SIZE, normalize_branch
-from lancehouse.clients.snapshots import Json, StagedVersion, TableHead, schema_updates, snapshot_updates
+from lancehouse.clients.managed_versions import (
+    CACHE_SIZE,
+    E_TAG,
+    METADATA,
+    SIZE,
+    STAGED,
+    Json,
+    ManagedVersions,
+    StagedVersion,
+    TableHead,
+    manifest_path,
+    normalize_branch,
+    schema_updates,
+    snapshot_updates,
+    unknown_version_error,
+)
 from lancehouse.identifiers import TableId
-from lancehouse.lake.dataset import MAIN, snapshot_id
+from lancehouse.lake.dataset import MAIN, snapshot_id, version_of_snapshot
 from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.manifests import Manifest, ManifestStore
-from lancehouse.lake.versions import list_branches, list_manifests, list_tags
+from lancehouse.lake.versions import list_branches, list_manifests, list_tags, root_path
+from lancehouse.paging import paginate
 from lancehouse.properties import FEW_METADATA_FILES, IMPL, MANAGED_BY, STORAGE, managed_by
-from lancehouse.wire.iceberg import CommitTable
+from lancehouse.wire.iceberg import Snapshot
 
 logger = logging.getLogger(__name__)
 
-SYNC_EVERY = 20
-"""A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 NOTHING_REMOVED = (1, 0)
 """Oldest version, and number of versions less the latest version's number, if no version was removed."""
 ATTEMPTS = 5
 """Number of attempts to synchronize an entry that others change at the same time."""
 
 
-class ManagedTables(ManagedCommits):
-    """Operations that keep the catalog's entry in sync with the table's storage."""
+class ManagedTables:
+    """Tables whose versions the catalog manages: their versions, and the agreement of catalog and storage."""
 
-    def __init__(self, **properties: str) -> None:
-        super().__init__(**properties)
+    def __init__(self, versions: ManagedVersions) -> None:
+        self._versions = versions
         self._last_retained: BoundedCache[TableId, tuple[int, int]] = BoundedCache(CACHE_SIZE)
+        versions.after_publish = self._sync_if_needed
 
-    def publish_manifests(self, versions: Sequence[StagedVersion]) -> None:
-        """Publish manifests as `ManagedCommits` does; every `SYNC_EVERY` versions also synchronize the catalog."""
-        super().publish_manifests(versions)
-        for version in versions:
-            if version.branch is None and version.manifest.version % SYNC_EVERY == 0:
-                self._sync_if_needed(version.table)
+    # Reading versions
+
+    def list_versions(self, table: TableId, request: ListTableVersionsRequest) -> ListTableVersionsResponse | None:
+        """List the versions of a branch as the catalog has them; None if only storage has them."""
+        branch = normalize_branch(request.branch)
+        only_latest = request.limit == 1 and bool(request.descending) and not request.page_token
+        head = self._versions.find_head(table, all_snapshots=not only_latest)
+        if head is None:
+            return None
+        if only_latest:
+            return ListTableVersionsResponse(versions=self._list_latest(table, head, branch))
+        if branch and head.find_ref(branch) is None:
+            return None  # a branch from before the catalog managed the table, or none
+        versions = self._list_versions(table, head, branch)
+        listing = paginate(versions, request.limit, request.page_token, descending=bool(request.descending))
+        return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
+
+    def find_version(self, table: TableId, branch: str | None, version: int | None) -> TableVersion | None:
+        """Return one version of a branch, by default the latest; None if only storage has it.
+
+        Raises:
+            TableBranchNotFoundError, TableVersionNotFoundError: there is none.
+        """
+        branch = normalize_branch(branch)
+        head = self._versions.find_head(table, all_snapshots=version is not None)
+        if head is None:
+            return None
+        wanted_id = head.find_ref(branch or MAIN)
+        if branch and wanted_id is None:
+            raise TableBranchNotFoundError(f"{table} has no branch {branch}")
+        if version is not None:
+            wanted_id = snapshot_id(branch, version)
+        snapshot = head.snapshots.get(wanted_id) if wanted_id is not None else None
+        if snapshot is None and version is not None and version < min(head.snapshots_by_version(branch), default=0):
+            return None  # from before the catalog managed the table
+        if snapshot is None or (version is not None and not self._is_stored(table, head, branch, snapshot)):
+            raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
+        return self._publish_version(table, head, branch, snapshot)
+
+    def _list_latest(self, table: TableId, head: TableHead, branch: str | None) -> list[TableVersion]:
+        """Return the latest version of a branch in a list, which is empty if there is none.
+
+        Raises:
+            InvalidTableStateError: the catalog has no version, but storage has one, which Lance would take for the
+                table's.
+        """
+        head_id = head.find_ref(branch or MAIN)
+        if head_id is not None:
+            return [self._publish_version(table, head, branch, head.snapshots[head_id])]
+        if branch is None and (stored := find_latest_version(self._versions.storage_ref(head))) is not None:
+            # The first version may have been committed and published after the head was loaded: only a head that was
+            # loaded after storage was read proves that the catalog does not know it.
+            reloaded = self._versions.find_head(table, all_snapshots=False)
+            if reloaded is None or reloaded.find_ref(MAIN) is None:
+                raise unknown_version_error(table, stored)
+            return self._list_latest(table, reloaded, branch)
+        return []
+
+    def _list_versions(self, table: TableId, head: TableHead, branch: str | None) -> dict[int, TableVersion]:
+        """Return the accepted versions that still exist, and those from before the catalog managed the table."""
+        accepted, stored = head.snapshots_by_version(branch), list_manifests(self._versions.storage_ref(head, branch))
+        oldest, newest = min(accepted, default=0), max(stored, default=0)
+        versions = {
+            version: _to_table_version(head, branch, _unmanaged_snapshot(branch, version, file))
+            for version, file in stored.items()
+            if version < oldest
+        }
+        # Accepted versions that storage lacks were cleaned up, unless they are newer than all that it has: those are
+        # accepted but not yet published.
+        for version, snapshot in accepted.items():
+            if version in stored:
+                versions[version] = _to_table_version(head, branch, snapshot)
+            elif version > newest:
+                versions[version] = self._publish_version(table, head, branch, snapshot)
+        return versions
+
+    def _publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
+        """Publish the manifest of an accepted version, unless that is done, and return the version."""
+        self._versions.publish_version(table, head, branch, snapshot)
+        return _to_table_version(head, branch, snapshot)
+
+    def _is_stored(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> bool:
+        """Return whether storage still has the manifest of an accepted version, published or staged."""
+        files = self._versions.store_of(table, head)
+        staged = snapshot.summary.get(STAGED)
+        return files.exists(manifest_path(branch, snapshot)) or (staged is not None and files.exists(staged))
+
+    # Keeping the catalog in sync with storage
 
     def _sync_if_needed(self, table: TableId) -> None:
         try:
             if self._is_out_of_sync(table):
-                self._sync_catalog(table)
+                self.sync(table)
         except LanceNamespaceError as error:
             logger.warning("%s: whether the catalog is in step with the table cannot be seen: %s", table, error)
 
     def _is_out_of_sync(self, table: TableId) -> bool:
         """Return whether versions were removed since the last check, or the catalog lacks a tag or has it elsewhere."""
-        head = self._cached_head(table)
-        stored = list_manifests(self._storage_ref(head))
+        head = self._versions.cached_head(table)
+        stored = list_manifests(self._versions.storage_ref(head))
         retained = (min(stored, default=0), len(stored) - max(stored, default=0))
         has_changed = self._last_retained.get(table) != retained and retained != NOTHING_REMOVED
         self._last_retained.put(table, retained)
@@ -80,83 +163,34 @@ class ManagedTables(ManagedCommits):
             return has_changed
         return any(
             head.find_ref(head.tag_ref_name(name)) != snapshot_id(*at)
-            for name, at in list_tags(self._storage_ref(head)).items()
+            for name, at in list_tags(self._versions.storage_ref(head)).items()
         )
 
-    def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
-        """Create an entry for existing data; if the catalog manages its versions, adopt the latest one."""
-        entry = super()._register(table, location, properties)
-        if managed_by(entry.properties) == IMPL:
-            try:
-                self.manage_table(table.parts, IMPL, adopt=True)
-            except LanceNamespaceError:
-                self._delete_table(table)
-                raise
-        return entry
-
-    def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
-        """Delete versions and the data that no other version needs, then their snapshots in the catalog."""
-        table = self._parse_table_id(request.id)
-        head = self._find_managed_head(table, all_snapshots=False)
-        if head is not None:
-            branch = normalize_branch(request.branch)
-            self._publish_latest(table, head, branch)
-            stored = find_latest_version(self._storage_ref(head, branch))
-            if stored != head.latest_version(branch):
-                at = self._reload_head(table).latest_version(branch)  # another writer may have committed in between
-                if (stored or 0) > (at or 0):
-                    raise _version_mismatch_error(table, branch, at, stored)
-        response = super().batch_delete_table_versions(request)
-        if head is not None:
-            self._sync_catalog(table)
-        return response
+    def prepare_deletion(self, table: TableId, branch: str | None) -> bool:
+        """Check, before versions are deleted, that storage is not ahead; return whether the table is managed."""
+        branch = normalize_branch(branch)
+        head = self._versions.find_head(table, all_snapshots=False)
+        if head is None:
+            return False
+        self._publish_latest(table, head, branch)
+        stored = find_latest_version(self._versions.storage_ref(head, branch))
+        if stored != head.latest_version(branch):
+            at = self._reload_head(table).latest_version(branch)  # another writer may have committed in between
+            if (stored or 0) > (at or 0):
+                raise _version_mismatch_error(table, branch, at, stored)
+        return True
 
     def _reload_head(self, table: TableId) -> TableHead:
-        self._heads.forget(table)
-        return self._cached_head(table)
+        self._versions.heads.forget(table)
+        return self._versions.cached_head(table)
 
-    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
-        """Create a tag of a version, by default of the main branch, in storage and in the catalog."""
-        response = super().create_table_tag(request)
-        self._sync_catalog(self._parse_table_id(request.id))
-        return response
+    def prepare_branch(self, table: TableId, name: str) -> None:
+        """Remove a branch from the catalog that pylance has deleted from storage only, before it is created anew."""
+        head = self._versions.find_head(table, all_snapshots=False)
+        if head is not None and name in head.branches and name not in list_branches(self._versions.storage_ref(head)):
+            self.sync(table, deleted_branch=name)
 
-    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
-        """Point a tag to another version, in storage and in the catalog."""
-        response = super().update_table_tag(request)
-        self._sync_catalog(self._parse_table_id(request.id))
-        return response
-
-    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
-        """Delete a tag in storage and in the catalog; its version stays."""
-        response = super().delete_table_tag(request)
-        self._sync_catalog(self._parse_table_id(request.id), deleted_tag=request.tag)
-        return response
-
-    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
-        """Delete a branch in storage and in the catalog, unless another branch was created from it."""
-        response = super().delete_table_branch(request)
-        self._sync_catalog(self._parse_table_id(request.id), deleted_branch=request.name)
-        return response
-
-    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
-        """Create a branch from a version of another branch.
-
-        A branch of that name that pylance has deleted from storage only is first removed from the catalog.
-        """
-        table = self._parse_table_id(request.id)
-        head = self._find_managed_head(table, all_snapshots=False)
-        if (
-            head is not None
-            and request.name in head.branches
-            and request.name not in list_branches(self._storage_ref(head))
-        ):
-            self._sync_catalog(table, deleted_branch=request.name)
-        return super().create_table_branch(request)
-
-    def _sync_catalog(
-        self, table: TableId, *, deleted_tag: str | None = None, deleted_branch: str | None = None
-    ) -> None:
+    def sync(self, table: TableId, *, deleted_tag: str | None = None, deleted_branch: str | None = None) -> None:
         """Remove the snapshots of cleaned-up versions from the catalog, and copy Lance's tags to it.
 
         The caller's operation is done already, so a failure is only logged; a later commit synchronizes again.
@@ -170,7 +204,7 @@ class ManagedTables(ManagedCommits):
 
     def _try_sync(self, table: TableId, deleted_tag: str | None, deleted_branch: str | None) -> bool:
         """Synchronize once; return False if another commit changed the entry at the same time."""
-        head = self._find_managed_head(table, all_snapshots=True)
+        head = self._versions.find_head(table, all_snapshots=True)
         if head is None or head.find_ref(MAIN) is None:
             return True
         for branch in (None, *(head.branches - {deleted_branch})):
@@ -182,7 +216,7 @@ class ManagedTables(ManagedCommits):
         if not updates:
             return True
         try:
-            self._commit_updates(table, head, updates)
+            self._versions.commit_updates(table, head, updates)
         except ConcurrentModificationError:
             return False
         return True
@@ -196,7 +230,7 @@ class ManagedTables(ManagedCommits):
             return []
         updates: list[Json] = []
         snapshots = head.snapshots
-        for name, (branch, version) in list_tags(self._storage_ref(head)).items():
+        for name, (branch, version) in list_tags(self._versions.storage_ref(head)).items():
             target, ref = snapshot_id(branch, version), head.tag_ref_name(name)
             if target in snapshots and head.find_ref(ref) != target:
                 updates.append({"action": "set-snapshot-ref", "ref-name": ref, "type": "tag", "snapshot-id": target})
@@ -207,7 +241,7 @@ class ManagedTables(ManagedCommits):
     def _snapshot_removals(self, head: TableHead, deleted_branch: str | None) -> list[Json]:
         """Return updates that remove the snapshots of versions that storage no longer has."""
         referenced_ids = {ref.snapshot_id for name, ref in head.table.metadata.refs.items() if name != deleted_branch}
-        stored = list_manifests(self._storage_ref(head))
+        stored = list_manifests(self._versions.storage_ref(head))
         current = head.find_ref(MAIN) or 0
         removed_ids = [
             version
@@ -224,24 +258,10 @@ class ManagedTables(ManagedCommits):
 
     # Moving tables between catalog and storage
 
-    def manage_table(self, id: Sequence[str], by: str, *, adopt: bool = False) -> int | None:
-        """Let the catalog (`impl`) or storage (`storage`) decide which version of a table is the current one.
-
-        Writers that have the table open keep committing the way they did when they opened it: stop them first.
-
-        Args:
-            id: of the table.
-            by: `impl` or `storage`.
-            adopt: whether the catalog accepts versions that writers put into storage past it.
-
-        Returns:
-            The current version of the main branch; None for a table without data.
-
-        Raises:
-            InvalidTableStateError: storage and catalog disagree on the versions; the message says how to repair it.
-        """
-        table, manager = self._parse_table_id(id), managed_by({MANAGED_BY: by})
-        head = self._load_head(table, all_snapshots=True)
+    def manage(self, table: TableId, by: str, *, adopt: bool = False) -> int | None:
+        """Let the catalog or storage manage the versions of a table, see `IcebergNamespace.manage_table`."""
+        manager = managed_by({MANAGED_BY: by})
+        head = self._versions.load_head(table, all_snapshots=True)
         is_managed = managed_by(head.entry.properties) == IMPL
         if is_managed:
             for branch in (None, *head.branches):
@@ -256,25 +276,17 @@ class ManagedTables(ManagedCommits):
         if manager == IMPL:
             updates += self._adoption_updates(table, head, ahead)
         if updates:
-            self._commit_updates(table, head, updates, (MAIN, *(branch for branch in ahead if branch)))
+            self._versions.commit_updates(table, head, updates, (MAIN, *(branch for branch in ahead if branch)))
         return stored.get(None)
 
-    def accept_first(self, id: Sequence[str]) -> bool:
-        """Accept the first version of a declared table whose creator wrote it to storage without the catalog.
-
-        Lance 4 creates tables in this way, and commits through the catalog from then on. Only a table for which the
-        catalog has no version yet is changed.
-
-        Returns:
-            Whether the table has a first version now; if not, nothing was changed.
-        """
-        table = self._parse_table_id(id)
-        head = self._load_head(table, all_snapshots=False)
-        if managed_by(head.entry.properties) != IMPL or find_latest_version(self._storage_ref(head)) != 1:
+    def accept_first(self, table: TableId) -> bool:
+        """Accept a first version that was written past the catalog, see `IcebergNamespace.accept_first`."""
+        head = self._versions.load_head(table, all_snapshots=False)
+        if managed_by(head.entry.properties) != IMPL or find_latest_version(self._versions.storage_ref(head)) != 1:
             return False
         if head.find_ref(MAIN) is None:
             try:
-                self.manage_table(id, IMPL, adopt=True)
+                self.manage(table, IMPL, adopt=True)
             except ConcurrentModificationError:
                 logger.debug("%s: its first version was accepted by somebody else", table)
         return True
@@ -302,22 +314,23 @@ class ManagedTables(ManagedCommits):
 
     def _stored_versions(self, head: TableHead) -> dict[str | None, int]:
         """Return the latest version of each branch in storage; the main branch is None."""
-        ref = self._storage_ref(head)
+        ref = self._versions.storage_ref(head)
         versions: dict[str | None, int | None] = {None: find_latest_version(ref)}
         if versions[None] is not None:
-            versions |= {name: find_latest_version(self._storage_ref(head, name)) for name in list_branches(ref)}
+            versions |= {
+                name: find_latest_version(self._versions.storage_ref(head, name)) for name in list_branches(ref)
+            }
         return {branch: version for branch, version in versions.items() if version is not None}
 
     def _adoption_updates(self, table: TableId, head: TableHead, ahead: Mapping[str | None, int]) -> list[Json]:
         """Return updates that add the versions in storage after the catalog's; just the latest if it has none."""
-        options = self._storage_options(head.entry)
-        store = ManifestStore(get_location(table, head.entry), options)
+        store = self._versions.store_of(table, head)
         sequence = head.table.metadata.last_sequence_number
         updates: list[Json] = []
         for branch, version in ahead.items():
             at = head.latest_version(branch)
             first = version if at is None else at + 1
-            files = list_manifests(self._storage_ref(head, branch))
+            files = list_manifests(self._versions.storage_ref(head, branch))
             adopted = [
                 _read_published_version(table, branch, file, store) for each, file in files.items() if each >= first
             ]
@@ -326,25 +339,6 @@ class ManagedTables(ManagedCommits):
             updates += snapshot_updates(head, branch or MAIN, head.find_ref(branch or MAIN), adopted, sequence)
             sequence = max(sequence + len(adopted), version if branch is None else 0)
         return updates
-
-    def _commit_updates(
-        self, table: TableId, head: TableHead, updates: Sequence[Json], refs: Sequence[str] = (MAIN,)
-    ) -> None:
-        """Commit updates to an entry, on condition that the given branches have not moved."""
-        requirements: list[Json] = [{"type": "assert-table-uuid", "uuid": head.table.metadata.table_uuid}]
-        requirements += [
-            {"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": head.find_ref(ref)} for ref in refs
-        ]
-        change = CommitTable(requirements=requirements, updates=list(updates))
-        try:
-            self._send_commit([table], [change], lambda: self._has_updates(table, updates))
-        finally:
-            self._heads.forget(table)
-
-    def _has_updates(self, table: TableId, updates: Sequence[Json]) -> bool | None:
-        """Return True if all updates are visible in the entry, else None: they may still be made."""
-        head = self._load_head(table, all_snapshots=True)
-        return all(map(head.has_update, updates)) or None
 
 
 def _property_updates(head: TableHead, manager: str) -> list[Json]:
@@ -377,3 +371,22 @@ def _version_mismatch_error(
     return InvalidTableStateError(
         f"{table}: the catalog has {descriptions[0]}, storage has {descriptions[1]}: {remedy}"
     )
+
+
+def _to_table_version(head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
+    version, summary = version_of_snapshot(branch, snapshot.snapshot_id), snapshot.summary
+    assert version is not None
+    metadata = {key.removeprefix(METADATA): value for key, value in summary.items() if key.startswith(METADATA)}
+    return TableVersion(
+        version=version,
+        manifest_path=f"{root_path(head.entry.location)}/{manifest_path(branch, snapshot)}",
+        manifest_size=int(summary[SIZE]) if summary.get(SIZE, "").isdecimal() else None,
+        e_tag=summary.get(E_TAG),
+        timestamp_millis=snapshot.timestamp_ms or None,
+        metadata=metadata or None,
+    )
+
+
+def _unmanaged_snapshot(branch: str | None, version: int, file: str) -> Snapshot:
+    """Return a snapshot for a version from before the catalog managed the table."""
+    return Snapshot(snapshot_id=snapshot_id(branch, version), timestamp_ms=0, manifest_list=file)

@@ -1,205 +1,345 @@
-"""Read the versions of tables whose versions an Iceberg catalog manages, as snapshots of the table's entry.
+"""Commit versions of tables through an Iceberg catalog: stage → commit → publish.
 
-A client that finds an accepted version whose manifest is still staged publishes it: it moves the manifest to its final
-path.
+Lance stages the manifest of a new version; the catalog accepts it by compare-and-swap on a branch of the table's entry,
+or has accepted another one before; then the manifest is moved to its final path. A version is a snapshot of the entry.
+docs/commits.md describes the protocol and its points of failure.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from lance_namespace import (
-    DescribeTableVersionRequest,
-    DescribeTableVersionResponse,
-    ListTableVersionsRequest,
-    ListTableVersionsResponse,
-    TableVersion,
-)
+from lance_namespace import CreateTableVersionRequest, CreateTableVersionResponse, TableVersion
 from lance_namespace.errors import (
+    ConcurrentModificationError,
     InvalidInputError,
     InvalidTableStateError,
-    TableBranchNotFoundError,
-    TableNotFoundError,
-    TableVersionNotFoundError,
+    LanceNamespaceError,
 )
+from lance_namespace_urllib3_client.models.create_table_version_entry import CreateTableVersionEntry
 
+from lancehouse import locations
 from lancehouse.caches import BoundedCache
-from lancehouse.clients import vended_credentials
-from lancehouse.clients.catalog_namespace import Entry, get_location
-from lancehouse.clients.snapshots import E_TAG, METADATA, SIZE, STAGED, TableHead
-from lancehouse.clients.warehouse_namespace import VEND_HEADERS, WarehouseNamespace
+from lancehouse.clients.catalog_namespace import Entry, StorageAccess, get_location
 from lancehouse.credentials import expires_soon
+from lancehouse.errors import CommitStateUnknownError
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import MAIN, TableRef, manifest_folder, snapshot_id, version_of_snapshot
-from lancehouse.lake.history import find_latest_version
+from lancehouse.lake.history import ICEBERG_OPERATION_NAMES
 from lancehouse.lake.manifests import (
     STAGING,
+    Manifest,
     ManifestStore,
+    parse_staged_path,
     previous_manifest,
+    transaction_path,
 )
-from lancehouse.lake.versions import list_manifests, root_path
-from lancehouse.paging import paginate
-from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by, require_lance
-from lancehouse.wire.iceberg import LatestTable, Snapshot, VersionedTable
+from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by
+from lancehouse.wire.iceberg import CommitTable, Snapshot, SnapshotRef, TableIdentifier, VersionedTable
+
+if TYPE_CHECKING:
+    from lancehouse.clients.iceberg import IcebergTables
 
 logger = logging.getLogger(__name__)
 
-REFS_ONLY = "snapshots=refs"
-"""Query that asks a server to leave out the snapshots that no branch or tag refers to."""
+Json = dict[str, Any]
+VersionRequest = CreateTableVersionRequest | CreateTableVersionEntry
+
+STAGED, SIZE, E_TAG = "lance.manifest.staged", "lance.manifest.size", "lance.manifest.e-tag"
+"""Path of the staged manifest below the table's location, size of the manifest in bytes, and its entity tag."""
+COLUMNS, TRANSACTION, VERSION, BRANCH = "lance.columns", "lance.transaction", "lance.version", "lance.branch"
+"""Digest of the columns, uuid of Lance's transaction, version number, and branch unless it is main."""
+OPERATION, METADATA = "lance.operation", "lance.metadata."
+"""Lance's operation, and the prefix of metadata that a client gave. All of these are keys of a snapshot's summary."""
+
+LAST_ADDED = -1
+"""Schema id that stands for the schema added by the same request."""
+
 CACHE_SIZE = 10_000
 """Number of tables, and of published manifests, that a client remembers."""
+ATTEMPTS = 10
+"""Number of attempts of a commit that the catalog refuses although the branch has not moved."""
+REFUSALS = 100
+"""Number of refused commits, and of commits in doubt, that a client remembers."""
+SYNC_EVERY = 20
+"""A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 
 
-class ManagedVersions(WarehouseNamespace):
-    """Versions of tables: from the catalog for tables with `managed_by=impl`, else from storage."""
+@dataclass(frozen=True, slots=True)
+class StagedVersion:
+    """A version whose manifest Lance has staged, for the catalog to accept."""
 
-    def __init__(self, **properties: str) -> None:
-        super().__init__(**properties)
-        self._heads: BoundedCache[TableId, TableHead] = BoundedCache(CACHE_SIZE)
-        self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
+    table: TableId
+    branch: str | None
+    manifest: Manifest
+    root: str
+    """The table's location, as Lance writes it in the paths of manifests."""
+    staged_path: str
+    final_path: str
+    """Paths below the table's location; `staged_path` is empty for a manifest that is at its final path already."""
+    size: int
+    e_tag: str | None = None
+    metadata: Mapping[str, str] | None = None
+    manifest_store: ManifestStore | None = field(default=None, repr=False, compare=False)
+    """Store that holds the manifest."""
 
-    def _is_managed(self, table: TableId, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
-        return managed_by(properties) == IMPL
+    @property
+    def ref_name(self) -> str:
+        """Name of the branch in Iceberg."""
+        return self.branch or MAIN
 
-    def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> TableRef:
-        """Refer to a managed table by its name, so that Lance asks the catalog for its versions."""
-        if managed_by(entry.properties) == IMPL:
-            return TableRef.in_namespace(self, table.parts, **at)
-        return super()._table_ref(table, entry, **at)
+    @property
+    def snapshot_id(self) -> int:
+        """Snapshot id of the version in the catalog."""
+        return snapshot_id(self.branch, self.manifest.version)
 
-    # Reading versions
-
-    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
-        """List the versions of a branch, oldest first unless `descending`."""
-        table, branch = self._parse_table_id(request.id), normalize_branch(request.branch)
-        only_latest = request.limit == 1 and bool(request.descending) and not request.page_token
-        head = self._find_managed_head(table, all_snapshots=not only_latest)
-        if head is None:
-            return super().list_table_versions(request)
-        if only_latest:
-            return ListTableVersionsResponse(versions=self._list_latest(table, head, branch))
-        if branch and head.find_ref(branch) is None:
-            return super().list_table_versions(request)  # a branch from before the catalog managed the table, or none
-        versions = self._list_versions(table, head, branch)
-        listing = paginate(versions, request.limit, request.page_token, descending=bool(request.descending))
-        return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
-
-    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
-        """Return one version of a branch, by default the latest."""
-        table, branch, version = self._parse_table_id(request.id), normalize_branch(request.branch), request.version
-        head = self._find_managed_head(table, all_snapshots=version is not None)
-        if head is None:
-            return super().describe_table_version(request)
-        wanted_id = head.find_ref(branch or MAIN)
-        if branch and wanted_id is None:
-            raise TableBranchNotFoundError(f"{table} has no branch {branch}")
-        if version is not None:
-            wanted_id = snapshot_id(branch, version)
-        snapshot = head.snapshots.get(wanted_id) if wanted_id is not None else None
-        if snapshot is None and version is not None and version < min(head.snapshots_by_version(branch), default=0):
-            return super().describe_table_version(request)  # from before the catalog managed the table
-        if snapshot is None or (version is not None and not self._is_stored(table, head, branch, snapshot)):
-            raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
-        return DescribeTableVersionResponse(version=self._publish_version(table, head, branch, snapshot))
-
-    def _list_latest(self, table: TableId, head: TableHead, branch: str | None) -> list[TableVersion]:
-        """Return the latest version of a branch in a list, which is empty if there is none.
-
-        Raises:
-            InvalidTableStateError: the catalog has no version, but storage has one, which Lance would take for the
-                table's.
-        """
-        head_id = head.find_ref(branch or MAIN)
-        if head_id is not None:
-            return [self._publish_version(table, head, branch, head.snapshots[head_id])]
-        if branch is None and (stored := find_latest_version(self._storage_ref(head))) is not None:
-            # The first version may have been committed and published after the head was loaded: only a head that was
-            # loaded after storage was read proves that the catalog does not know it.
-            reloaded = self._find_managed_head(table, all_snapshots=False)
-            if reloaded is None or reloaded.find_ref(MAIN) is None:
-                raise unknown_version_error(table, stored)
-            return self._list_latest(table, reloaded, branch)
-        return []
-
-    def _find_managed_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
-        """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
-        head = self._load_head(table, all_snapshots=all_snapshots)
-        if managed_by(head.entry.properties) == IMPL:
-            return self._heads.put(table, head)
-        self._heads.forget(table)
-        return None
-
-    def _load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
-        loaded = self._call_warehouse(
-            table.namespace.catalog,
-            lambda at: self._rest.get(
-                at.table_path(table),
-                VersionedTable if all_snapshots else LatestTable,
-                query="" if all_snapshots else REFS_ONLY,
-                about=table,
-                headers=VEND_HEADERS,
-                on={404: TableNotFoundError},
-            ),
+    def to_table_version(self) -> TableVersion:
+        """Convert to the interface's model of a version."""
+        return TableVersion(
+            version=self.manifest.version,
+            manifest_path=f"{self.root}/{self.final_path}",
+            manifest_size=self.size,
+            e_tag=self.e_tag,
+            metadata=dict(self.metadata or {}) or None,
         )
-        properties = loaded.metadata.properties or {}
-        require_lance(table, properties)
-        location = loaded.metadata.location or ""
-        vended = vended_credentials.from_iceberg(location, loaded.config, loaded.storage_credentials)
-        return TableHead(Entry(location, properties, vended), loaded)
 
-    def _cached_head(self, table: TableId) -> TableHead:
-        """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
+    def to_response(self) -> CreateTableVersionResponse:
+        """Build the response to the request that staged the version."""
+        return CreateTableVersionResponse(
+            version=self.to_table_version(), transaction_id=self.manifest.transaction_uuid
+        )
 
-        Raises:
-            InvalidInputError: the table's versions are not managed by the catalog.
+
+@dataclass(frozen=True, slots=True)
+class TableHead:
+    """A managed table as loaded from the catalog: its entry and the snapshots that the server returned."""
+
+    entry: Entry
+    table: VersionedTable
+    uri: str
+    """The table's location with the scheme `lance`, for its snapshots."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options to access the table's storage."""
+
+    @classmethod
+    def of(cls, entry: Entry, table: VersionedTable, options: Mapping[str, str] | None = None) -> TableHead:
+        """Make the head of a table from what the catalog returned."""
+        return cls(entry, table, locations.to_lance_uri(entry.location), options or {})
+
+    @property
+    def is_lance_aware(self) -> bool:
+        """Whether the server knows Lance tables, and therefore returns no location of Iceberg metadata."""
+        return self.table.metadata_location is None
+
+    @property
+    def snapshots(self) -> dict[int, Snapshot]:
+        """Snapshots by id."""
+        return {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
+
+    @property
+    def branches(self) -> set[str]:
+        """Names of all branches but main."""
+        return {name for name, ref in self.table.metadata.refs.items() if ref.type == "branch" and name != MAIN}
+
+    @property
+    def latest_snapshot(self) -> Snapshot | None:
+        """Current snapshot of the main branch; None before the first version."""
+        head_id = self.find_ref(MAIN)
+        return None if head_id is None else self.snapshots[head_id]
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Time of the last change, in milliseconds.
+
+        Iceberg refuses a snapshot that is older than the table's last update, and the clocks of writers differ: new
+        snapshots get at least this timestamp.
         """
-        head = self._heads.get(table)
-        if head is not None and not expires_soon(head.entry.vended):
-            return head
-        head = self._find_managed_head(table, all_snapshots=False)
-        if head is None:
-            raise InvalidInputError(
-                f"{table}: its versions are managed by its storage ({MANAGED_BY}={STORAGE}); "
-                f"`lancehouse table manage --by {IMPL}` lets the catalog manage them"
-            )
-        return head
+        metadata = self.table.metadata
+        return max([metadata.last_updated_ms, *(snapshot.timestamp_ms for snapshot in metadata.snapshots)])
 
-    def _forget_heads(self, tables: Iterable[TableId]) -> None:
-        for table in tables:
-            self._heads.forget(table)
+    def find_ref(self, name: str) -> int | None:
+        """Return the snapshot id that a branch or tag refers to; None if there is no such ref."""
+        ref = self.table.metadata.refs.get(name)
+        return None if ref is None else ref.snapshot_id
 
-    def _list_versions(self, table: TableId, head: TableHead, branch: str | None) -> dict[int, TableVersion]:
-        """Return the accepted versions that still exist, and those from before the catalog managed the table."""
-        accepted, stored = head.snapshots_by_version(branch), list_manifests(self._storage_ref(head, branch))
-        oldest, newest = min(accepted, default=0), max(stored, default=0)
-        versions = {
-            version: _to_table_version(head, branch, _unmanaged_snapshot(branch, version, file))
-            for version, file in stored.items()
-            if version < oldest
+    def tag_ref_name(self, name: str) -> str:
+        """Return the ref name of a Lance tag: in Iceberg, unlike in Lance, a tag cannot have the name of a branch."""
+        return f"tag:{name}" if name == MAIN or name in self.branches else name
+
+    def has_update(self, update: Json) -> bool:
+        """Return whether the effect of an update is visible in this head."""
+        match update:
+            case {"action": "set-properties", "updates": new}:
+                return bool(new.items() <= self.entry.properties.items())
+            case {"action": "set-snapshot-ref", "ref-name": name, "snapshot-id": target}:
+                return bool(self.find_ref(name) == target)
+            case {"action": "remove-snapshot-ref", "ref-name": name}:
+                return self.find_ref(name) is None
+            case {"action": "remove-snapshots", "snapshot-ids": ids}:
+                return not self.snapshots.keys() & set(ids)
+        return True
+
+    def latest_version(self, branch: str | None) -> int | None:
+        """Return the latest version of a branch; None if the catalog has none."""
+        head_id = self.find_ref(branch or MAIN)
+        return None if head_id is None else version_of_snapshot(branch, head_id)
+
+    def snapshots_by_version(self, branch: str | None) -> dict[int, Snapshot]:
+        """Return the snapshots of a branch by version number."""
+        numbered = (
+            (version_of_snapshot(branch, snapshot.snapshot_id), snapshot) for snapshot in self.table.metadata.snapshots
+        )
+        return {version: snapshot for version, snapshot in numbered if version is not None}
+
+    def parent_snapshot_id(self, first: StagedVersion) -> int | None:
+        """Return the snapshot that a branch must be at for a version to come next.
+
+        None means that there must be no snapshot yet: the version is the first one of the table, or of a new branch.
+        """
+        parent_version = first.manifest.version - 1
+        if first.branch is None:
+            return parent_version or None
+        return None if self.find_ref(first.branch) is None else snapshot_id(first.branch, parent_version)
+
+    def apply_change(self, change: CommitTable) -> TableHead | None:
+        """Return the head after a change that the server has made; None if only the server can tell."""
+        metadata = self.table.metadata
+        snapshots, refs, sequence = list(metadata.snapshots), dict(metadata.refs), metadata.last_sequence_number
+        for update in change.updates:
+            if update["action"] == "add-snapshot":
+                snapshots.append(Snapshot.model_validate(update["snapshot"]))
+                sequence = max(sequence, snapshots[-1].sequence_number)
+            elif update["action"] == "set-snapshot-ref":
+                refs[update["ref-name"]] = SnapshotRef(snapshot_id=update["snapshot-id"], type=update["type"])
+            else:
+                return None
+        referenced_ids = {ref.snapshot_id for ref in refs.values()}
+        new_metadata = {
+            "snapshots": [snapshot for snapshot in snapshots if snapshot.snapshot_id in referenced_ids],
+            "refs": refs,
+            "last_sequence_number": sequence,
         }
-        # Accepted versions that storage lacks were cleaned up, unless they are newer than all that it has: those are
-        # accepted but not yet published.
-        for version, snapshot in accepted.items():
-            if version in stored:
-                versions[version] = _to_table_version(head, branch, snapshot)
-            elif version > newest:
-                versions[version] = self._publish_version(table, head, branch, snapshot)
+        return replace(self, table=self.table.model_copy(update={"metadata": metadata.model_copy(update=new_metadata)}))
+
+
+class _OutOfDateError(ConcurrentModificationError):
+    """The catalog refused a commit although no branch has moved: something else in the table's entry has changed."""
+
+
+class ManagedVersions:
+    """Versions of tables that the catalog manages: stage → commit → publish, and the heads of tables."""
+
+    def __init__(self, tables: IcebergTables, access: StorageAccess) -> None:
+        self._tables = tables
+        self._access = access
+        self.heads: BoundedCache[TableId, TableHead] = BoundedCache(CACHE_SIZE)
+        self.after_publish: Callable[[TableId], None] = lambda _: None
+        """Called for a table after every `SYNC_EVERY` versions."""
+        self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
+        self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
+        self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
+        # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
+        self._ticks = count(1)
+
+    def create(self, requests: Sequence[VersionRequest]) -> list[StagedVersion]:
+        """Commit the manifests that requests name, of one table or several, all or none."""
+        versions = [self.stage(request) for request in requests]
+        self.commit(versions)
+        self.publish(versions)
         return versions
 
-    def _publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
-        """Publish the manifest of an accepted version, unless that is done, and return the version."""
-        if staged := snapshot.summary.get(STAGED):
-            files = ManifestStore(get_location(table, head.entry), self._storage_options(head.entry))
-            self._publish_manifest(files, staged, _manifest_path(branch, snapshot))
-        return _to_table_version(head, branch, snapshot)
+    def stage(self, request: VersionRequest, *, keep_in: str | None = None) -> StagedVersion:
+        """Read and check the staged manifest that a request names.
 
-    def _is_stored(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> bool:
-        """Return whether storage still has the manifest of an accepted version, published or staged."""
-        files = ManifestStore(get_location(table, head.entry), self._storage_options(head.entry))
-        staged = snapshot.summary.get(STAGED)
-        return files.exists(_manifest_path(branch, snapshot)) or (staged is not None and files.exists(staged))
+        Args:
+            request: the request as pylance sends it.
+            keep_in: folder below the table's location to move the manifest to until it is accepted; None leaves it in
+                place.
+
+        Raises:
+            InvalidInputError: there is no such manifest, or it holds another version.
+        """
+        table = TableId.parse(request.id)
+        try:
+            return self._read_staged_manifest(table, request, keep_in)
+        except LanceNamespaceError as error:
+            # The catalog was not asked yet, so this is a definite refusal as well.
+            self._remember_refusal(table, request.version, error)
+            raise
+
+    def _read_staged_manifest(self, table: TableId, request: VersionRequest, keep_in: str | None) -> StagedVersion:
+        branch, files = normalize_branch(request.branch), self.manifest_store(table)
+        root, staged, final = parse_staged_path(request.manifest_path, branch, request.version)
+        data = files.find(staged) or files.find(final)
+        if data is None:
+            raise InvalidInputError(f"{table}: there is no manifest at {request.manifest_path}")
+        manifest = Manifest.parse(data)
+        if manifest.version != request.version:
+            raise InvalidInputError(f"{table}: {staged} holds version {manifest.version}, not {request.version}")
+        if manifest.operation is None and (transaction := files.find(transaction_path(manifest))) is not None:
+            manifest = manifest.with_transaction(transaction)
+        if keep_in is not None:
+            files.move(staged, f"{keep_in}/{final}")
+            staged = f"{keep_in}/{final}"
+        return StagedVersion(
+            table, branch, manifest, root, staged, final, len(data), request.e_tag, request.metadata, files
+        )
+
+    def commit(self, versions: Sequence[StagedVersion]) -> None:
+        """Ask the catalog to accept staged versions of one table or several, all or none, without publishing them.
+
+        Raises:
+            ConcurrentModificationError: a table has moved on; the staged manifests were removed.
+            CommitStateUnknownError: the catalog could not be asked what became of the commit; the staged manifests
+                stay.
+        """
+        if not versions:
+            raise InvalidInputError("there is nothing to commit")
+        if len({version.table.namespace.catalog for version in versions}) > 1:
+            raise InvalidInputError(
+                "a commit stays in one warehouse: " + ", ".join(str(version.table) for version in versions)
+            )
+        for version in versions:
+            self._refusals.forget((version.table, version.manifest.version))
+        try:
+            self._commit_with_retries(versions)
+        except CommitStateUnknownError:
+            for version in versions:
+                self._doubtful_commits.put((version.table, version.manifest.version), next(self._ticks))
+            raise
+        except LanceNamespaceError as error:
+            self._discard_refused(versions, error)
+            raise
+
+    def publish(self, versions: Sequence[StagedVersion]) -> None:
+        """Publish the manifests of versions that the catalog has accepted.
+
+        The versions are committed already. If the store is full or unavailable, this step is left to the next reader
+        and only logged: the writer must not take it for a failed commit and repeat it.
+
+        Raises:
+            InvalidTableStateError: a writer that went past the catalog has put its own manifest there.
+        """
+        for version in versions:
+            try:
+                self._publish_manifest(self._manifest_store_of(version), version.staged_path, version.final_path)
+            except InvalidTableStateError:
+                raise
+            except LanceNamespaceError as error:
+                logger.warning(
+                    "%s: version %d is committed; the next reader puts its manifest in place, which failed here: %s",
+                    version.table,
+                    version.manifest.version,
+                    error,
+                )
+        for version in versions:
+            if version.branch is None and version.manifest.version % SYNC_EVERY == 0:
+                self.after_publish(version.table)
 
     def _publish_manifest(self, files: ManifestStore, staged: str, final: str) -> None:
         """Move a staged manifest to its final path, unless this client has seen it there."""
@@ -212,19 +352,342 @@ class ManagedVersions(WarehouseNamespace):
         files.publish(staged, final)
         self._published.put((files.location, staged), None)
 
+    # How a commit is made
+
+    def _manifest_store_of(self, version: StagedVersion) -> ManifestStore:
+        """Return the store of a version's manifest: the one that it was read from, so that no request is needed."""
+        return version.manifest_store or self.manifest_store(version.table)
+
+    def _commit_with_retries(self, versions: Sequence[StagedVersion]) -> None:
+        tables = list(dict.fromkeys(version.table for version in versions))
+        # A manifest at the final path means a repeated request (pylance or a user sent it again), a lost race, or a
+        # writer that went past the catalog. The catalog's snapshots tell which.
+        if present := [version for version in versions if self._manifest_store_of(version).exists(version.final_path)]:
+            self._check_existing_manifests(present)
+            if len(present) == len(versions):
+                return
+            raise ConcurrentModificationError(
+                f"{present[0].table}: its version was accepted before, without the others"
+            )
+        for attempt in range(ATTEMPTS):
+            was_cached = attempt < ATTEMPTS - 1 and all(table in self.heads for table in tables)
+            try:
+                self._commit_once(tables, versions)
+                return
+            except _OutOfDateError as error:
+                # The branch has not moved, but something else in the entry has, such as another branch: load it again.
+                if attempt == ATTEMPTS - 1:
+                    raise ConcurrentModificationError(str(error)) from error
+            except InvalidInputError:
+                # The cached head may be out of date (sequence numbers, schemas), which makes the request invalid.
+                if not was_cached:
+                    raise
+            self.forget_heads(tables)
+
+    def _check_existing_manifests(self, versions: Sequence[StagedVersion]) -> None:
+        """Find out whose manifests are at the final paths; return if they are those of these versions.
+
+        Raises:
+            ConcurrentModificationError: other versions were accepted under these numbers.
+            InvalidTableStateError: the catalog never accepted them: a writer went past the catalog.
+        """
+        for version in versions:
+            is_committed = self._is_committed([version])
+            if is_committed is None:
+                raise unknown_version_error(version.table, version.manifest.version)
+            if not is_committed:
+                raise ConcurrentModificationError(
+                    f"{version.table}: version {version.manifest.version} is another writer's"
+                )
+
+    def _commit_once(self, tables: Sequence[TableId], versions: Sequence[StagedVersion]) -> None:
+        heads = [self.cached_head(table) for table in tables]
+        changes = [
+            commit_request(table, head, [version for version in versions if version.table == table])
+            for table, head in zip(tables, heads, strict=True)
+        ]
+        answers: list[bool | None] = []
+
+        def is_committed() -> bool | None:
+            answers.append(self._is_committed(versions))
+            return answers[-1]
+
+        try:
+            self._tables.commit(tables, changes, is_committed)
+        except LanceNamespaceError as error:
+            self.forget_heads(tables)
+            # A conflict although the branch is still at the parent: the server refused because of something else.
+            if isinstance(error, ConcurrentModificationError) and answers[-1:] == [None]:
+                raise _OutOfDateError(str(error)) from error
+            raise
+        if len(tables) > 1:
+            self._check_all_committed(versions)
+        for table, head, change_request in zip(tables, heads, changes, strict=True):
+            if (new_head := head.apply_change(change_request)) is not None:
+                self.heads.put(table, new_head)
+            else:
+                self.heads.forget(table)
+
+    def _check_all_committed(self, versions: Sequence[StagedVersion]) -> None:
+        """Check that a transaction was made for all tables, because some servers commit table after table.
+
+        Does nothing but log if the server cannot be asked.
+
+        Raises:
+            ConcurrentModificationError: other versions were accepted before, and the server did not notice.
+            CommitStateUnknownError: it was made for some of the tables, or for none although no other commit was made.
+        """
+        try:
+            is_committed = self._is_committed(versions)
+        except CommitStateUnknownError:
+            raise
+        except LanceNamespaceError as error:
+            logger.warning("the server said yes to a transaction, and cannot be asked again: %s", error)
+            return
+        if is_committed is None:
+            raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
+        if not is_committed:
+            tables = ", ".join(dict.fromkeys(str(version.table) for version in versions))
+            raise ConcurrentModificationError(
+                f"{tables}: the server said yes to a transaction, but other versions were accepted before"
+            )
+
+    def _is_committed(self, versions: Sequence[StagedVersion]) -> bool | None:
+        """Return whether the catalog has accepted these versions: True; False if it has others; None if neither so far.
+
+        Raises:
+            InvalidTableStateError: they follow versions that the catalog never accepted.
+            CommitStateUnknownError: it has accepted the versions of one table and not those of another.
+        """
+        branches: dict[tuple[TableId, str | None], list[StagedVersion]] = {}
+        for each in versions:
+            branches.setdefault((each.table, each.branch), []).append(each)
+        states = {line: self._is_branch_committed(staged[0], staged[-1]) for line, staged in branches.items()}
+        if True in states.values() and not all(states.values()):
+            committed, others = (
+                {str(table) for (table, _), each in states.items() if bool(each) is yes} for yes in (True, False)
+            )
+            raise CommitStateUnknownError(
+                "the server has made half of a transaction, which it should not: "
+                f"{', '.join(sorted(committed))} without "
+                f"{', '.join(sorted(others))}; read the tables again before repeating it"
+            )
+        return False if False in states.values() else None if None in states.values() else True
+
+    def _is_branch_committed(self, first: StagedVersion, last: StagedVersion) -> bool | None:
+        """Return what `_is_committed` does, for versions of one branch from `first` to `last`."""
+        head = self.find_head(first.table, all_snapshots=False)
+        # The short response contains only the snapshots that refs name: once the branch has moved beyond these
+        # versions, whether they were accepted shows only in the full list.
+        if head is not None and (head.latest_version(first.branch) or 0) > last.manifest.version:
+            head = self.find_head(first.table, all_snapshots=True)
+        if head is None:
+            return False
+        snapshot = head.snapshots.get(last.snapshot_id)
+        if snapshot is not None:
+            return snapshot.summary.get(STAGED) == last.staged_path
+        if first.branch is None and (head.find_ref(MAIN) or 0) < first.manifest.version - 1:
+            raise unknown_version_error(first.table, first.manifest.version - 1)
+        return None if head.find_ref(first.ref_name) == head.parent_snapshot_id(first) else False
+
+    def _discard_refused(self, versions: Sequence[StagedVersion], error: LanceNamespaceError) -> None:
+        """Remove the staged manifests of a refused commit, and remember the reason, which pylance does not pass on."""
+        for version in versions:
+            self._remember_refusal(version.table, version.manifest.version, error)
+            try:
+                self._manifest_store_of(version).discard(version.staged_path)
+            except LanceNamespaceError as left:
+                logger.warning("%s: the staged manifest %s stays: %s", version.table, version.staged_path, left)
+
+    def _remember_refusal(self, table: TableId, version: int, error: LanceNamespaceError) -> None:
+        self._refusals.put((table, version), (next(self._ticks), error))
+
+    def commit_mark(self) -> int:
+        """Return a new tick of this client's commits, see `IcebergNamespace.commit_mark`."""
+        return next(self._ticks)
+
+    def commit_refusal(self, table: TableId, version: int, since: int) -> LanceNamespaceError | None:
+        """Return why a version was refused, see `IcebergNamespace.commit_refusal`."""
+        refused_at, error = self._refusals.get((table, version)) or (0, None)
+        in_doubt_at = self._doubtful_commits.get((table, version)) or 0
+        return None if refused_at < since or in_doubt_at > since else error
+
+    def require_transactions(self, table: TableId) -> None:
+        """Check that a table is managed, and that its server can commit to several tables at once.
+
+        Raises:
+            UnsupportedOperationError: it cannot.
+        """
+        self.cached_head(table)
+        self._tables.require_transactions(table.namespace.catalog)
+
+    # Heads: tables as the catalog has them
+
+    def find_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
+        """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
+        head = self.load_head(table, all_snapshots=all_snapshots)
+        if managed_by(head.entry.properties) == IMPL:
+            return self.heads.put(table, head)
+        self.heads.forget(table)
+        return None
+
+    def load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
+        """Load the table's head from the catalog, whoever manages its versions."""
+        entry, loaded = self._tables.load_versions(table, all_snapshots=all_snapshots)
+        return TableHead.of(entry, loaded, self._access.merge(entry.properties, entry.vended))
+
+    def cached_head(self, table: TableId) -> TableHead:
+        """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
+
+        Raises:
+            InvalidInputError: the table's versions are not managed by the catalog.
+        """
+        head = self.heads.get(table)
+        if head is not None and not (head.entry.vended and expires_soon(head.entry.vended)):
+            return head
+        head = self.find_head(table, all_snapshots=False)
+        if head is None:
+            raise InvalidInputError(
+                f"{table}: its versions are managed by its storage ({MANAGED_BY}={STORAGE}); "
+                f"`lancehouse table manage --by {IMPL}` lets the catalog manage them"
+            )
+        return head
+
+    def forget_heads(self, tables: Iterable[TableId]) -> None:
+        """Drop cached heads that may be out of date."""
+        for table in tables:
+            self.heads.forget(table)
+
+    # Storage of tables
+
     def manifest_store(self, table: TableId) -> ManifestStore:
         """Return the store of a table's manifests, with location and storage options."""
-        entry = self._cached_head(table).entry
-        return ManifestStore(get_location(table, entry), self._storage_options(entry))
+        return self.store_of(table, self.cached_head(table))
 
-    def _storage_ref(self, head: TableHead, branch: str | None = None) -> TableRef:
-        return TableRef(
-            head.entry.location, self._storage_options(head.entry), branch=branch, confinement=self.confinement
-        )
+    def store_of(self, table: TableId, head: TableHead) -> ManifestStore:
+        """Return the store of a table's manifests.
 
-    def table_id(self, id: Sequence[str] | None) -> TableId:
-        """Parse the table id of a request."""
-        return self._parse_table_id(id)
+        Raises:
+            InternalError: the catalog has no location for the table.
+            OutsideConfinementError: the table must not be opened.
+        """
+        # Confinement is checked at each use: what the location leads to may have changed since the head was loaded.
+        if self._access.confinement is not None:
+            self._access.require(head.entry)
+        return ManifestStore(head.entry.location or get_location(table, head.entry), head.options)
+
+    def storage_ref(self, head: TableHead, branch: str | None = None) -> TableRef:
+        """Refer to a table by its location, past the catalog."""
+        self._access.require(head.entry)
+        return TableRef(head.entry.location, head.options, branch=branch, confinement=self._access.confinement)
+
+    def publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> None:
+        """Publish the manifest of an accepted version, unless that is done."""
+        if staged := snapshot.summary.get(STAGED):
+            self._publish_manifest(self.store_of(table, head), staged, manifest_path(branch, snapshot))
+
+    # Changes to an entry other than new versions
+
+    def commit_updates(
+        self, table: TableId, head: TableHead, updates: Sequence[Json], refs: Sequence[str] = (MAIN,)
+    ) -> None:
+        """Commit updates to an entry, on condition that the given branches have not moved."""
+        requirements: list[Json] = [{"type": "assert-table-uuid", "uuid": head.table.metadata.table_uuid}]
+        requirements += [
+            {"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": head.find_ref(ref)} for ref in refs
+        ]
+        change = CommitTable(requirements=requirements, updates=list(updates))
+        try:
+            self._tables.commit([table], [change], lambda: self._has_updates(table, updates))
+        finally:
+            self.heads.forget(table)
+
+    def _has_updates(self, table: TableId, updates: Sequence[Json]) -> bool | None:
+        """Return True if all updates are visible in the entry, else None: they may still be made."""
+        head = self.load_head(table, all_snapshots=True)
+        return all(map(head.has_update, updates)) or None
+
+
+def commit_request(table: TableId, head: TableHead, versions: Sequence[StagedVersion]) -> CommitTable:
+    """Build the request that asks the catalog to accept versions of a table, each branch from where it is.
+
+    Raises:
+        InvalidInputError: the versions of a branch are not consecutive.
+    """
+    requirements: list[Json] = [{"type": "assert-table-uuid", "uuid": head.table.metadata.table_uuid}]
+    updates: list[Json] = []
+    sequence = head.table.metadata.last_sequence_number
+    for ref in dict.fromkeys(version.ref_name for version in versions):
+        branch_versions = [version for version in versions if version.ref_name == ref]
+        numbers = [version.manifest.version for version in branch_versions]
+        if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            raise InvalidInputError(f"{table}: versions are accepted one after the other, not {numbers}")
+        parent = head.parent_snapshot_id(branch_versions[0])
+        requirements.append({"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": parent})
+        if ref == MAIN:
+            updates += _schema_updates_of(head, branch_versions[-1])
+        updates += snapshot_updates(head, ref, parent, branch_versions, sequence)
+        sequence += len(branch_versions)
+    identifier = TableIdentifier(namespace=list(table.namespace.levels), name=table.name)
+    return CommitTable(identifier=identifier, requirements=requirements, updates=updates)
+
+
+def snapshot_updates(
+    head: TableHead, ref: str, parent: int | None, versions: Sequence[StagedVersion], sequence: int
+) -> list[Json]:
+    """Return updates that add versions of one branch after a parent snapshot and move the branch to the last one."""
+    updates: list[Json] = []
+    for version in versions:
+        sequence = max(sequence + 1, version.manifest.version if ref == MAIN else 0)
+        updates.append({"action": "add-snapshot", "snapshot": _to_snapshot(version, head, parent, sequence)})
+        parent = version.snapshot_id
+    return [*updates, {"action": "set-snapshot-ref", "ref-name": ref, "type": "branch", "snapshot-id": parent}]
+
+
+def schema_updates(head: TableHead, schema: Json) -> list[Json]:
+    """Return updates that make a schema the entry's current one, reusing an equal older one; none if it is current."""
+    metadata = head.table.metadata
+    matching_ids = [
+        candidate["schema-id"] for candidate in metadata.schemas if candidate.get("fields") == schema["fields"]
+    ]
+    if metadata.current_schema_id in matching_ids:
+        return []
+    if matching_ids:
+        return [{"action": "set-current-schema", "schema-id": matching_ids[-1]}]
+    return [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": LAST_ADDED}]
+
+
+def _schema_updates_of(head: TableHead, version: StagedVersion) -> list[Json]:
+    """Return updates that bring the entry's schema up to date with a version; none if the columns are unchanged."""
+    if head.latest_snapshot is not None and head.latest_snapshot.summary.get(COLUMNS) == version.manifest.columns:
+        return []
+    return schema_updates(head, version.manifest.schema())
+
+
+def _to_snapshot(version: StagedVersion, head: TableHead, parent: int | None, sequence: int) -> Json:
+    operation = version.manifest.operation
+    is_first = operation == "Overwrite" and version.manifest.version == 1
+    summary = {
+        "operation": "append" if is_first else ICEBERG_OPERATION_NAMES.get(operation, "replace"),
+        OPERATION: operation,
+        VERSION: str(version.manifest.version),
+        BRANCH: version.branch,
+        TRANSACTION: version.manifest.transaction_uuid,
+        COLUMNS: version.manifest.columns,
+        STAGED: version.staged_path or None,
+        SIZE: str(version.size),
+        E_TAG: version.e_tag,
+        **{f"{METADATA}{key}": value for key, value in (version.metadata or {}).items()},
+    }
+    return {
+        "snapshot-id": version.snapshot_id,
+        **({} if parent is None else {"parent-snapshot-id": parent}),
+        "sequence-number": sequence,
+        "timestamp-ms": max(time.time_ns() // 1_000_000, head.timestamp_ms),
+        # A scheme that Iceberg's readers refuse with an error: without a snapshot they would read the table as empty.
+        "manifest-list": f"{head.uri}/{version.final_path}",
+        "summary": {key: value for key, value in summary.items() if value is not None},
+    }
 
 
 def unknown_version_error(table: TableId, version: int) -> InvalidTableStateError:
@@ -236,27 +699,9 @@ def unknown_version_error(table: TableId, version: int) -> InvalidTableStateErro
     )
 
 
-def _to_table_version(head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
-    version, summary = version_of_snapshot(branch, snapshot.snapshot_id), snapshot.summary
-    assert version is not None
-    metadata = {key.removeprefix(METADATA): value for key, value in summary.items() if key.startswith(METADATA)}
-    return TableVersion(
-        version=version,
-        manifest_path=f"{root_path(head.entry.location)}/{_manifest_path(branch, snapshot)}",
-        manifest_size=int(summary[SIZE]) if summary.get(SIZE, "").isdecimal() else None,
-        e_tag=summary.get(E_TAG),
-        timestamp_millis=snapshot.timestamp_ms or None,
-        metadata=metadata or None,
-    )
-
-
-def _manifest_path(branch: str | None, snapshot: Snapshot) -> str:
+def manifest_path(branch: str | None, snapshot: Snapshot) -> str:
+    """Return the path of an accepted version's manifest below the table's location."""
     return f"{manifest_folder(branch)}/{snapshot.manifest_list.rpartition('/')[2]}"
-
-
-def _unmanaged_snapshot(branch: str | None, version: int, file: str) -> Snapshot:
-    """Return a snapshot for a version from before the catalog managed the table."""
-    return Snapshot(snapshot_id=snapshot_id(branch, version), timestamp_ms=0, manifest_list=file)
 
 
 def normalize_branch(name: str | None) -> str | None:

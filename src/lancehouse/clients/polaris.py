@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 from urllib.parse import quote
 
-from lancehouse.clients.generic_tables import GenericTableNamespace
-from lancehouse.clients.warehouse_namespace import WarehousePaths
-from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId
+from lancehouse.clients.catalog_namespace import CatalogNamespace, StorageAccess
+from lancehouse.clients.generic_tables import GenericTables
+from lancehouse.clients.iceberg import Warehouses
+from lancehouse.clients.rest import Rest
 
 API = "/api/catalog"
 
 
-class PolarisNamespace(GenericTableNamespace):
+class PolarisNamespace(CatalogNamespace):
     """The Lance namespace of a Polaris server. The first level of an id is the catalog."""
 
     client: ClassVar[str] = "polaris"
@@ -20,18 +21,18 @@ class PolarisNamespace(GenericTableNamespace):
         "Polaris' own Iceberg tables have one: use the `iceberg` client with the endpoint of Polaris and /api/catalog"
     )
 
-    def _base_url(self) -> str:
-        return self._settings.endpoint.removesuffix(API) + API
-
-    def _warehouse_paths(self, catalog: str) -> list[WarehousePaths]:
-        """Return the one path of a catalog: Polaris' prefix is the catalog's name, so `/v1/config` is not requested."""
-        return [WarehousePaths(f"/v1/{quote(catalog, safe='')}", UNIT_SEPARATOR, self._settings.root, None)]
-
-    def _require_namespace(self, namespace: NamespaceId) -> None:
-        """Do nothing: Polaris itself refuses operations below a missing namespace."""
-
-    def _announced_root(self, catalog: str) -> str | None:
-        return self._load_config(catalog)[0].get("root")
-
-    def _generic_path(self, catalog: str) -> str:
-        return f"/polaris/v1/{quote(catalog, safe='')}"
+    def __init__(self, **properties: str) -> None:
+        super().__init__(**properties)
+        base = self._settings.endpoint.removesuffix(API) + API
+        self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
+        # Polaris' prefix is the catalog's name, and it refuses operations below a missing namespace itself.
+        warehouses = Warehouses(self._rest, self._settings, asks_config=False, checks_namespaces=False)
+        self._namespaces = self._warehouses = warehouses
+        self._tables = GenericTables(
+            self._rest,
+            self._settings,
+            warehouses,
+            api_path=lambda catalog: f"/polaris/v1/{quote(catalog, safe='')}",
+            find_root=lambda catalog: warehouses.load_config(catalog)[0].get("root"),
+        )
+        self._access = StorageAccess(self._settings, warehouses.announced_locations)

@@ -41,9 +41,8 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.clients.managed_commits import ManagedCommits
-from lancehouse.clients.managed_versions import normalize_branch
-from lancehouse.clients.snapshots import StagedVersion
+from lancehouse.clients.iceberg import IcebergNamespace
+from lancehouse.clients.managed_versions import StagedVersion, normalize_branch
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import TableRef
@@ -67,11 +66,12 @@ class Transaction(TableOperations):
     """
 
     def __init__(self, namespace: LanceNamespace) -> None:
-        if not isinstance(namespace, ManagedCommits):
+        if not isinstance(namespace, IcebergNamespace):
             raise UnsupportedOperationError(
                 f"{type(namespace).__name__} has no transactions over several tables; the `iceberg` client has"
             )
         self._catalog = namespace
+        self._versions = namespace._versions
         self._id = str(uuid4())
         self._staged_by_branch: dict[TableBranch, list[StagedVersion]] = {}
         self._is_open = True
@@ -109,14 +109,14 @@ class Transaction(TableOperations):
         if not staged:
             return
         try:
-            self._catalog.request_commit(staged)
+            self._versions.commit(staged)
         except CommitStateUnknownError:
             raise
         except LanceNamespaceError as error:
             self._discard_staged_after(error)
             raise
         try:
-            self._catalog.publish_manifests(staged)
+            self._versions.publish(staged)
         except LanceNamespaceError as error:  # the commit is made: the next reader publishes the manifests
             logger.warning("the next reader puts the manifests of %s in their place: %s", self.namespace_id(), error)
 
@@ -181,8 +181,7 @@ class Transaction(TableOperations):
             UnsupportedOperationError: the server has no transactions.
         """
         self._require_open()
-        table = self._catalog.table_id(request.id)
-        self._catalog.require_transactions(table)
+        self._versions.require_transactions(TableId.parse(request.id))
         return self._catalog.describe_table(request)
 
     def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
@@ -218,14 +217,14 @@ class Transaction(TableOperations):
         earlier = self._staged_versions(request.id, request.branch)
         if earlier and request.version != earlier[-1].manifest.version + 1:
             raise ConcurrentModificationError(f"{earlier[-1].table} has moved on since it was read here: begin again")
-        staged = self._catalog.read_staged_version(request, keep_in=f"{STAGING}/{self._id}")
+        staged = self._versions.stage(request, keep_in=f"{STAGING}/{self._id}")
         self._staged_by_branch.setdefault((staged.table, staged.branch), []).append(staged)
         return CreateTableVersionResponse(
             version=self._to_table_version(staged), transaction_id=staged.manifest.transaction_uuid
         )
 
     def _staged_versions(self, id: Sequence[str] | None, branch: str | None) -> list[StagedVersion]:
-        return self._staged_by_branch.get((self._catalog.table_id(id), normalize_branch(branch)), [])
+        return self._staged_by_branch.get((TableId.parse(id), normalize_branch(branch)), [])
 
     @staticmethod
     def _to_table_version(staged: StagedVersion) -> TableVersion:
@@ -243,7 +242,7 @@ class Transaction(TableOperations):
     def _discard_staged(self) -> None:
         """Remove staged manifests and the files that only they refer to."""
         for (table, branch), versions in self._staged_by_branch.items():
-            store = self._catalog.manifest_store(table)
+            store = self._versions.manifest_store(table)
             location, options, first = store.location, store.storage_options, versions[0].manifest.version
             previous = list_manifests(TableRef(location, options, branch=branch)).get(first - 1)
             retained = Manifest.parse(store.read(previous)).files(location, options) if previous else set()

@@ -26,9 +26,15 @@ from lance_namespace.errors import (
 )
 
 from lancehouse import locations
-from lancehouse.clients import vended_credentials
-from lancehouse.clients.catalog_namespace import CatalogNamespace, Entry, none_if_missing
+from lancehouse.clients.catalog_namespace import (
+    CatalogNamespace,
+    Entry,
+    StorageAccess,
+    map_concurrently,
+    none_if_missing,
+)
 from lancehouse.clients.rest import Rest, parse_reply
+from lancehouse.credentials import EXPIRES
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
@@ -36,6 +42,7 @@ from lancehouse.paging import paginate
 from lancehouse.properties import is_lance, require_lance
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
+from lancehouse.settings import ClientSettings
 from lancehouse.wire.unity import (
     CreateSchema,
     CredentialsRequest,
@@ -64,11 +71,18 @@ class UnityNamespace(CatalogNamespace):
     lists_whole_ids: ClassVar[bool] = False
     delimiter: ClassVar[str] = "$"
     cascades: ClassVar[bool] = True
+    lists_catalogs: ClassVar[bool] = True
+    vends_freely: ClassVar[bool] = False
+
+    _tables: UnityTables
 
     def __init__(self, **properties: str) -> None:
         super().__init__(**properties)
         base = self._settings.endpoint.removesuffix(self._settings.api_path) + self._settings.api_path
         self._rest = Rest(self._settings, base=base, token_uri="")
+        self._access = StorageAccess(self._settings)
+        self._namespaces = UnitySchemas(self._rest)
+        self._tables = UnityTables(self._rest, self._settings, self._access)
 
     # Identifiers: the levels of an id may also be joined by `$`. No name contains a period: it joins them in a path.
 
@@ -115,7 +129,44 @@ class UnityNamespace(CatalogNamespace):
             raise InvalidInputError(f"namespace {self.delimiter.join(levels)}: {self._wrong_catalog_message()}")
         return super().create_namespace(request)
 
-    def _list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+    def _list_subtree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
+        levels = _split_levels(parts) or [self._settings.catalog]
+        if len(levels) == 2:
+            return [self._parse_namespace_id(levels)]
+        return self._namespaces.list_children(self._parse_namespace_id(levels, least=1))
+
+    def _walk_namespaces(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
+        """Yield the schemas from `start` on, in order; one request returns them all."""
+        ordered = sorted(self._list_subtree(parts), key=lambda schema: schema.parts)
+        return (schema for schema in ordered if schema.parts >= start)
+
+    # Tables
+
+    def _declare(
+        self, table: TableId, location: str | None, properties: Mapping[str, str] | None, *, vend: bool
+    ) -> Entry:
+        _check_lengths(table, table.name, properties or {})
+        return super()._declare(table, location, properties, vend=vend)
+
+    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
+        """Set the response's schema from the entry's columns, else from the dataset; None if there is neither.
+
+        Unity cannot change the columns of an entry, so those of a table that was altered later may be out of date.
+        """
+        schema = (
+            from_unity(entry.columns) if entry.columns else self._tables.find_schema(entry.location, entry.properties)
+        )
+        response.var_schema = to_jsonarrow(schema) if schema is not None else None
+
+
+class UnitySchemas:
+    """Schemas of Unity as namespaces."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def list_children(self, parent: NamespaceId) -> list[NamespaceId]:
+        """List the schemas of a catalog."""
         pages = self._rest.list_pages(
             "/schemas",
             SchemaPage,
@@ -126,38 +177,30 @@ class UnityNamespace(CatalogNamespace):
         )
         return [parent.child(schema.name) for part in pages for schema in part.schemas or ()]
 
-    def _list_subtree(self, parts: Sequence[str] | None) -> list[NamespaceId]:
-        levels = _split_levels(parts) or [self._settings.catalog]
-        if len(levels) == 2:
-            return [self._parse_namespace_id(levels)]
-        return self._list_children(self._parse_namespace_id(levels, least=1))
-
-    def _walk_namespaces(self, parts: Sequence[str] | None, start: list[str]) -> Iterator[NamespaceId]:
-        """Yield the schemas from `start` on, in order; one request returns them all."""
-        ordered = sorted(self._list_subtree(parts), key=lambda schema: schema.parts)
-        return (schema for schema in ordered if schema.parts >= start)
-
-    def _create_namespace(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+    def create(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Create a schema and return its properties."""
         _check_lengths(namespace, namespace.levels[-1], properties)
         body = CreateSchema(
             name=namespace.levels[-1], catalog_name=namespace.catalog, properties=dict(properties) or None
         )
 
         def lookup() -> UnitySchema | None:
-            existing = none_if_missing(lambda: self._load_namespace(namespace))
+            existing = none_if_missing(lambda: self.load(namespace))
             is_ours = existing is not None and properties.items() <= existing.items()
             return UnitySchema(name=namespace.levels[-1], properties=dict(existing or {})) if is_ours else None
 
         created = self._rest.create("/schemas", body, UnitySchema, about=namespace, lookup=lookup)
         return created.properties or {}
 
-    def _load_namespace(self, namespace: NamespaceId) -> Mapping[str, str]:
+    def load(self, namespace: NamespaceId) -> Mapping[str, str]:
+        """Load the properties of a schema."""
         schema = self._rest.get(
             f"/schemas/{_full_name(namespace.parts)}", UnitySchema, about=namespace, on={404: NamespaceNotFoundError}
         )
         return schema.properties or {}
 
-    def _delete_namespace(self, namespace: NamespaceId, *, cascade: bool) -> None:
+    def delete(self, namespace: NamespaceId, *, cascade: bool) -> None:
+        """Drop a schema."""
         self._rest.delete(
             f"/schemas/{_full_name(namespace.parts)}",
             query="force=true" if cascade else "",
@@ -169,9 +212,17 @@ class UnityNamespace(CatalogNamespace):
             },
         )
 
-    # Tables
 
-    def _list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+class UnityTables:
+    """External tables of Unity as entries of Lance tables."""
+
+    def __init__(self, rest: Rest, settings: ClientSettings, access: StorageAccess) -> None:
+        self._rest = rest
+        self._settings = settings
+        self._access = access
+
+    def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
+        """List the Lance tables of a schema with their entries."""
         pages = self._rest.list_pages(
             "/tables",
             UnityTablePage,
@@ -186,30 +237,31 @@ class UnityNamespace(CatalogNamespace):
         listed = [table for part in pages for table in part.tables or () if _is_lance(table)]
         return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in listed}
 
-    def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        loaded = none_if_missing(lambda: self._get_table(table))
-        return self._to_entry(loaded, table, vend=vend) if loaded is not None and _is_lance(loaded) else None
+    def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
+        """Load the entries of listed tables in order, see `CatalogTables`."""
+        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
-    def _load_table(self, table: TableId, *, vend: bool) -> Entry:
-        loaded = self._get_table(table)
+    def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
+        loaded = none_if_missing(lambda: self.get(table))
+        return self.to_entry(loaded, table, vend=vend) if loaded is not None and _is_lance(loaded) else None
+
+    def load(self, table: TableId, *, vend: bool) -> Entry:
+        """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
+        loaded = self.get(table)
         require_lance(table, loaded.properties)
         if loaded.table_type != EXTERNAL:
             raise InvalidInputError(f"{table} is not a Lance table: it is {loaded.table_type}, not {EXTERNAL}")
-        return self._to_entry(loaded, table, vend=vend)
+        return self.to_entry(loaded, table, vend=vend)
 
-    def _get_table(self, table: TableId) -> UnityTable:
+    def get(self, table: TableId) -> UnityTable:
+        """Load a table of any kind."""
         return self._rest.get(
             f"/tables/{_full_name(table.parts)}", UnityTable, about=table, on={404: TableNotFoundError}
         )
 
-    def _declare(
-        self, table: TableId, location: str | None, properties: Mapping[str, str] | None, *, vend: bool
-    ) -> Entry:
-        _check_lengths(table, table.name, properties or {})
-        return super()._declare(table, location, properties, vend=vend)
-
-    def _create_table(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        schema = self._find_schema(location, properties)
+    def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table and return it as the server stored it."""
+        schema = self.find_schema(location, properties)
         body = UnityCreateTable(
             name=table.name,
             catalog_name=table.namespace.catalog,
@@ -222,7 +274,7 @@ class UnityNamespace(CatalogNamespace):
         )
 
         def lookup() -> UnityTable | None:
-            existing = none_if_missing(lambda: self._get_table(table))
+            existing = none_if_missing(lambda: self.get(table))
             is_ours = (
                 existing is not None
                 and locations.is_same(existing.storage_location or "", location)
@@ -238,15 +290,18 @@ class UnityNamespace(CatalogNamespace):
             lookup=lookup,
             on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
         )
-        return self._to_entry(created, table, vend=vend)
+        return self.to_entry(created, table, vend=vend)
 
-    def _delete_table(self, table: TableId) -> None:
+    def delete(self, table: TableId) -> None:
+        """Delete the entry of a table; its data stays."""
         self._rest.delete(f"/tables/{_full_name(table.parts)}", about=table, on={404: TableNotFoundError})
 
-    def _default_location(self, table: TableId) -> str:
+    def default_location(self, table: TableId) -> str:
+        """Return a location below the client's root, or below the working directory."""
         return locations.child_location(self._settings.root or str(Path.cwd()), table.parts)
 
-    def _to_entry(self, loaded: UnityTable, table: TableId, *, vend: bool) -> Entry:
+    def to_entry(self, loaded: UnityTable, table: TableId, *, vend: bool) -> Entry:
+        """Make an entry of a loaded table, with credentials if they are asked for."""
         return Entry(
             location=loaded.storage_location or "",
             properties=loaded.properties or {},
@@ -264,22 +319,14 @@ class UnityNamespace(CatalogNamespace):
                 return {}
             raise
         assert reply is not None
-        return vended_credentials.from_unity(parse_reply(reply, TemporaryCredentials, table))
+        return to_storage_options(parse_reply(reply, TemporaryCredentials, table))
 
-    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
-        """Set the response's schema from the entry's columns, else from the dataset; None if there is neither.
-
-        Unity cannot change the columns of an entry, so those of a table that was altered later may be out of date.
-        """
-        schema = from_unity(entry.columns) if entry.columns else self._find_schema(entry.location, entry.properties)
-        response.var_schema = to_jsonarrow(schema) if schema is not None else None
-
-    def _find_schema(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
+    def find_schema(self, location: str, properties: Mapping[str, str]) -> pa.Schema | None:
         """Return the schema of the dataset at a location; None if there is none, or if this client cannot read it."""
-        table = dataset.TableRef(location, self._merge_storage_options(properties), confinement=self.confinement)
+        table = dataset.TableRef(location, self._access.merge(properties), confinement=self._access.confinement)
         try:
-            if self.confinement is not None:
-                self.confinement.require_table(location)
+            if self._access.confinement is not None:
+                self._access.confinement.require_table(location)
             if not table.exists():
                 return None
             schema: pa.Schema = table.open().schema
@@ -318,3 +365,21 @@ def _full_name(parts: Sequence[str]) -> str:
 
 def _is_lance(table: ListedTable) -> bool:
     return table.table_type == EXTERNAL and is_lance(table.properties)
+
+
+def to_storage_options(vended: TemporaryCredentials) -> dict[str, str]:
+    """Return Unity's temporary credentials as storage options."""
+    options: dict[str, str] = {}
+    if aws := vended.aws_temp_credentials:
+        options |= {
+            "aws_access_key_id": aws.access_key_id,
+            "aws_secret_access_key": aws.secret_access_key,
+            "aws_session_token": aws.session_token,
+        }
+    if azure := vended.azure_user_delegation_sas:
+        options["azure_storage_sas_token"] = azure.sas_token
+    if gcp := vended.gcp_oauth_token:
+        options["google_storage_token"] = gcp.oauth_token
+    if options and vended.expiration_time is not None:
+        options[EXPIRES] = str(vended.expiration_time)
+    return options
