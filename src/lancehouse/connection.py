@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import lance_namespace
 from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import InvalidInputError
+
+from lancehouse.suggestions import suggest
 
 SECRET_KEY = re.compile(
     r"token|credential|secret|password|passwd|key|authorization|header|sas|signature", re.IGNORECASE
@@ -77,9 +78,8 @@ def _check_implementation(impl: str) -> None:
     """Raise if a name is neither an alias nor the path of a class."""
     known = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
     if impl not in known and "." not in impl:
-        matches = get_close_matches(impl, known, 1)
-        hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(known)}, and full class paths"
-        raise InvalidInputError(f"no client is called {impl!r}: {hint}")
+        hint = suggest(impl, known, f"expected one of {', '.join(known)}, or the full path of a class")
+        raise InvalidInputError(f"unknown implementation {impl!r}: {hint}")
 
 
 def parse_property(text: str) -> tuple[str, str]:

@@ -6,7 +6,6 @@ is sent.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -21,6 +20,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse import in_process
 from lancehouse.properties import IMPL, STORAGE, STORAGE_PREFIX
+from lancehouse.suggestions import suggest
 
 HEADER_PREFIX = "header."
 MILLIS_SUFFIX = "_millis"
@@ -277,9 +277,7 @@ def _check_header_value(key: str, value: str) -> str:
 
 def _unknown_property_message(client: str, key: str, table: Mapping[str, Setting]) -> str:
     known = [*table, "header.*", "storage.*"]
-    matches = difflib.get_close_matches(key.removeprefix(f"{client}."), known, n=1, cutoff=0.5)
-    hint = f"did you mean {matches[0]!r}?" if matches else f"known are {', '.join(known)}"
-    return f"{client}: unknown property {key!r}; {hint}"
+    return f"{client}: unknown property {key!r}; {suggest(key.removeprefix(f'{client}.'), known)}"
 
 
 def _check_required(client: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:

@@ -91,11 +91,11 @@ def test_the_parent_is_put_in_front(file: str) -> None:
         ),
         (["--catalog", "of", "table", "list", "x"], 1, "parent: 'a..b' is no id"),
         (["table", "list", "--property", "s3cr3t-t0ken"], 2, "a property is key=value"),
-        (["table", "list", "--impl", "dirr"], 1, "Error: no client is called 'dirr': did you mean dir?"),
+        (["table", "list", "--impl", "dirr"], 1, "Error: unknown implementation 'dirr': did you mean dir?"),
         (
             ["table", "list", "--impl", "xyz"],
             1,
-            "'xyz': there are dir, iceberg, lakekeeper, polaris, rest, unity, and full class paths",
+            "'xyz': expected one of dir, iceberg, lakekeeper, polaris, rest, unity, or the full path of a class",
         ),
         (["table", "list", "--impl", "nowhere.Namespace"], 1, "Error: No module named 'nowhere'"),
     ],

@@ -185,7 +185,7 @@ def test_what_is_not_there(home: Home) -> None:
         (["wh.db.docs"], 2, "--by"),
         (["--by", "storage", "--adopt", "wh.db.docs"], 2, "--adopt goes with --by impl"),
         (["--by", "impl", "--property", "s3cr3t-t0ken", "wh.db.docs"], 2, "a property is key=value"),
-        (["--by", "impl", "--property", "endpont=http://h", "wh.db.docs"], 1, "did you mean 'endpoint'"),
+        (["--by", "impl", "--property", "endpont=http://h", "wh.db.docs"], 1, "did you mean endpoint"),
         (["--by", "impl", "--impl", "nowhere.Namespace", "wh.db.docs"], 1, "No module named 'nowhere'"),
         (["--by", "impl", "wh.db.docs", "--property", "max_retries=0"], 1, "Connection refused"),
     ],

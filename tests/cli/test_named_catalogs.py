@@ -134,7 +134,7 @@ def test_another_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (
             "prd",
-            "there is no catalog 'prd'; did you mean 'prod'? ~/.lancehouse.yaml and the environment have dev, prod",
+            "there is no catalog 'prd'; did you mean prod?",
         ),
         ("xyz", "there is no catalog 'xyz'; ~/.lancehouse.yaml and the environment have dev, prod"),
     ],
@@ -150,8 +150,8 @@ def test_a_name_that_is_not_known(name: str, said: str, home: Path) -> None:
     ("text", "said"),
     [
         ("- a\n", "1: the file holds catalogs and default"),
-        ("default: a\ncatalog:\n  a: {}\n", "2: unknown key 'catalog'; did you mean 'catalogs'?"),
-        ("warehouses: {}\n", "1: unknown key 'warehouses'; known are catalogs, default"),
+        ("default: a\ncatalog:\n  a: {}\n", "2: unknown key 'catalog'; did you mean catalogs?"),
+        ("warehouses: {}\n", "1: unknown key 'warehouses'; expected one of catalogs, default"),
         ("default: [a]\n", "1: default is a list: it has one value"),
         ("catalogs: [a]\n", "1: catalogs are names, with what is said of each below it"),
         ("catalogs:\n  a: s3cr3t\n", "2: catalogs.a has keys and values"),

@@ -193,7 +193,7 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
             "backends:\n  d: {impl: dir, root: /a}\n  d: {impl: dir, root: /b}",
             "in line 3, column 3: a key is there twice$",
         ),
-        ("prot: 1", "unknown key 'prot'; did you mean 'port'"),
+        ("prot: 1", "unknown key 'prot'; did you mean port"),
         ("port: x", "key 'port' must be a whole number"),
         ("port: [1]", "key 'port' must be a single value"),
         ("db: ${NOT_THERE_AT_ALL}", "key 'db' needs NOT_THERE_AT_ALL in the environment"),

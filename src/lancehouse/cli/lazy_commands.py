@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from lancehouse.suggestions import find_close
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
@@ -90,7 +91,8 @@ class LazyGroup(click.Group):
 
     def _similar_commands(self, ctx: click.Context, name: str) -> list[str]:
         same = [each for each in OTHER_WORDS.get(name.lower(), ()) if each in self.commands]
-        return [f"{ctx.command_path} {each}" for each in same or get_close_matches(name, self.commands, 1, 0.7)]
+        close = find_close(name, self.commands, 0.7)
+        return [f"{ctx.command_path} {each}" for each in same or ([close] if close else [])]
 
     def _subcommands_named(self, ctx: click.Context, name: str) -> list[str]:
         """Return the subcommands of this name in the groups below."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.connection import Connection
 from lancehouse.identifiers import parse_levels
+from lancehouse.suggestions import suggest
 
 if TYPE_CHECKING:
     import yaml
@@ -107,9 +107,8 @@ class NamedCatalogs:
         if not self.names:
             variable = f"{PREFIX}{normalize_key(name).upper()}__ENDPOINT"
             return f"there is no catalog {name!r}: write it into {self.file}, or set {variable}"
-        near = get_close_matches(normalize_key(name), self.entries, 1, 0.5)
-        hint = f"did you mean {self.entries[near[0]][0]!r}? " if near else ""
-        return f"there is no catalog {name!r}; {hint}{self.file} and the environment have {', '.join(self.names)}"
+        known = f"{self.file} and the environment have {', '.join(self.names)}"
+        return f"there is no catalog {name!r}; {suggest(name, self.names, known)}"
 
 
 def normalize_key(word: str) -> str:
@@ -268,9 +267,3 @@ def _format_yaml_error(error: Any) -> str:
     """Return YAML's error message without the names that it quotes: one may be a secret that begins with * or !."""
     words = ", ".join(filter(None, (error.context, error.problem)))
     return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
-
-
-def suggest(word: str, known: Sequence[str]) -> str:
-    """Return a hint about an unknown word: the closest known one, or all of them."""
-    near = get_close_matches(word.lower(), known, 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from lancehouse.cli.catalog_options import Command, with_client, with_table
 from lancehouse.cli.formatting import format_count
 from lancehouse.cli.output import OutputColumn, Row
 from lancehouse.cli.version_options import VersionOptions, with_version_options
+from lancehouse.suggestions import suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,8 +121,7 @@ def resolve_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) 
     from lance_namespace.errors import TableColumnNotFoundError
 
     if missing := [name for name in columns if name not in schema.names]:
-        near = get_close_matches(missing[0], schema.names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(schema.names)}"
+        hint = suggest(missing[0], schema.names)
         raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; {hint}")
     return list(dict.fromkeys(columns)) or schema.names
 

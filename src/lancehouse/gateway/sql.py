@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from lance_namespace.errors import InvalidInputError
@@ -21,6 +20,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from lancehouse.parsing import parse_alone
+from lancehouse.suggestions import find_close
 
 MAX_LENGTH = 1_000_000
 """Most characters."""
@@ -219,8 +219,8 @@ def _nesting_error(field: str) -> InvalidInputError:
 
 
 def _function_error(field: str, function: str) -> InvalidInputError:
-    near = get_close_matches(function, FUNCTIONS, 1, 0.8)
-    return _sql_error(field, f"the function {function[:40]} is not allowed here" + (f"; {near[0]} is" if near else ""))
+    near = find_close(function, FUNCTIONS, 0.8)
+    return _sql_error(field, f"the function {function[:40]} is not allowed here" + (f"; {near} is" if near else ""))
 
 
 class LanceDialect(Dialect):

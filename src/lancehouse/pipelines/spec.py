@@ -296,7 +296,7 @@ def parse_spec(document: PipelineDocument) -> PipelineSpec:
 
 def _intended_key(loc: Loc) -> Loc:
     """Return the location of the key that an unknown key was probably meant to be."""
-    return (*loc[:-1], *(find_close(str(loc[-1]), _known_keys(loc)) or [""]))
+    return (*loc[:-1], find_close(str(loc[-1]), _known_keys(loc)) or "")
 
 
 _KINDS: Mapping[str, str] = {

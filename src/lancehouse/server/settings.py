@@ -6,7 +6,6 @@ default.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from lancehouse.properties import IMPL, STORAGE
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting
 from lancehouse.settings import data_folder, default_db
+from lancehouse.suggestions import suggest
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
 """Names that no warehouse may have: they are the first segments of paths without a prefix."""
@@ -271,9 +271,7 @@ def _substitute_variables(path: str, value: Any) -> Any:
 def _check_keys(mapping: Mapping[str, Any], allowed: list[str] | tuple[str, ...], place: str) -> None:
     for key in mapping:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(allowed)}"
-            raise InvalidInputError(f"{place} has an unknown key {key!r}; {hint}")
+            raise InvalidInputError(f"{place} has an unknown key {key!r}; {suggest(str(key), allowed)}")
 
 
 def _parse_warehouses(options: Sequence[str], configured: Any) -> tuple[Warehouse, ...]:

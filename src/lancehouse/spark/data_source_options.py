@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +18,7 @@ from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
 from lancehouse.spark.address import TableAddress
 from lancehouse.spark.table_writer import WriteOptions
+from lancehouse.suggestions import find_close
 
 TASKS = 32
 """Default for the largest number of tasks that read a table; a data source cannot know how many run at once."""
@@ -177,10 +177,8 @@ class SourceOptions:
                     f"{_NAMES_BY_LOWERCASE[name]} is no option of {' or '.join(use.value for use in uses)}"
                 )
         for name in self._other_options:
-            if alike := get_close_matches(name, _NAMES_BY_LOWERCASE, 1, MIN_SIMILARITY):
-                hint = (
-                    f"did you mean {_NAMES_BY_LOWERCASE[alike[0]]}? A property of that name is {PROPERTY_PREFIX}{name}"
-                )
+            if close := find_close(name, OPTIONS, MIN_SIMILARITY):
+                hint = f"did you mean {close}? A property of that name is {PROPERTY_PREFIX}{name}"
                 raise InvalidInputError(f"{name!r} is no option; {hint}")
 
     def address(self) -> TableAddress:

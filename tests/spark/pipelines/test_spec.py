@@ -103,7 +103,7 @@ def test_variables_come_from_the_command_then_the_file_and_from_the_environment_
         ("run: docs-${date}", "publish: nightly", "4: publish must be keys and values, not 'nightly'"),
         ("run: docs-${date}", "run: [a]", "4: run must be text, not a list"),
         ("${date}", "${dat}", "4: there is no variable dat; did you mean date?"),
-        ("${date}", "${NOT_SET_HERE}", "4: there is no variable NOT_SET_HERE; it is one of here, date, parts"),
+        ("${date}", "${NOT_SET_HERE}", "4: there is no variable NOT_SET_HERE; expected one of here, date, parts"),
         ("${date}", "${HOME}", "4: there is no variable HOME; that of the environment is ${env.HOME}"),
         ("${date}", "${env.NOT_SET_HERE}", "4: the environment has no NOT_SET_HERE, of which ${env.NOT_SET_HERE} is"),
         ("${date}", "${a b}", "4: ${a b} names no variable: write ${name}, ${env.NAME}, or $${ for ${ itself"),

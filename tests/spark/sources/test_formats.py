@@ -519,9 +519,9 @@ def test_types_of_json(tmp_path: Path) -> None:
     ("name", "options", "says"),
     [
         ("a.csv", {"delimeter": ";"}, "csv has no option 'delimeter'; did you mean delimiter"),
-        ("a.csv", {"sep": ";"}, "csv has no option 'sep'; it is one of delimiter, quote"),
-        ("a.json", {"delimiter": ";"}, "json has no option 'delimiter'; it is one of encoding, types, schema"),
-        ("a.parquet", {"types": {"id": "int"}}, "parquet has no option 'types'; parquet files say themselves"),
+        ("a.csv", {"sep": ";"}, "csv has no option 'sep'; expected one of delimiter, quote"),
+        ("a.json", {"delimiter": ";"}, "json has no option 'delimiter'; expected one of encoding, types, schema"),
+        ("a.parquet", {"types": {"id": "int"}}, "parquet has no option 'types'; the format has no options"),
         ("a.parquet", {"regoin": "x"}, "parquet has no option 'regoin'; did you mean region"),
         ("a.csv", {"delimiter": ";;"}, "the option delimiter must be one character, or 'tab', not ';;'"),
         ("a.csv", {"header": "perhaps"}, "the option header must be true or false, not 'perhaps'"),

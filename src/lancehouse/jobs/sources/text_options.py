@@ -14,7 +14,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Table
 from lancehouse.credentials import EXPIRES, REGIONS, SECRETS, SPELLINGS, TUNING
 from lancehouse.schema.ddl import from_ddl
 from lancehouse.schema.spark import from_spark
-from lancehouse.suggestions import find_close, suggest
+from lancehouse.suggestions import suggest
 
 UTF8 = "utf-8"
 _STORES = ("aws_", "azure_", "google_", "s3_", "gcs_", "adls_", "object_store_")
@@ -66,11 +66,8 @@ class TextOptions:
         """
         for name in options:
             if name not in option_names:
-                near = find_close(name, [*option_names, *sorted(_OF_STORES)])
-                explanation = (
-                    suggest(name, option_names) if option_names else f"{format} files say themselves how they are read"
-                )
-                hint = f"did you mean {near[0]}?" if near else explanation
+                others = f"expected one of {', '.join(option_names)}" if option_names else "the format has no options"
+                hint = suggest(name, [*option_names, *sorted(_OF_STORES)], others)
                 raise InvalidInputError(f"{format} has no option {name!r}; {hint}")
         values = {name: _parse_option(name, value) for name, value in options.items()}
         if {"types", "schema"} <= values.keys():
