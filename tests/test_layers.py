@@ -24,6 +24,7 @@ BASE = {
     "paging",
     "parsing",
     "properties",
+    "secrets",
     "settings",
     "catalog_walk",
 }

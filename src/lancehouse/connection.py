@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import lance_namespace
 from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.secrets import Secrets
 from lancehouse.suggestions import suggest
 
-SECRET_KEY = re.compile(
-    r"token|credential|secret|password|passwd|key|authorization|header|sas|signature", re.IGNORECASE
-)
 URL = re.compile(r"^https?://", re.IGNORECASE)
-HIDDEN = "***"
 
 
 @dataclass(frozen=True)
@@ -53,25 +50,11 @@ class Connection:
     @property
     def secrets(self) -> list[str]:
         """Texts that must not appear in any output, the longest first."""
-        return sorted({part for part in self._secret_parts() if part}, key=len, reverse=True)
-
-    def _secret_parts(self) -> Iterator[str]:
-        for key, value in self.properties.items():
-            if SECRET_KEY.search(key) and not URL.match(value):
-                yield value
-                yield value.partition(":")[2].strip()
-                yield value.removeprefix("Bearer ")
-            elif credentials := re.match(r"^\w+://([^/@]+)@", value):
-                yield credentials[1]
-                yield credentials[1].partition(":")[2]
+        return Secrets(self.properties).values
 
     def redact(self, text: str) -> str:
         """Return the text without the secrets of the properties."""
-        for secret in self.secrets:
-            # A very short secret would mask half of the text: mask it only as a whole word.
-            pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
-            text = re.sub(pattern, HIDDEN, text)
-        return text
+        return Secrets(self.properties).redact(text)
 
 
 def _check_implementation(impl: str) -> None:

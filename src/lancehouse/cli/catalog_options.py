@@ -197,7 +197,7 @@ def create_shell(ctx: click.Context, target: Connection) -> Shell:
     import shlex
 
     from lancehouse.admin.checked_catalog import Shell
-    from lancehouse.cli.formatting import redact_properties
+    from lancehouse.secrets import redact_properties
 
     impl: str | None = ctx.params.get("impl")
     name = None if impl else ctx.obj.catalog or ctx.obj.config.default

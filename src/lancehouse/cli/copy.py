@@ -10,7 +10,7 @@ import click
 
 from lancehouse.cli.catalog_options import parse_required_name
 from lancehouse.cli.confirmation import confirm, with_yes
-from lancehouse.cli.formatting import format_count, format_names, format_size, redact_properties
+from lancehouse.cli.formatting import format_count, format_names, format_size
 from lancehouse.cli.local_spark import progress_callback, session, with_cores
 from lancehouse.cli.output import FAILED, OutputColumn
 from lancehouse.cli.two_catalogs import open_side, with_namespace, with_side
@@ -154,6 +154,8 @@ def _format_branches_left(steps: Sequence[CopyStep], source: str) -> str:
 
 
 def _step_row(step: CopyStep) -> dict[str, Any]:
+    from lancehouse.secrets import redact_properties
+
     amount = f"{format_count(step.files, 'file')}, {format_size(step.bytes)}" if step.files else ""
     words = "; ".join(filter(None, (step.why, amount, step.target if step.action != "conflict" else "")))
     return {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.formatting import format_count, redact_properties
+from lancehouse.cli.formatting import format_count
 from lancehouse.cli.output import FAILED, OutputColumn
 from lancehouse.cli.two_catalogs import open_side, with_namespace, with_side
 
@@ -68,6 +68,8 @@ def _difference_row(difference: Difference, first: str, second: str) -> dict[str
 
 
 def _redact_value(name: str, value: Any) -> Any:
+    from lancehouse.secrets import redact_properties
+
     return redact_properties(value) if name == "properties" and value is not None else value
 
 

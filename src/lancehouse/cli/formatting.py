@@ -1,8 +1,8 @@
-"""Formatting of counts, sizes, times, names and properties for people."""
+"""Formatting of counts, sizes, times and names for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -24,13 +24,6 @@ def format_size(number: int) -> str:
 def format_time(at_ms: int) -> str:
     """Format a time in milliseconds since 1970 as UTC, in a form that sorts."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def redact_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Return properties with secrets masked."""
-    from lancehouse.connection import HIDDEN, SECRET_KEY
-
-    return {key: HIDDEN if SECRET_KEY.search(key) else value for key, value in sorted((properties or {}).items())}
 
 
 def format_names(names: Sequence[str], most: int = 10) -> str:

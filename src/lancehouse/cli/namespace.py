@@ -8,7 +8,7 @@ import click
 
 from lancehouse.cli.catalog_options import get_catalog, parse_id_with_parent, parse_required_id, with_client, with_set
 from lancehouse.cli.confirmation import confirm, with_yes
-from lancehouse.cli.formatting import format_count, redact_properties
+from lancehouse.cli.formatting import format_count
 from lancehouse.cli.lazy_commands import LazyGroup
 from lancehouse.cli.output import OutputColumn
 
@@ -67,9 +67,7 @@ def create(app: CliContext, namespace: tuple[str, ...], stored: dict[str, str], 
     """Make the namespace ID."""
     mode = "ExistOk" if exist_ok else "Create"
     response = client.call("create_namespace", namespace, mode=mode, properties=stored or None)
-    app.output.record(
-        "", {"namespace": client.format_id(namespace), "properties": redact_properties(response.properties)}
-    )
+    _show(app, client, namespace, response.properties)
 
 
 @namespace.command()
@@ -79,9 +77,13 @@ def create(app: CliContext, namespace: tuple[str, ...], stored: dict[str, str], 
 def describe(app: CliContext, namespace: tuple[str, ...], client: Client) -> None:
     """Show the properties of the namespace ID."""
     response = client.call("describe_namespace", namespace)
-    app.output.record(
-        "", {"namespace": client.format_id(namespace), "properties": redact_properties(response.properties)}
-    )
+    _show(app, client, namespace, response.properties)
+
+
+def _show(app: CliContext, client: Client, namespace: tuple[str, ...], properties: dict[str, str] | None) -> None:
+    from lancehouse.secrets import redact_properties
+
+    app.output.record("", {"namespace": client.format_id(namespace), "properties": redact_properties(properties)})
 
 
 @namespace.command()

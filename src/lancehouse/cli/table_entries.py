@@ -12,7 +12,7 @@ import click
 
 from lancehouse.cli.catalog_options import get_catalog, parse_required_name, with_client, with_set, with_table
 from lancehouse.cli.confirmation import confirm, with_yes
-from lancehouse.cli.formatting import format_count, format_size, format_time, redact_properties
+from lancehouse.cli.formatting import format_count, format_size, format_time
 from lancehouse.cli.namespace import with_optional_namespace, with_recursive
 from lancehouse.cli.output import OutputColumn
 from lancehouse.cli.rows import COUNT
@@ -84,6 +84,7 @@ def describe(app: CliContext, table: Levels, client: Client) -> None:
     from lance_namespace.errors import TableNotFoundError
 
     from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
+    from lancehouse.secrets import redact_properties
 
     entry = client.call("describe_table", table)
     fields: dict[str, Any] = {

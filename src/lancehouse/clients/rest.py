@@ -36,6 +36,7 @@ from lancehouse.clients.http import (
     UnreadableResponseError,
 )
 from lancehouse.errors import FOREIGN_PAGE, NO_OVERRIDES, CommitStateUnknownError, ErrorMap, from_wire
+from lancehouse.secrets import mask
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import Token
 from lancehouse.wire.model import Paged
@@ -342,8 +343,7 @@ class Rest:
     def _error_from_reply(self, reply: Reply, about: object, on: ErrorMap) -> LanceNamespaceError:
         """Convert an error response to an exception with the server's message, with our own secrets masked."""
         type_, message = _parse_error(reply)
-        for secret in (*self._secrets, *self._auth.secrets()):
-            message = message.replace(secret, "***")
+        message = mask(message, (*self._secrets, *self._auth.secrets()))
         return from_wire(reply.status, type_, message, about=str(about), on=on)
 
     def _send(self, method: str, url: str, headers: Headers, body: bytes | None) -> Reply:

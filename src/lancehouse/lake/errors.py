@@ -41,6 +41,7 @@ from lance_namespace.errors import (
 
 from lancehouse.errors import CommitStateUnknownError, is_panic
 from lancehouse.schema.walk import nullable_hint
+from lancehouse.secrets import redact
 
 Kind = type[LanceNamespaceError]
 
@@ -163,18 +164,6 @@ REGION_HINT = (
     r"catalog that vends credentials give them, with `header.X-Iceberg-Access-Delegation=vended-credentials`"
 )
 
-SECRET_KEYS = re.compile(r"key|secret|token|sas|password|credential|signature", re.IGNORECASE)
-SECRETS = re.compile(
-    r"(?<=://)[^\s/@:]+:[^\s/@]+@"
-    r"|(?<=[\w/])\?[\w.-]+=\S*"
-    r"|<(\w*Signature\w*|StringToSign\w*|CanonicalRequest\w*|\w*KeyId|Token\w*)>.*?(?:</\1>|\Z)",
-    re.DOTALL,
-)
-"""Secrets that a store may echo: a signed query, a user in a URL, the signature that it refused.
-
-It is searched for in the whole text, so the pattern must not backtrack over the same part again and again.
-"""
-
 HEAD, TAIL = 2_000, 1_000
 """Characters at the start and at the end of a message that are searched and shown.
 
@@ -219,14 +208,6 @@ def find_error_class(text: str) -> Kind | None:
     if wrapped := FROM_NAMESPACE.match(text):
         return BY_NAMESPACE[wrapped[1]]
     return next((kind for pattern, kind in BY_TEXT if pattern.search(text)), None)
-
-
-def redact(text: str, hide: Mapping[str, str]) -> str:
-    """Remove secrets from a message."""
-    for key, value in hide.items():
-        if value and SECRET_KEYS.search(key):
-            text = text.replace(value, "***")
-    return SECRETS.sub("", text)
 
 
 def clean_message(text: str) -> str:

@@ -8,10 +8,10 @@ from urllib.parse import quote, urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse import secrets
+
 CATALOG = "org.lance.spark.LanceNamespaceSparkCatalog"
 EXTENSIONS = "org.lance.spark.extensions.LanceSparkSessionExtensions"
-REDACTED = "(?i)secret|password|token|credential|authorization|api.?key|access.?key|account.?key|sas.?key"
-"""Names of settings that Spark must not show: its own pattern does not cover header fields."""
 RESERVED_CATALOGS = frozenset({"spark_catalog", "system", "session"})
 """Names of catalogs that have another meaning for Spark."""
 DELIMITERS = (".", "/", "|", "\x1f")
@@ -65,7 +65,7 @@ def sql_config(
     }
     return {
         "spark.sql.extensions": EXTENSIONS,
-        "spark.redaction.regex": REDACTED,
+        "spark.redaction.regex": secrets.SPARK,
         **{f"spark.sql.catalog.{catalog}{key}": value for key, value in own.items()},
     }
 

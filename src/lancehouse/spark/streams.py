@@ -31,7 +31,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from lancehouse.lake.commits import find_version
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.errors import redact
 from lancehouse.lake.fragments import Piece
 from lancehouse.lake.increments import (
     AddedFragment,
@@ -44,6 +43,7 @@ from lancehouse.lake.increments import (
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange
 from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.secrets import redact
 from lancehouse.spark.data_source_options import LATEST, SourceOptions, StreamQuery
 from lancehouse.spark.sink import Sink
 from lancehouse.spark.table_reader import MAX_OPENED, STREAM, VERSION, PinnedVersion, read_fitting_batches

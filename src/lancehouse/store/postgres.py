@@ -16,6 +16,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
+from lancehouse import secrets
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.store import statements
 from lancehouse.store.statements import Row, Statement, Tx, Values
@@ -30,8 +31,6 @@ PATIENCE_S = 30.0
 CONNECT_TIMEOUT_S = 5
 ATTEMPTS = 8
 """Most attempts at a write that conflicts with others."""
-SECRETS = frozenset({"sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
-"""Connection parameters that are secret, besides the password."""
 FIRST_NAP_S = 0.005
 """Longest pause before the first retry, in seconds; doubled for each one after."""
 
@@ -307,6 +306,6 @@ def split_secrets(url: str) -> tuple[str, dict[str, str]]:
     """
     parameters: dict[str, Any] = conninfo_to_dict(url)
     password = parameters.pop("password", None)
-    if secrets := sorted(parameters.keys() & SECRETS):
-        raise InvalidInputError(f"{secrets[0]} cannot be passed to Postgres' programs unseen: use pg_dump itself")
+    if unsafe := sorted(parameters.keys() & secrets.POSTGRES):
+        raise InvalidInputError(f"{unsafe[0]} cannot be passed to Postgres' programs unseen: use pg_dump itself")
     return make_conninfo(**parameters), {} if password is None else {"PGPASSWORD": str(password)}

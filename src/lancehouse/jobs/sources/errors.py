@@ -17,7 +17,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.lake.errors import redact
+from lancehouse.secrets import redact
 
 _BY_TEXT: tuple[tuple[re.Pattern[str], type[LanceNamespaceError]], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), kind)

@@ -34,8 +34,8 @@ from lancehouse.jobs.sources.conform import conform
 from lancehouse.jobs.sources.errors import require_columns, translate_read_errors
 from lancehouse.jobs.sources.text_options import ALL_OPTIONS
 from lancehouse.jobs.sources.units import IngestSource, Unit, group_by_size, joint_key, target_bytes
-from lancehouse.lake.errors import redact
 from lancehouse.schema.iceberg import from_iceberg
+from lancehouse.secrets import redact
 
 _KINDS: Mapping[type[Exception], type[LanceNamespaceError]] = {
     exceptions.NoSuchTableError: TableNotFoundError,
