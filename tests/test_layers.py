@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 BASE = {
     "connection",
     "deprecation",
+    "documents",
     "caches",
     "suggestions",
     "credentials",

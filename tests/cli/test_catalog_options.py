@@ -123,7 +123,7 @@ def test_nothing_is_said() -> None:
 def test_a_wrong_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("catalogs:\n  a:\n    token: *s3cr3t\n")
     done = run("--catalog", "a", "table", "list", LANCEHOUSE_CONFIG=f"{tmp_path}/c.yaml")
-    assert refused(done) == f"Error: {tmp_path}/c.yaml:3: this is no YAML: found undefined alias\n"
+    assert refused(done) == f"Error: {tmp_path}/c.yaml:3: this is not valid YAML: found undefined alias\n"
     given = ["--impl", "dir", "--property", f"root={tmp_path}"]
     assert run("table", "list", *given, LANCEHOUSE_CONFIG=f"{tmp_path}/c.yaml").exit_code == 0
     assert lines(run("version", LANCEHOUSE_CONFIG=f"{tmp_path}/c.yaml"))

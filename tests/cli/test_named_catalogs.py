@@ -92,7 +92,7 @@ def test_variables_add_and_win(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_only_what_is_used_must_be_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(home, "catalogs:\n  a: {credential: 'id:${NOWHERE}'}\n  b: {endpoint: http://b}\n")
     assert named_catalogs.load().catalog("b").properties == {"endpoint": "http://b"}
-    with pytest.raises(InvalidInputError, match=r"^~/.lancehouse.yaml:2: credential needs NOWHERE, which"):
+    with pytest.raises(InvalidInputError, match=r"^~/.lancehouse.yaml:2: key 'credential' needs NOWHERE in"):
         named_catalogs.load().catalog("a")
     monkeypatch.setenv("LANCEHOUSE_CATALOG__A__CREDENTIAL", "x:y")
     assert named_catalogs.load().catalog("a").properties == {"credential": "x:y"}
@@ -149,26 +149,26 @@ def test_a_name_that_is_not_known(name: str, said: str, home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- a\n", "1: the file holds catalogs and default"),
+        ("- a\n", "1: the file must have keys and values, such as catalogs and default"),
         ("default: a\ncatalog:\n  a: {}\n", "2: unknown key 'catalog'; did you mean catalogs?"),
         ("warehouses: {}\n", "1: unknown key 'warehouses'; expected one of catalogs, default"),
-        ("default: [a]\n", "1: default is a list: it has one value"),
-        ("catalogs: [a]\n", "1: catalogs are names, with what is said of each below it"),
-        ("catalogs:\n  a: s3cr3t\n", "2: catalogs.a has keys and values"),
-        ("catalogs:\n  a:\n    endpoint:\n", "3: catalogs.a.endpoint has no value"),
-        ("catalogs:\n  a:\n    token: [s3cr3t]\n", "3: catalogs.a.token is a list: it has one value"),
+        ("default: [a]\n", "1: key 'default' must be a single value"),
+        ("catalogs: [a]\n", "1: key 'catalogs' must hold keys and values"),
+        ("catalogs:\n  a: s3cr3t\n", "2: key 'catalogs.a' must hold keys and values"),
+        ("catalogs:\n  a:\n    endpoint:\n", "3: key 'catalogs.a.endpoint' has no value"),
+        ("catalogs:\n  a:\n    token: [s3cr3t]\n", "3: key 'catalogs.a.token' must be a single value"),
         (
             "catalogs:\n  a:\n    token: !s3cr3t x\n",
-            "3: catalogs.a.token is no text; put it in quotes: it has one value",
+            "3: this tag is not supported; put the value in quotes",
         ),
-        ("catalogs:\n  a:\n    token: *s3cr3t\n", "3: this is no YAML: found undefined alias"),
-        ("catalogs:\n  a:\n    token: 's3cr3t\n", "4: this is no YAML: while scanning a quoted scalar"),
-        ("catalogs:\n\ta: 1\n", "2: this is no YAML: while scanning for the next token"),
-        ("catalogs:\n  a: {x: 1}\n  A: {x: 2}\n", "3: the catalog A is there twice"),
-        ("catalogs:\n  a:\n    s.k: 1\n    s: {K: 2}\n", "4: catalogs.a.s.K is there twice"),
-        ("catalogs:\n  a:\n    1: x\n    [b]: x\n", "4: a key is a word"),
-        ("catalogs:\n  a: &a\n    b: *a\n", "3: catalogs.a.b goes too deep"),
-        ("a: 1\n---\nb: 2\n", "2: this is no YAML: expected a single document in the stream"),
+        ("catalogs:\n  a:\n    token: *s3cr3t\n", "3: this is not valid YAML: found undefined alias"),
+        ("catalogs:\n  a:\n    token: 's3cr3t\n", "3: this is not valid YAML: while scanning a quoted scalar"),
+        ("catalogs:\n\ta: 1\n", "2: this is not valid YAML: while scanning for the next token"),
+        ("catalogs:\n  a: {x: 1}\n  A: {x: 2}\n", "3: the catalog A occurs twice"),
+        ("catalogs:\n  a:\n    s.k: 1\n    s: {K: 2}\n", "4: the key 'catalogs.a.s.K' occurs twice"),
+        ("catalogs:\n  a:\n    1: x\n    [b]: x\n", "4: a key must be text"),
+        ("catalogs:\n  a: &a\n    b: *a\n", "3: this contains itself"),
+        ("a: 1\n---\nb: 2\n", "2: this is not valid YAML: expected a single document in the stream"),
     ],
 )
 def test_a_wrong_file(text: str, said: str, home: Path) -> None:
@@ -181,10 +181,10 @@ def test_a_wrong_file(text: str, said: str, home: Path) -> None:
 
 def test_files_that_are_no_text(home: Path) -> None:
     (home / ".lancehouse.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidInputError, match=r"is no YAML: it is not UTF-8$"):
+    with pytest.raises(InvalidInputError, match=r"yaml:1: this is not valid YAML: the file is not UTF-8$"):
         named_catalogs.load()
     (home / ".lancehouse.yaml").write_bytes(b"a: \x00")
-    with pytest.raises(InvalidInputError, match=r"is no YAML: special characters are not allowed$"):
+    with pytest.raises(InvalidInputError, match=r"yaml:1: this is not valid YAML: special characters are not allowed$"):
         named_catalogs.load()
 
 

@@ -8,20 +8,17 @@ it. Names and keys are compared without case, and with `-` equal to `_`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.connection import Connection
+from lancehouse.documents import Document, Loc, find_line, read_yaml, substitute_variables
 from lancehouse.identifiers import parse_levels
 from lancehouse.suggestions import suggest
-
-if TYPE_CHECKING:
-    import yaml
 
 VARIABLE = "LANCEHOUSE_CONFIG"
 """Variable that names another configuration file."""
@@ -39,13 +36,6 @@ CLASS_PATHS = {
     "lakekeeper": "lancehouse.LakekeeperNamespace",
 }
 """Class paths of our own aliases, which another package may register too."""
-
-_REFERENCE = re.compile(r"\$(\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_TEXT = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "timestamp")}
-_NULL = "tag:yaml.org,2002:null"
-
-DEEPEST = 8
-"""Most levels of nested keys; only a YAML alias that contains itself has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +55,14 @@ class ConfigValue:
         Raises:
             InvalidInputError: a variable is not set.
         """
-        return _REFERENCE.sub(self._substitute, self.text) if self.has_references else self.text
+        return str(substitute_variables(self.text, self._missing_variable)) if self.has_references else self.text
 
-    def _substitute(self, match: re.Match[str]) -> str:
-        if match[1]:
-            return match[1]
-        if match[2] not in os.environ:
-            raise InvalidInputError(f"{self.source}: {self.key} needs {match[2]}, which the environment does not have")
-        return os.environ[match[2]]
+    def _missing_variable(self, name: str, _: Loc) -> InvalidInputError:
+        return InvalidInputError(f"{self.source}: key '{self.key}' needs {name} in the environment")
+
+
+CatalogEntry = tuple[str, Mapping[str, ConfigValue]]
+"""A catalog's name as it is written, and its values by normalized key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +72,8 @@ class NamedCatalogs:
     file: str
     default: str | None = None
     """The catalog that is used where none is named."""
-    entries: Mapping[str, tuple[str, Mapping[str, ConfigValue]]] = field(default_factory=dict)
-    """By normalized name: the name as it is written, and its values by normalized key."""
+    entries: Mapping[str, CatalogEntry] = field(default_factory=dict)
+    """By normalized name."""
 
     @property
     def names(self) -> list[str]:
@@ -127,7 +117,7 @@ def load() -> NamedCatalogs:
     configured_path = os.environ.get(VARIABLE)
     display_path = configured_path or HOME_FILE
     path = Path(os.path.expanduser(display_path))  # noqa: PTH111 - Path.expanduser fails where there is no home
-    default, entries = _ConfigFile(display_path).read(path) if configured_path or path.exists() else (None, {})
+    default, entries = _read_file(path, display_path) if configured_path or path.exists() else (None, {})
     for key, (name, values) in _read_variables().items():
         name, before = entries.get(key, (name, {}))
         entries[key] = (
@@ -172,98 +162,43 @@ def _read_variables() -> dict[str, tuple[str, dict[str, ConfigValue]]]:
     return catalogs
 
 
-class _ConfigFile:
-    """Parses the file. Errors name the line, and never show a value, which may be a secret."""
-
-    def __init__(self, display_path: str) -> None:
-        self._display_path = display_path
-
-    def read(self, path: Path) -> tuple[str | None, dict[str, tuple[str, Mapping[str, ConfigValue]]]]:
-        """Return the name of the default catalog, and the values of each catalog."""
-        root = self._compose(path)
-        default: str | None = None
-        entries: dict[str, tuple[str, Mapping[str, ConfigValue]]] = {}
-        for key, at, node in self._iterate_pairs(root, f"the file holds {CATALOGS} and {DEFAULT}"):
-            if key == DEFAULT:
-                default = self._parse_text(node, DEFAULT)
-            elif key == CATALOGS:
-                entries = self._parse_catalogs(node)
-            else:
-                raise self._error(at, f"unknown key {key!r}; {suggest(key, (CATALOGS, DEFAULT))}")
-        return default, entries
-
-    def _compose(self, path: Path) -> yaml.Node | None:
-        import yaml
-
-        try:
-            root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except OSError as error:
-            raise InvalidInputError(f"{self._display_path} cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise InvalidInputError(f"{self._display_path} is no YAML: it is not UTF-8") from None
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark else 1
-            raise InvalidInputError(
-                f"{self._display_path}:{line}: this is no YAML: {_format_yaml_error(error)}"
-            ) from None
-        except yaml.reader.ReaderError as error:
-            raise InvalidInputError(f"{self._display_path} is no YAML: {error.reason}") from None
-        return root
-
-    def _parse_catalogs(self, node: yaml.Node) -> dict[str, tuple[str, Mapping[str, ConfigValue]]]:
-        catalogs: dict[str, tuple[str, Mapping[str, ConfigValue]]] = {}
-        for name, at, body in self._iterate_pairs(node, f"{CATALOGS} are names, with what is said of each below it"):
-            if normalize_key(name) in catalogs:
-                raise self._error(at, f"the catalog {name} is there twice")
-            values: dict[str, ConfigValue] = {}
-            for value in self._iterate_values(body, f"{CATALOGS}.{name}", ()):
-                if normalize_key(value.key) in values:
-                    raise InvalidInputError(f"{value.source}: {CATALOGS}.{name}.{value.key} is there twice")
-                values[normalize_key(value.key)] = value
-            catalogs[normalize_key(name)] = name, values
-        return catalogs
-
-    def _iterate_values(self, node: yaml.Node, place: str, above: tuple[str, ...]) -> Iterator[ConfigValue]:
-        for key, at, child in self._iterate_pairs(node, f"{place} has keys and values"):
-            levels = (*above, key)
-            if len(levels) > DEEPEST:
-                raise self._error(at, f"{CATALOGS}.{'.'.join(place.split('.')[1:3])} goes too deep")
-            if _is_mapping(child):
-                yield from self._iterate_values(child, f"{place}.{key}", levels)
-            else:
-                text = self._parse_text(child, f"{place}.{key}")
-                source = f"{self._display_path}:{at.start_mark.line + 1}"
-                yield ConfigValue(".".join(levels), text, source, has_references=True)
-
-    def _iterate_pairs(self, node: yaml.Node | None, words: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Yield keys and values of a mapping; none if the node is missing or null."""
-        if node is None or node.tag == _NULL:
-            return
-        if not _is_mapping(node):
-            raise self._error(node, words)
-        for key, value in node.value:
-            if key.tag not in _TEXT or key.value == "<<":
-                raise self._error(key, "a key is a word")
-            yield key.value, key, value
-
-    def _parse_text(self, node: yaml.Node, place: str) -> str:
-        if node.tag == _NULL:
-            raise self._error(node, f"{place} has no value")
-        if node.tag not in _TEXT:
-            kind = "a list" if node.tag.endswith(":seq") else "no text; put it in quotes"
-            raise self._error(node, f"{place} is {kind}: it has one value")
-        return str(node.value)
-
-    def _error(self, node: yaml.Node, words: str) -> InvalidInputError:
-        return InvalidInputError(f"{self._display_path}:{node.start_mark.line + 1}: {words}")
+def _read_file(path: Path, display_path: str) -> tuple[str | None, dict[str, CatalogEntry]]:
+    """Return the name of the default catalog, and the values of each catalog."""
+    document = read_yaml(path, display_path, f"{CATALOGS} and {DEFAULT}")
+    document.check_keys(document.values, (CATALOGS, DEFAULT))
+    default = _check_text(document, document.values[DEFAULT], DEFAULT) if DEFAULT in document.values else None
+    entries: dict[str, CatalogEntry] = {}
+    for name, fields in _check_mapping(document, document.values.get(CATALOGS), CATALOGS).items():
+        if normalize_key(name) in entries:
+            raise document.error(f"the catalog {name} occurs twice", CATALOGS, name)
+        values: dict[str, ConfigValue] = {}
+        for value in _iterate_values(document, fields, (CATALOGS, name)):
+            if normalize_key(value.key) in values:
+                raise InvalidInputError(f"{value.source}: the key '{CATALOGS}.{name}.{value.key}' occurs twice")
+            values[normalize_key(value.key)] = value
+        entries[normalize_key(name)] = name, values
+    return default, entries
 
 
-def _is_mapping(node: yaml.Node) -> bool:
-    return node.tag.endswith(":map") and isinstance(node.value, list)
+def _iterate_values(document: Document, fields: Any, loc: Loc) -> Iterator[ConfigValue]:
+    """Yield the values of a catalog; keys of nested mappings are joined with dots."""
+    for key, value in _check_mapping(document, fields, *loc).items():
+        if isinstance(value, dict):
+            yield from _iterate_values(document, value, (*loc, key))
+        else:
+            text = _check_text(document, value, *loc, key)
+            source = f"{document.file}:{find_line(document.lines, (*loc, key))}"
+            yield ConfigValue(".".join((*loc[2:], key)), text, source, has_references=True)
 
 
-def _format_yaml_error(error: Any) -> str:
-    """Return YAML's error message without the names that it quotes: one may be a secret that begins with * or !."""
-    words = ", ".join(filter(None, (error.context, error.problem)))
-    return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
+def _check_mapping(document: Document, value: Any, *loc: Any) -> dict[str, Any]:
+    """Return a mapping, or an empty one for null."""
+    if not isinstance(value or {}, dict):
+        raise document.key_error("must hold keys and values", *loc)
+    return value or {}
+
+
+def _check_text(document: Document, value: Any, *loc: Any) -> str:
+    if not isinstance(value, str):
+        raise document.key_error("has no value" if value is None else "must be a single value", *loc)
+    return str(value)

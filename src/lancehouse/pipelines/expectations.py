@@ -11,10 +11,10 @@ from lance_namespace.errors import TableColumnNotFoundError
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
+from lancehouse.documents import Problems
 from lancehouse.jobs.merge import check_keys, key_schema, read_keys
 from lancehouse.lake.row_changes import ADDRESS, ROW, quote_column
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, empty_dataset, split_fragments
-from lancehouse.pipelines.problems import Problems
 from lancehouse.pipelines.spec import ExpectPart
 from lancehouse.spark.address import TableAddress
 from lancehouse.spark.errors import translate_task_errors

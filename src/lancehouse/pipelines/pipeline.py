@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from lancehouse.documents import Problems
 from lancehouse.pipelines import planner, runner
+from lancehouse.pipelines.pipeline_file import PipelineError, read_document
 from lancehouse.pipelines.planner import PipelinePlan
-from lancehouse.pipelines.problems import Problems
 from lancehouse.pipelines.run_report import RunReport
 from lancehouse.pipelines.runner import Listener
 from lancehouse.pipelines.spec import PipelineSpec, parse_spec
-from lancehouse.pipelines.yaml_document import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Pipeline:
             PipelineError: the pipeline cannot run; the error lists all problems, with their lines.
         """
         start = spark if callable(spark) else lambda: spark
-        fresh = Problems(self.problems.file, self.problems.lines)
+        fresh = Problems(self.problems.file, self.problems.lines, PipelineError)
         return planner.plan_pipeline(self.shape, fresh, self.folder, run, start)
 
     def run(self, spark: SparkSession, run: str | None = None, said: Listener | None = None) -> RunReport:

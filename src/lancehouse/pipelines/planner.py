@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
+from lancehouse.documents import Problems
 from lancehouse.jobs import compaction
 from lancehouse.jobs.merge import MergeRules
 from lancehouse.jobs.sources import IngestSource
@@ -28,7 +29,6 @@ from lancehouse.pipelines.arrow_steps import (
 from lancehouse.pipelines.blob_columns import to_binary_schema
 from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
 from lancehouse.pipelines.plan_lines import ARROW, SPARK, PlanLine
-from lancehouse.pipelines.problems import Problems
 from lancehouse.pipelines.row_count import RowCount
 from lancehouse.pipelines.source import Origin
 from lancehouse.pipelines.spec import PipelineSpec, StepPart

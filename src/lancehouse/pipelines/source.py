@@ -10,13 +10,13 @@ import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.connection import Connection
+from lancehouse.documents import to_plain
 from lancehouse.jobs.sources import IngestSource, Unit, open_source
 from lancehouse.jobs.sources.conform import conform
 from lancehouse.jobs.sources.open_source import ICEBERG
 from lancehouse.lake.chunked_fragment import has_blobs
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.pipelines.spec import PipelineSpec, SourcePart
-from lancehouse.pipelines.yaml_document import to_plain
 from lancehouse.spark.address import TableAddress
 from lancehouse.spark.table_reader import PinnedVersion
 

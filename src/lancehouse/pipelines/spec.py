@@ -20,9 +20,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from lancehouse.documents import Loc, to_plain
 from lancehouse.identifiers import parse_levels
-from lancehouse.pipelines.problems import Loc
-from lancehouse.pipelines.yaml_document import VARIABLES, PipelineDocument, to_plain
+from lancehouse.pipelines.pipeline_file import VARIABLES, PipelineDocument
 from lancehouse.suggestions import find_close, suggest
 
 

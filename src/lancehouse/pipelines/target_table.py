@@ -18,6 +18,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse.documents import Problems
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import index_building
 from lancehouse.jobs.index_validation import check_buildable
@@ -28,7 +29,6 @@ from lancehouse.lake.fragments import require_storage_version
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.pipelines import expectations
 from lancehouse.pipelines.blob_columns import to_blob_schema
-from lancehouse.pipelines.problems import Problems
 from lancehouse.pipelines.spec import IndexPart, PipelineSpec, SinkPart
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_to_lance import from_spark_rows

@@ -6,10 +6,9 @@ default.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
@@ -19,11 +18,11 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting
 from lancehouse.settings import data_folder, default_db
-from lancehouse.suggestions import suggest
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
 """Names that no warehouse may have: they are the first segments of paths without a prefix."""
@@ -102,7 +101,7 @@ class ServerSettings:
         Raises:
             InvalidInputError: a setting is unknown or invalid. The message names it, but shows no secret.
         """
-        document = _read_file(file) if file else {}
+        document = _read_file(file) if file else Document()
         values = {setting.name: _resolve_value(setting, options, document) for setting in SERVER_SETTINGS}
         limits = ServerLimits(**{s.limit: values.pop(s.name) for s in SERVER_SETTINGS if s.limit})
         if bool(values["tls_cert"]) != bool(values["tls_key"]):
@@ -110,15 +109,15 @@ class ServerSettings:
             raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
         values["allowed_hosts"] = values["allowed_hosts"] or ()
-        issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document.get("issuers"))
+        issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document)
         return cls(
             **values,
             limits=limits,
-            warehouses=_parse_warehouses(warehouses, document.get("warehouses")),
+            warehouses=_parse_warehouses(warehouses, document),
             default=Warehouse(0, DEFAULT_WAREHOUSE, str(data_folder() / "warehouse")),
             roots=_parse_roots(roots),
             issuers=issuers,
-            backends=_parse_backends(document.get("backends")),
+            backends=_parse_backends(document),
         )
 
     @property
@@ -162,20 +161,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _resolve_value(setting: ServerSetting, options: Mapping[str, str | None], document: Mapping[str, Any]) -> Any:
-    value = options.get(setting.name)
-    source = setting.option
-    if value is None:
-        value, source = document.get(setting.name), f"key {setting.name!r}"
+def _resolve_value(setting: ServerSetting, options: Mapping[str, str | None], document: Document) -> Any:
+    option = options.get(setting.name)
+    value = document.values.get(setting.name) if option is None else option
     if value is None:
         return setting.default
-    if isinstance(value, (dict, list)):
-        raise InvalidInputError(f"{source} must be a single value")
-    text = str(value).lower() if isinstance(value, bool) else str(value)
     try:
-        return setting.parse(text)
+        if isinstance(value, (dict, list)):
+            raise ValueError("must be a single value")
+        return setting.parse(_format_property(value))
     except ValueError as error:
-        raise InvalidInputError(f"{source} {error}") from None
+        if option is None:
+            raise document.key_error(str(error), setting.name) from None
+        raise InvalidInputError(f"{setting.option} {error}") from None
 
 
 def configured_names(file: str) -> frozenset[str]:
@@ -186,107 +184,46 @@ def configured_names(file: str) -> frozenset[str]:
     Raises:
         InvalidInputError: the file cannot be read, or does not have the expected form.
     """
-    document = _read_yaml(file)
-    return frozenset(str(name) for key in ("warehouses", "backends") for name in _parse_mapping(key, document.get(key)))
+    document = _read_document(file)
+    return frozenset(name for key in ("warehouses", "backends") for name in _parse_section(document, key))
 
 
-def _read_file(file: str) -> dict[str, Any]:
-    document = {key: _substitute_variables(key, value) for key, value in _read_yaml(file).items()}
-    _check_keys(
-        document,
-        [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"],
-        f"the file {file}",
+def _read_file(file: str) -> Document:
+    document = _read_document(file)
+    values = substitute_variables(
+        document.values, lambda name, loc: document.key_error(f"needs {name} in the environment", *loc)
     )
-    for name, fields in _parse_mapping("warehouses", document.get("warehouses")).items():
+    document = replace(document, values=values)
+    names = [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"]
+    document.check_keys(document.values, names)
+    for name, fields in _parse_section(document, "warehouses").items():
         if isinstance(fields, dict):
-            _check_keys(fields, WAREHOUSE_KEYS, f"the file {file}: warehouses.{name}")
+            document.check_keys(fields, WAREHOUSE_KEYS, "warehouses", name)
     return document
 
 
-def _read_yaml(file: str) -> dict[str, Any]:
-    import yaml
+def _read_document(file: str) -> Document:
+    """Read the file; its keys may be spelled as on the command line, with hyphens."""
 
-    try:
-        document = yaml.load(Path(file).read_text(encoding="utf-8"), _yaml_loader())  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise InvalidInputError(f"the file {file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"the file {file} is no YAML: it is not UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        position = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidInputError(
-            f"the file {file} is no YAML{position}: {_format_yaml_error(error.context, error.problem)}"
-        ) from None
-    except yaml.reader.ReaderError as error:
-        raise InvalidInputError(f"the file {file} is no YAML: {error.reason}, at character {error.position}") from None
-    except ValueError as error:  # an invalid date or number
-        raise InvalidInputError(f"the file {file} is no YAML: {error}") from None
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise InvalidInputError(f"the file {file} must hold keys and values")
-    return {str(key).replace("-", "_"): value for key, value in document.items()}
+    def rename(key: str) -> str:
+        return key.replace("-", "_")
+
+    document = read_yaml(Path(file), file, "host, port and warehouses")
+    values = {rename(key): to_plain(value) for key, value in document.values.items()}
+    return Document(file, values, {(*map(rename, loc[:1]), *loc[1:]): line for loc, line in document.lines.items()})
 
 
-def _yaml_loader() -> Any:
-    """Return a safe YAML loader that refuses duplicate keys, of which YAML silently keeps the last."""
-    import yaml
-
-    class UniqueKeyLoader(yaml.SafeLoader):
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys: set[str] = set()
-            for key, _ in node.value:
-                if key.value in keys:
-                    raise yaml.constructor.ConstructorError(problem="a key is there twice", problem_mark=key.start_mark)
-                keys.add(str(key.value))
-            return super().construct_mapping(node, deep)
-
-    return UniqueKeyLoader
-
-
-def _format_yaml_error(*parts: str | None) -> str:
-    """Return YAML's error message without the names that it quotes: one may be a secret that begins with * or !."""
-    words = ", ".join(filter(None, parts))
-    return re.sub(r"\b(alias|anchor|tag|handle) ['\"].*", r"\1", words)
-
-
-def _substitute_variables(path: str, value: Any) -> Any:
-    """Replace `${NAME}` by the environment variable of that name, in all texts of a value."""
-    if isinstance(value, dict):
-        return {key: _substitute_variables(f"{path}.{key}", part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_substitute_variables(f"{path}[{index}]", part) for index, part in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-
-    def lookup_variable(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise InvalidInputError(f"key {path!r} needs {match[1]} in the environment")
-        return os.environ[match[1]]
-
-    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", lookup_variable, value)
-
-
-def _check_keys(mapping: Mapping[str, Any], allowed: list[str] | tuple[str, ...], place: str) -> None:
-    for key in mapping:
-        if key not in allowed:
-            raise InvalidInputError(f"{place} has an unknown key {key!r}; {suggest(str(key), allowed)}")
-
-
-def _parse_warehouses(options: Sequence[str], configured: Any) -> tuple[Warehouse, ...]:
+def _parse_warehouses(options: Sequence[str], document: Document) -> tuple[Warehouse, ...]:
     """Return the warehouses of the command line, else of the file; further keys come from the file in both cases."""
-    fields_by_name = _parse_mapping("warehouses", configured)
+    configured = _parse_section(document, "warehouses")
     if not options:
-        return tuple(_parse_warehouse(name, _warehouse_fields(name, fields)) for name, fields in fields_by_name.items())
+        return tuple(_parse_warehouse(document, name, value) for name, value in configured.items())
     warehouses: dict[str, Warehouse] = {}
     for option in options:
         name, location = _split_name_location("--warehouse", option)
         if name in warehouses:
             raise InvalidInputError(f"--warehouse names {name} twice")
-        warehouses[name] = _parse_warehouse(
-            name, {**_warehouse_fields(name, fields_by_name.get(name, {})), "location": location}
-        )
+        warehouses[name] = _parse_warehouse(document, name, configured.get(name), location)
     return tuple(warehouses.values())
 
 
@@ -305,93 +242,90 @@ def _split_name_location(option: str, value: str) -> tuple[str, str]:
     return name, location
 
 
-def _warehouse_fields(name: str, value: Any) -> dict[str, Any]:
-    return {"location": value} if isinstance(value, str) else dict(_parse_mapping(f"warehouses.{name}", value))
-
-
 def _check_name(name: str, what: str) -> None:
     if not re.fullmatch(r"[^\x00-\x1f\x7f/\\]{1,128}", name) or name in RESERVED or name in (".", ".."):
         raise InvalidInputError(f"{name!r} cannot be {what}: it stands in paths")
 
 
-def _parse_warehouse(name: str, fields: Mapping[str, Any]) -> Warehouse:
-    place = f"warehouses.{name}"
+def _parse_warehouse(document: Document, name: str, value: Any, location: str | None = None) -> Warehouse:
     _check_name(name, "a warehouse's name")
+    loc = ("warehouses", name)
+    fields = _parse_mapping(document, {"location": value} if isinstance(value, str) else value, *loc)
+    given = fields.get("location") if location is None else location
     vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
     if vend not in VEND:
-        raise InvalidInputError(f"key '{place}.vend' must be one of {', '.join(VEND)}")
+        raise document.key_error(f"must be one of {', '.join(VEND)}", *loc, "vend")
+    manager = str(fields.get("managed_by") or STORAGE)
+    if manager not in (STORAGE, IMPL):
+        raise document.key_error(f"must be {STORAGE} or {IMPL}", *loc, "managed_by")
     storage, static_read = (
-        {
-            str(key): _format_property(value)
-            for key, value in _parse_mapping(f"{place}.{name}", fields.get(name)).items()
-        }
+        {key: _format_property(value) for key, value in _parse_mapping(document, fields.get(name), *loc, name).items()}
         for name in ("storage", "static_read")
     )
     cache = fields.get("cache")
-    manager = str(fields.get("managed_by") or STORAGE)
-    if manager not in (STORAGE, IMPL):
-        raise InvalidInputError(f"key '{place}.managed_by' must be {STORAGE} or {IMPL}")
     return Warehouse(
         0,
         name,
-        _parse_location(f"{place}.location", fields.get("location")),
-        _parse_locations(f"{place}.roots", fields.get("roots")),
+        _parse_location(document, given, *loc, "location"),
+        _parse_locations(document, fields.get("roots"), *loc, "roots"),
         storage,
         vend,
         str(fields["role_arn"]) if fields.get("role_arn") else None,
-        _parse_location(f"{place}.cache", cache) if cache else None,
-        _parse_locations(f"{place}.blob_roots", fields.get("blob_roots")),
+        _parse_location(document, cache, *loc, "cache") if cache else None,
+        _parse_locations(document, fields.get("blob_roots"), *loc, "blob_roots"),
         manager,
         static_read,
     )
 
 
-def _parse_location(place: str, value: Any) -> str:
+def _parse_location(document: Document, value: Any, *loc: Any) -> str:
     """Return a location as it is written; whether it can be used is checked when the server starts."""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidInputError(f"key {place!r} is missing: a location is a path or a URL")
+        raise document.key_error("is missing: a location is a path or a URL", *loc)
     return value
 
 
-def _parse_locations(place: str, value: Any) -> tuple[str, ...]:
+def _parse_locations(document: Document, value: Any, *loc: Any) -> tuple[str, ...]:
     if not isinstance(value or [], list):
-        raise InvalidInputError(f"key {place!r} must be a list of locations")
-    return tuple(_parse_location(place, location) for location in value or [])
+        raise document.key_error("must be a list of locations", *loc)
+    return tuple(_parse_location(document, location, *loc, index) for index, location in enumerate(value or []))
 
 
-def _parse_issuers(url: str | None, audience: str | None, configured: Any) -> tuple[Mapping[str, str], ...]:
+def _parse_issuers(url: str | None, audience: str | None, document: Document) -> tuple[Mapping[str, str], ...]:
     if (url is None) != (audience is None):
         raise InvalidInputError("--issuer and --issuer-audience are given together")
-    if not isinstance(configured or [], list):
-        raise InvalidInputError("key 'issuers' must be a list")
+    configured = document.values.get("issuers") or []
+    if not isinstance(configured, list):
+        raise document.key_error("must be a list", "issuers")
     issuers = [{"issuer": url, "audience": audience}] if url and audience else []
-    for index, issuer in enumerate(configured or []):
-        place = f"issuers[{index}]"
-        _check_keys(_parse_mapping(place, issuer), ISSUER_KEYS, place)
+    for index, value in enumerate(configured):
+        loc = ("issuers", index)
+        issuer = _parse_mapping(document, value, *loc)
+        document.check_keys(issuer, ISSUER_KEYS, *loc)
         for key in ("issuer", "audience"):
             if not issuer.get(key):
-                raise InvalidInputError(f"key '{place}.{key}' is missing")
+                raise document.key_error("is missing", *loc, key)
         issuers.append({key: str(value) for key, value in issuer.items()})
     return tuple(issuers)
 
 
-def _parse_backends(configured: Any) -> tuple[BackendSettings, ...]:
+def _parse_backends(document: Document) -> tuple[BackendSettings, ...]:
     backends = []
-    for name, fields in _parse_mapping("backends", configured).items():
-        place = f"backends.{name}"
+    for name, value in _parse_section(document, "backends").items():
+        loc = ("backends", name)
         _check_name(name, "a backend's name")
-        _check_keys(_parse_mapping(place, fields), BACKEND_KEYS, place)
-        impl = (fields or {}).get("impl")
+        fields = _parse_mapping(document, value, *loc)
+        document.check_keys(fields, BACKEND_KEYS, *loc)
+        impl = fields.get("impl")
         if not isinstance(impl, str) or not impl:
-            raise InvalidInputError(f"key '{place}.impl' is missing: iceberg, polaris, unity, dir, or a class path")
-        properties = _parse_mapping(f"{place}.properties", fields.get("properties"))
-        text_properties = {str(key): _format_property(value) for key, value in properties.items()}
-        roots = _parse_locations(f"{place}.roots", fields.get("roots")) or _default_roots(text_properties)
-        backends.append(
-            BackendSettings(
-                name, impl, text_properties, tuple(_normalize_root(f"{place}.roots", root) for root in roots)
-            )
-        )
+            raise document.key_error("is missing: iceberg, polaris, unity, dir, or a class path", *loc, "impl")
+        properties = {
+            key: _format_property(value)
+            for key, value in _parse_mapping(document, fields.get("properties"), *loc, "properties").items()
+        }
+        roots = _parse_locations(document, fields.get("roots"), *loc, "roots") or _default_roots(properties)
+        absolute_roots = tuple(_normalize_root(document, root, *loc, "roots") for root in roots)
+        backends.append(BackendSettings(name, impl, properties, absolute_roots))
     return tuple(backends)
 
 
@@ -400,13 +334,13 @@ def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(value for key, value in properties.items() if key.rpartition(".")[2] == "root" and value)
 
 
-def _normalize_root(place: str, location: str) -> str:
+def _normalize_root(document: Document, location: str, *loc: Any) -> str:
     """Return an absolute root, after checking that it is a valid location."""
     absolute = location if locations.is_uri(location) else str(Path(location).absolute())
     try:
         locations.key(absolute)
     except InvalidInputError as error:
-        raise InvalidInputError(f"key {place!r}: {error}") from None
+        raise document.error(f"key '{format_loc(loc)}': {error}", *loc) from None
     return absolute
 
 
@@ -414,9 +348,13 @@ def _format_property(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _parse_mapping(place: str, value: Any) -> Mapping[str, Any]:
+def _parse_mapping(document: Document, value: Any, *loc: Any) -> Mapping[str, Any]:
     if value is None:
         return MappingProxyType({})
     if not isinstance(value, dict):
-        raise InvalidInputError(f"key {place!r} must hold keys and values")
+        raise document.key_error("must hold keys and values", *loc)
     return value
+
+
+def _parse_section(document: Document, key: str) -> Mapping[str, Any]:
+    return _parse_mapping(document, document.values.get(key), key)

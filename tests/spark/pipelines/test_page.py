@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lancehouse.pipelines.pipeline_file import VARIABLES
 from lancehouse.pipelines.spec import PipelineSpec, SpecPart
-from lancehouse.pipelines.yaml_document import VARIABLES
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "pipelines.md"
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from lancehouse.pipelines import RunReport
-from lancehouse.pipelines.problems import PipelineError
+from lancehouse.pipelines import PipelineError, RunReport
 from lancehouse.pipelines.run_report import BEFORE, DONE, FAILED, SKIPPED
 from lancehouse.spark.task_progress import TaskProgress
 from tests.spark.pipelines.conftest import Place

@@ -110,11 +110,11 @@ def test_variables_come_from_the_command_then_the_file_and_from_the_environment_
         ('date: "2026-11-15"', "date: ", "2: the variable date has no value: give --set date=…"),
         ('date: "2026-11-15"', "date: [1]", "2: the variable date is no text"),
         ("{impl: dir, ", "{", "3: catalog needs impl"),
-        ("run: docs-${date}", "name: again", "4: name is there twice"),
+        ("run: docs-${date}", "name: again", "4: the key 'name' occurs twice"),
         (
             "run: docs-${date}",
             "run: !!python/name:os.system x",
-            "4: tag:yaml.org,2002:python/name:os.system is no kind of value here",
+            "4: this tag is not supported; put the value in quotes",
         ),
     ],
 )
@@ -126,15 +126,15 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, old: str, new: str,
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: [1\nb: 2", "2: this is no YAML: while parsing a flow sequence, expected ',' or ']', but got ':'"),
-        ("a: {b: ${c}}", '1: this is no YAML: inside {…} and […], what holds ${…} stands in quotes: "${name}"'),
+        ("a: [1\nb: 2", "2: this is not valid YAML: while parsing a flow sequence, expected ',' or ']', but got ':'"),
+        ("a: {b: ${c}}", '1: this is not valid YAML: put values with ${…} in quotes inside {…} and […]: "${name}"'),
         (
             "name: x\nsource: [a\n",
-            "2: this is no YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
+            "2: this is not valid YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
         ),
-        ('name: "abc', "1: this is no YAML: while scanning a quoted scalar, found unexpected end of stream"),
-        ("- a", "1: a pipeline has keys and values: source, steps, sink, …"),
-        ("", "1: a pipeline has keys and values: source, steps, sink, …"),
+        ('name: "abc', "1: this is not valid YAML: while scanning a quoted scalar, found unexpected end of stream"),
+        ("- a", "1: the file must have keys and values, such as name, source and sink"),
+        ("", "1: the pipeline needs name"),
         ("name: &a [*a]", "1: this contains itself"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"none\.yml cannot be read: No such file"):
         load(tmp_path / "none.yml")
     (tmp_path / "bytes.yml").write_bytes(b"name: \xff")
-    with pytest.raises(InvalidInputError, match=r"it is not UTF-8"):
+    with pytest.raises(InvalidInputError, match=r"bytes.yml:1: this is not valid YAML: the file is not UTF-8"):
         load(tmp_path / "bytes.yml")
 
 
