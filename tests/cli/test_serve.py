@@ -257,7 +257,7 @@ def test_every_setting_is_an_option_and_a_variable(tmp_path: Path) -> None:
         (
             "LANCEHOUSE_SERVER_CONFIG",
             f"{tmp_path}/none",
-            f"the file {tmp_path}/none cannot be read: No such file or directory",
+            f"{tmp_path}/none cannot be read: No such file or directory",
         ),
     ]
     for variable, value, complaint in rows:
