@@ -12,10 +12,17 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Thread-safe mapping that drops the entries written longest ago when it is full."""
+    """Thread-safe mapping that drops the entries written longest ago when it is full.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        limit: how much it may hold; the newest entry stays even if it is larger.
+        size: returns how much of the limit a value takes; by default each takes 1.
+    """
+
+    def __init__(self, limit: int, size: Callable[[V], int] = lambda _: 1) -> None:
         self._limit = limit
+        self._size = size
+        self._total = 0
         self._items: dict[K, V] = {}
         self._lock = Lock()
 
@@ -29,16 +36,21 @@ class BoundedCache(Generic[K, V]):
     def put(self, key: K, value: V) -> V:
         """Set the value of a key, and return it."""
         with self._lock:
-            self._items.pop(key, None)
+            self._remove(key)
             self._items[key] = value
-            while len(self._items) > self._limit:
-                del self._items[next(iter(self._items))]
+            self._total += self._size(value)
+            while self._total > self._limit and len(self._items) > 1:
+                self._remove(next(iter(self._items)))
         return value
 
     def forget(self, key: K) -> None:
         """Remove a key; do nothing if it is not there."""
         with self._lock:
-            self._items.pop(key, None)
+            self._remove(key)
+
+    def _remove(self, key: K) -> None:
+        if key in self._items:
+            self._total -= self._size(self._items.pop(key))
 
 
 class SingleFlight(Generic[V]):

@@ -90,8 +90,8 @@ def test_kept_bytes_are_bounded() -> None:
     packer = GzipCache(cache_bytes=5000)
     for number in range(100):
         packer.apply(Response(200, LARGE, variant=b"%d" % number), "gzip")
-    assert 0 < packer._size <= 5000
-    assert packer._size == sum(map(len, packer._cache.values()))
+    assert 0 < packer._cache._total <= 5000
+    assert packer._cache._total == sum(map(len, packer._cache._items.values()))
 
 
 def test_a_kept_answer_is_the_one_of_its_variant() -> None:

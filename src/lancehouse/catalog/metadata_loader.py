@@ -15,6 +15,7 @@ from typing import Literal
 
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
+from lancehouse.caches import BoundedCache
 from lancehouse.catalog import location_access, vending
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import WouldBlockError
@@ -184,10 +185,9 @@ class DocumentCache:
     """Metadata files by location; the least recently added are evicted first. Safe to use from several threads."""
 
     def __init__(self, limit_bytes: int = DOCUMENT_BYTES) -> None:
-        self._limit = limit_bytes
-        self._documents: OrderedDict[str, MetadataDocument] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
+        self._documents: BoundedCache[str, MetadataDocument] = BoundedCache(
+            limit_bytes, lambda document: len(document.full_json)
+        )
 
     def load(self, warehouse: Warehouse, location: str, *, blocking: bool = True) -> MetadataDocument:
         """Return a file, from memory or from storage; on a local disk from memory only if it still exists there.
@@ -205,14 +205,7 @@ class DocumentCache:
 
     def add(self, document: MetadataDocument) -> MetadataDocument:
         """Add a file that was just read or written, and return it."""
-        with self._lock:
-            if (previous := self._documents.pop(document.location, None)) is not None:
-                self._bytes -= len(previous.full_json)
-            self._documents[document.location] = document
-            self._bytes += len(document.full_json)
-            while self._bytes > self._limit and len(self._documents) > 1:
-                self._bytes -= len(self._documents.popitem(last=False)[1].full_json)
-        return document
+        return self._documents.put(document.location, document)
 
 
 def _copy_compact(json: bytes) -> bytes:

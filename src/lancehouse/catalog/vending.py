@@ -6,16 +6,15 @@ import json
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
+from lancehouse.caches import BoundedCache, SingleFlight
 from lancehouse.catalog import location_access
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import EXPIRES, PROOFS, SECRETS, canonical_options, to_iceberg_config
@@ -164,25 +163,23 @@ class _CredentialCache:
     """
 
     def __init__(self) -> None:
-        self._credentials: OrderedDict[_StsRequest, tuple[float, dict[str, str] | ServiceUnavailableError]] = (
-            OrderedDict()
+        self._answers: BoundedCache[_StsRequest, tuple[float, dict[str, str] | ServiceUnavailableError]] = BoundedCache(
+            HELD
         )
-        self._request_locks: dict[_StsRequest, Lock] = {}
-        self._lock = Lock()
+        self._flight: SingleFlight[dict[str, str] | ServiceUnavailableError] = SingleFlight()
 
     def get(self, request: _StsRequest) -> dict[str, str]:
-        with self._lock:
-            request_lock = self._request_locks.setdefault(request, Lock())
-        with request_lock:
-            credentials = self._find_cached(request) or self._request_and_cache(request)
+        # The cache is read again inside the flight: another one may have ended since it was read first.
+        credentials = self._find_cached(request) or self._flight.run(
+            request, lambda: self._find_cached(request) or self._request_and_cache(request)
+        )
         if isinstance(credentials, ServiceUnavailableError):
             raise credentials
         return credentials
 
     def _find_cached(self, request: _StsRequest) -> dict[str, str] | ServiceUnavailableError | None:
-        with self._lock:
-            expires_at, credentials = self._credentials.get(request, (0.0, None))
-            return credentials if time.time() < expires_at else None
+        expires_at, credentials = self._answers.get(request) or (0.0, None)
+        return credentials if time.time() < expires_at else None
 
     def _request_and_cache(self, request: _StsRequest) -> dict[str, str] | ServiceUnavailableError:
         answer: dict[str, str] | ServiceUnavailableError
@@ -191,12 +188,7 @@ class _CredentialCache:
             expires_at = int(answer[EXPIRES]) / 1000 - EARLY_S
         except ServiceUnavailableError as refusal:
             answer, expires_at = refusal, time.time() + REFUSED_S
-        with self._lock:
-            self._credentials[request] = expires_at, answer
-            self._credentials.move_to_end(request)
-            self._request_locks.pop(request, None)
-            while len(self._credentials) > HELD:
-                self._credentials.popitem(last=False)
+        self._answers.put(request, (expires_at, answer))
         return answer
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore
 from typing import Any
 
 import lance
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.caches import BoundedCache
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.vector_search import SearchEffort, has_vector_index
 from lancehouse.schema.display import Cell, format_cells, format_type, is_vector, value_kind
@@ -92,32 +92,14 @@ class Neighbours:
     """Coordinates of the neighbours; None for one without a vector."""
 
 
-class _AxesCache:
-    """Projections of versions of tables. Thread-safe. Nothing is checked: callers have opened the table."""
-
-    def __init__(self) -> None:
-        self._axes: OrderedDict[tuple[str, ...], Axes] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, dataset: lance.LanceDataset, column: str) -> Axes | None:
-        with self._lock:
-            return self._axes.get(_key(dataset, column))
-
-    def put(self, dataset: lance.LanceDataset, column: str, axes: Axes) -> Axes:
-        with self._lock:
-            self._axes[_key(dataset, column)] = axes
-            while len(self._axes) > MAX_CACHED:
-                self._axes.popitem(last=False)
-        return axes
-
-
 def _key(dataset: lance.LanceDataset, column: str) -> tuple[str, ...]:
     """Return the cache key for a column of a version; file names tell apart tables created at the same location."""
     files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
     return dataset.uri, str(dataset.version), next(files, ""), column
 
 
-_AXES_CACHE = _AxesCache()
+_AXES_CACHE: BoundedCache[tuple[str, ...], Axes] = BoundedCache(MAX_CACHED)
+"""Projections of versions of tables. Nothing is checked: callers have opened the table."""
 
 
 def project_sample(table: TableRef, column: str, label: str | None = None) -> VectorProjection:
@@ -128,7 +110,7 @@ def project_sample(table: TableRef, column: str, label: str | None = None) -> Ve
     """
     with table.dataset() as dataset, SAMPLING_SLOTS:
         sample, matrix = _sample_vectors(table, dataset, column, label)
-        plane_axes = _AXES_CACHE.put(dataset, column, principal_axes(matrix))
+        plane_axes = _AXES_CACHE.put(_key(dataset, column), principal_axes(matrix))
         labels = [format_cells(sample.column(name), value_kind(dataset.schema.field(name))) for name in [label] if name]
         return VectorProjection(
             version=dataset.version,
@@ -203,7 +185,7 @@ def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Seq
         itself = dataset.scanner(
             columns=names, filter=f"{ROW_ID} = {int(row)}", **scanner_options(dataset.schema, names)
         )
-        plane = _AXES_CACHE.get(dataset, column) or _compute_axes(table, dataset, column)
+        plane = _AXES_CACHE.get(_key(dataset, column)) or _compute_axes(table, dataset, column)
         return Neighbours(
             page=page,
             distances=[distances[at] for at in order],
@@ -216,7 +198,8 @@ def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Seq
 
 def _compute_axes(table: TableRef, dataset: lance.LanceDataset, column: str) -> Axes:
     with SAMPLING_SLOTS:
-        return _AXES_CACHE.put(dataset, column, principal_axes(_sample_vectors(table, dataset, column, None)[1]))
+        axes = principal_axes(_sample_vectors(table, dataset, column, None)[1])
+        return _AXES_CACHE.put(_key(dataset, column), axes)
 
 
 def _project_rows(dataset: lance.LanceDataset, column: str, ids: Sequence[int], plane: Axes) -> list[Point | None]:

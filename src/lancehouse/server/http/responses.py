@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 import orjson
+
+from lancehouse.caches import BoundedCache
 
 Header = tuple[bytes, bytes]
 
@@ -65,9 +65,7 @@ class GzipCache:
 
     def __init__(self, cache_bytes: int = GZIP_KEPT) -> None:
         self._limit = cache_bytes
-        self._size = 0
-        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
-        self._lock = Lock()
+        self._cache: BoundedCache[bytes, bytes] = BoundedCache(cache_bytes, len)
 
     def apply(self, response: Response, accepted: str | None) -> None:
         """Compress the body in place if the client accepts gzip."""
@@ -77,18 +75,10 @@ class GzipCache:
         packed = self._cache.get(key) if key else None
         if packed is None:
             packed = gzip_compress(response.body)
-            self._cache_compressed(key, packed)
+            if key is not None and len(packed) <= self._limit // 8:
+                self._cache.put(key, packed)
         response.body = packed
         response.headers += ((b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
-
-    def _cache_compressed(self, key: bytes | None, packed: bytes) -> None:
-        if key is None or len(packed) > self._limit // 8:
-            return
-        with self._lock:
-            self._size += len(packed) - len(self._cache.pop(key, b""))
-            self._cache[key] = packed
-            while self._size > self._limit:
-                self._size -= len(self._cache.popitem(last=False)[1])
 
 
 def gzip_compress(body: bytes) -> bytes:

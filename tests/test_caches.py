@@ -70,3 +70,18 @@ def test_many_threads() -> None:
         list(pool.map(work, range(8)))
     left = [name for name in (f"{thread}-{number}" for thread in range(8) for number in range(100)) if name in recent]
     assert 0 < len(left) <= 50
+
+
+def test_values_may_have_sizes() -> None:
+    cache: BoundedCache[str, bytes] = BoundedCache(10, len)
+    cache.put("a", b"1234")
+    cache.put("b", b"1234")
+    cache.put("b", b"123456")  # replaces the other, so both still fit
+    assert "a" in cache
+    cache.put("c", b"1")
+    assert ("a" in cache, "b" in cache, "c" in cache) == (False, True, True)
+    cache.forget("b")
+    cache.put("d", b"123456789")
+    assert "c" in cache
+    cache.put("e", b"more than all of it")
+    assert ("d" in cache, "e" in cache) == (False, True)
