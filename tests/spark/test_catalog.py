@@ -637,7 +637,7 @@ def test_cleaning_up(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
     assert catalog.count("t") == ROWS - 10
 
 
-def test_upkeep_of_a_whole_catalog(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
+def test_maintenance_of_a_whole_catalog(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
     catalog.create(catalog.spark.range(0, 10, 1, 2), "other")
     (tmp_path / "broken.lance" / "_versions").mkdir(parents=True)
     (tmp_path / "broken.lance" / "_versions" / "1.manifest").write_bytes(b"no manifest")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lancehouse.cli.formatting import format_size
+from lancehouse.cli.output import format_size
 from lancehouse.schema.display import ELLIPSIS, Cell, DisplayLimits, format_cells, value_kind
 
 LONGEST = 40

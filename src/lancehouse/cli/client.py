@@ -1,4 +1,4 @@
-"""Catalog client of the commands: any namespace implementation, plus our own code for operations that it lacks."""
+"""Catalog client of the commands: any namespace implementation, our own code for what it lacks, hints on errors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from lance_namespace import LanceNamespace
 from lance_namespace.errors import (
     InternalError,
     LanceNamespaceError,
+    NamespaceNotEmptyError,
     NamespaceNotFoundError,
+    ServiceUnavailableError,
     TableColumnNotFoundError,
     TableNotFoundError,
+    TableTagAlreadyExistsError,
     TableTagNotFoundError,
     TableVersionNotFoundError,
+    UnauthenticatedError,
     UnsupportedOperationError,
 )
 
 from lancehouse.admin.checked_catalog import Shell
-from lancehouse.cli.catalog_options import format_id
+from lancehouse.cli.options import format_id
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
     from lancehouse.lake.dataset import TableRef
     from lancehouse.lake.operations import TableOperations
+
 
 Id = Sequence[str]
 
@@ -186,3 +191,41 @@ class Client:
 def _request_model(operation: str) -> Any:
     """Return the request model of an operation, by the naming scheme of the interface."""
     return getattr(lance_namespace, "".join(word.capitalize() for word in operation.split("_")) + "Request")
+
+
+BY_KIND: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
+    {
+        NamespaceNotEmptyError: "`lancehouse table list NAMESPACE --recursive` shows the tables in it",
+        NamespaceNotFoundError: "`lancehouse namespace create NAMESPACE` makes one",
+        TableTagAlreadyExistsError: "`lancehouse table tag update ID TAG` lets it name another version",
+        TableNotFoundError: "`lancehouse table list NAMESPACE` shows the tables that are there",
+        TableColumnNotFoundError: "`lancehouse table schema ID` shows the columns",
+        TableTagNotFoundError: "`lancehouse table tag list ID` shows the tags",
+        TableVersionNotFoundError: "`lancehouse table history ID` shows the versions",
+        UnauthenticatedError: "the property `credential` or `auth_token` says who you are: give it to the catalog in "
+        "~/.lancehouse.yaml, or with --property",
+        ServiceUnavailableError: "is `endpoint` right, and does the server run?",
+    }
+)
+BY_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "property 'endpoint' is required": "name a catalog of ~/.lancehouse.yaml with --catalog, or give "
+        "--property endpoint=URL",
+        "a namespace id is [warehouse or catalog": "an id is all levels joined by dots, such as main.db; the "
+        "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db will do there",
+        "a table id is [warehouse or catalog": "an id is all levels joined by dots, such as main.db.docs; the "
+        "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db.docs will do there",
+        "the catalog's database is out of reach": "is --db right, and does the database run?",
+        "say it with format=": "--format NAME says it",
+        "No space left on device": "free some space there, and run it again",
+    }
+)
+
+
+def find_hints(error: Exception) -> list[str]:
+    """Return the notes that were added to an error; if there are none, the hint for errors of its kind."""
+    if noted := getattr(error, "__notes__", []):
+        return list(map(str, noted))
+    by_words = [hint for words, hint in BY_WORDS.items() if words in str(error)]
+    by_kind = [hint for kind, hint in BY_KIND.items() if isinstance(error, kind)]
+    return (by_words + by_kind)[:1]

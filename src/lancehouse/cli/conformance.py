@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalog_options import (
+from lancehouse.cli.options import (
     connect,
     find_named_catalog,
     get_catalog,

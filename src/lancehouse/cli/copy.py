@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalog_options import parse_required_name
-from lancehouse.cli.confirmation import confirm, with_yes
-from lancehouse.cli.formatting import format_count, format_names, format_size
 from lancehouse.cli.local_spark import progress_callback, session, with_cores
-from lancehouse.cli.output import FAILED, OutputColumn
-from lancehouse.cli.two_catalogs import open_side, with_namespace, with_side
+from lancehouse.cli.options import confirm, open_side, parse_required_name, with_namespace, with_side, with_yes
+from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
 
 if TYPE_CHECKING:
     from lancehouse.admin.copy import Copier, CopyStep

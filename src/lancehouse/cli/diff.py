@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.formatting import format_count
-from lancehouse.cli.output import FAILED, OutputColumn
-from lancehouse.cli.two_catalogs import open_side, with_namespace, with_side
+from lancehouse.cli.options import open_side, with_namespace, with_side
+from lancehouse.cli.output import FAILED, OutputColumn, format_count
 
 if TYPE_CHECKING:
     from lancehouse.admin.diff import Difference

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalog_options import with_client
-from lancehouse.cli.confirmation import confirm, with_yes
-from lancehouse.cli.formatting import format_count
 from lancehouse.cli.local_spark import parse_age
 from lancehouse.cli.namespace import parse_namespace
-from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.options import confirm, with_client, with_yes
+from lancehouse.cli.output import FAILED, OutputColumn, format_count
 
 if TYPE_CHECKING:
     from lancehouse.admin.findings import DoctorReport, Finding

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lancehouse.cli.catalog_options import parse_properties, parse_required_id
 from lancehouse.cli.local_spark import SparkWork, with_work
+from lancehouse.cli.options import parse_properties, parse_required_id
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
 MODES = ("append", "overwrite", "create")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalog_options import Command, connect, format_id, parse_properties, with_target
+from lancehouse.cli.options import Command, connect, format_id, parse_properties, with_target
 
 if TYPE_CHECKING:
     from lance_namespace import LanceNamespace

@@ -29,7 +29,6 @@ catalogs:
 TYPED = "lancehouse.typed"
 UNFORESEEN = "--debug shows the whole trace, which a report of it needs"
 COMMANDS = (
-    LazyCommand("completion", "lancehouse.cli.completion", "Print what makes a shell complete commands."),
     LazyCommand(
         "conformance",
         "lancehouse.cli.conformance",
@@ -94,7 +93,7 @@ class MainGroup(lazy_commands.LazyGroup):
         except catalog_error_types() as error:
             if ctx.obj.debug:
                 raise
-            from lancehouse.cli.error_hints import find_hints
+            from lancehouse.cli.client import find_hints
 
             ctx.obj.output.error(str(error), find_hints(error))
             ctx.exit(FAILED)
@@ -172,3 +171,23 @@ def version(app: CliContext) -> None:
 
     packages = {name: version_of(name) for name in ("lancehouse", "pylance", "lance-namespace", "pyarrow")}
     app.output.record("", {**packages, "python": platform.python_version()})
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what makes a shell complete commands.
+
+    And options, and the names of catalogs.
+
+    \b
+    bash:  eval "$(lancehouse completion bash)"      in ~/.bashrc
+    zsh:   eval "$(lancehouse completion zsh)"       in ~/.zshrc
+    fish:  lancehouse completion fish | source       in ~/.config/fish/config.fish
+    """  # noqa: D301 - click reads \b as the mark of lines that stay as they are
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "lancehouse", "_LANCEHOUSE_COMPLETE").source())

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lancehouse.cli.catalog_options import get_catalog, parse_id_with_parent, parse_required_id, with_client, with_set
-from lancehouse.cli.confirmation import confirm, with_yes
-from lancehouse.cli.formatting import format_count
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.output import OutputColumn
+from lancehouse.cli.options import (
+    confirm,
+    get_catalog,
+    parse_id_with_parent,
+    parse_required_id,
+    with_client,
+    with_set,
+    with_yes,
+)
+from lancehouse.cli.output import OutputColumn, format_count
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client

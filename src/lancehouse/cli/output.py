@@ -1,4 +1,4 @@
-"""Output of commands: one interface with two implementations, text for people (rich) and JSON for programs."""
+"""Output of commands: text for people (rich) or JSON for programs; and formats of counts, sizes and times."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
+
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 """Exit codes of commands; click uses 2 for wrong usage."""
@@ -349,3 +351,30 @@ def strip_control(text: str) -> str:
 
 def _print_json(data: Row) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_size(number: int) -> str:
+    """Format a number of bytes with a unit."""
+    amount, unit = float(number), 0
+    while amount >= 1000 and unit < len(SIZES) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:.1f} {SIZES[unit]}" if unit else f"{number} bytes"
+
+
+def format_time(at_ms: int) -> str:
+    """Format a time in milliseconds since 1970 as UTC, in a form that sorts."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def format_names(names: Sequence[str], most: int = 10) -> str:
+    """Join names in a sentence: the first `most`, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more:,} more"

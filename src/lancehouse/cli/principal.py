@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalog_options import parse_id
 from lancehouse.cli.lazy_commands import LazyGroup
+from lancehouse.cli.options import parse_id
 from lancehouse.cli.output import OutputColumn
 
 if TYPE_CHECKING:

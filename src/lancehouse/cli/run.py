@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalog_options import parse_properties
+from lancehouse.cli.options import parse_properties
 from lancehouse.cli.output import FAILED, OutputColumn
 
 if TYPE_CHECKING:

@@ -1,38 +1,58 @@
-"""`lancehouse table`: the group of commands on tables."""
+"""`lancehouse table`: list, describe, register, rename and drop tables, their versions, tags and managers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lancehouse.cli.lazy_commands import LazyCommand, LazyGroup
+from lancehouse.cli.namespace import with_optional_namespace, with_recursive
+from lancehouse.cli.options import (
+    COUNT,
+    VERSION,
+    Levels,
+    VersionOptions,
+    confirm,
+    get_catalog,
+    parse_required_name,
+    with_client,
+    with_set,
+    with_table,
+    with_version_options,
+    with_yes,
+)
+from lancehouse.cli.output import OutputColumn, format_count, format_size, format_time
+from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
 
-ENTRIES = "lancehouse.cli.table_entries"
-ROWS = "lancehouse.cli.rows"
-UPKEEP = "lancehouse.cli.upkeep"
+if TYPE_CHECKING:
+    from lance_namespace import LanceNamespace
+
+    from lancehouse.cli.client import Client
+    from lancehouse.cli.main import CliContext
+    from lancehouse.clients.iceberg import IcebergNamespace
+
+
+ROWS = "lancehouse.cli.table_rows"
+MAINTENANCE = "lancehouse.cli.table_maintenance"
 
 COMMANDS = (
-    LazyCommand("cleanup", UPKEEP, "Remove old versions and what only they need."),
-    LazyCommand("compact", UPKEEP, "Make fewer, larger fragments without deleted rows."),
+    LazyCommand("cleanup", MAINTENANCE, "Remove old versions and what only they need."),
+    LazyCommand("compact", MAINTENANCE, "Make fewer, larger fragments without deleted rows."),
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
-    LazyCommand("deregister", ENTRIES, "Take the table ID out of the catalog; its data stays."),
-    LazyCommand("describe", ENTRIES, "Show what is known of the table ID."),
-    LazyCommand("drop", ENTRIES, "Drop the table ID with its data."),
-    LazyCommand("history", ENTRIES, "Show the versions of the table ID, the latest first."),
-    LazyCommand("index", UPKEEP, "Build an index of a column of the table ID."),
-    LazyCommand("list", ENTRIES, "Show the tables of a namespace.", attribute="list_tables"),
-    LazyCommand("manage", "lancehouse.cli.manage", "Say who decides which version is the current one."),
-    LazyCommand("optimize-indices", UPKEEP, "Take rows into the indices that came after them."),
+    LazyCommand("index", MAINTENANCE, "Build an index of a column of the table ID."),
+    LazyCommand("optimize-indices", MAINTENANCE, "Take rows into the indices that came after them."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),
-    LazyCommand("register", ENTRIES, "Bring the Lance dataset at LOCATION into the catalog."),
-    LazyCommand("remove-orphans", UPKEEP, "Remove files of killed jobs, which no version names."),
-    LazyCommand("rename", ENTRIES, "Give the table ID another name, or another namespace."),
-    LazyCommand("schema", ENTRIES, "Show the columns of the table ID."),
+    LazyCommand("remove-orphans", MAINTENANCE, "Remove files of killed jobs, which no version names."),
     LazyCommand(
         "search",
-        "lancehouse.cli.search",
+        ROWS,
         "Show rows nearest to a vector, or with some words.",
     ),
-    LazyCommand("tag", "lancehouse.cli.tag", "Name versions of a table.", is_group=True),
 )
 
 
@@ -42,3 +62,370 @@ def table() -> None:
 
     ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
     """
+
+
+TABLES = (OutputColumn("table", "Table"),)
+VERSIONS = (
+    OutputColumn("version", "Version", is_number=True),
+    OutputColumn("at", "When"),
+    OutputColumn("operation", "By"),
+    OutputColumn("rows", "Rows", is_number=True),
+    OutputColumn("files", "Files", is_number=True),
+    OutputColumn("size", "Size", is_number=True),
+    OutputColumn("tags", "Tags"),
+)
+COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputColumn("null", "Null"))
+
+
+@table.command("list")
+@with_optional_namespace
+@with_recursive
+@with_client
+@click.pass_obj
+def list_tables(app: CliContext, namespace: Levels, recursive: bool, client: Client) -> None:
+    """Show the tables of a namespace.
+
+    Without ID, those of the whole catalog.
+    """
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.catalog_walk import walk_tables
+
+    namespace_text = client.format_id(namespace)
+    recursive = recursive or not namespace_text
+    with app.output.progress("listing tables"):
+        try:
+            tables = list(walk_tables(client, namespace)) if recursive else client.tables(namespace)
+        except InvalidInputError as error:
+            if not recursive and namespace:
+                command = client.shell.command("table", "list", namespace_text, "--recursive")
+                error.add_note(f"`{command}` lists those of all namespaces below it")
+            raise
+    rows = [{"table": client.format_id(table), "id": list(table)} for table in tables]
+    summary = {"namespace": list(namespace), "count": len(rows)}
+    app.output.table(
+        TABLES,
+        rows,
+        summary,
+        f"{format_count(len(rows), 'table')}{f' in {namespace_text}' * bool(namespace_text)}",
+        name="tables",
+    )
+
+
+@table.command()
+@with_table
+@with_client
+@click.pass_obj
+def describe(app: CliContext, table: Levels, client: Client) -> None:
+    """Show what is known of the table ID.
+
+    Where it lies, its current version, and how much is in it; properties without their secrets.
+    """
+    from lance_namespace.errors import TableNotFoundError
+
+    from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
+    from lancehouse.secrets import redact_properties
+
+    entry = client.call("describe_table", table)
+    fields: dict[str, Any] = {
+        "table": client.format_id(table),
+        "location": entry.location,
+        MANAGED_BY: IMPL if entry.managed_versioning else STORAGE,
+    }
+    try:
+        fields |= _dataset_details(client, table)
+    except TableNotFoundError:
+        fields["version"] = None  # it is declared only, and has no data yet
+    app.output.record("", {**fields, "properties": redact_properties(entry.properties)})
+
+
+def _dataset_details(client: Client, table: Levels) -> dict[str, Any]:
+    from lancehouse.lake.versions import to_millis
+
+    with client.open_table(table) as (_, dataset):
+        now, stats, names = dataset.get_version(), dataset.stats.dataset_stats(), dataset.schema.names
+    indices = client.call("list_table_indices", table).indexes
+    return {
+        "version": now["version"],
+        "changed": format_time(to_millis(now["timestamp"])),
+        "rows": int(now["metadata"].get("total_rows", 0)),
+        "deleted_rows": stats["num_deleted_rows"],
+        "fragments": stats["num_fragments"],
+        "bytes": int(now["metadata"].get("total_files_size", 0)),
+        "columns": names,
+        "indices": sorted({f"{index.index_name} ({', '.join(index.columns)})" for index in indices}),
+    }
+
+
+@table.command()
+@with_table
+@with_version_options
+@with_client
+@click.pass_obj
+def schema(app: CliContext, table: Levels, at: VersionOptions, client: Client) -> None:
+    """Show the columns of the table ID."""
+    from lancehouse.schema.display import field_to_json
+
+    with client.open_table(table, **at.arguments) as (_, dataset):
+        columns, version = list(map(field_to_json, dataset.schema)), dataset.version
+    rows = [{**column, "null": "yes" if column["nullable"] else "no"} for column in columns]
+    summary = {"table": client.format_id(table), "version": version}
+    words = f"{client.format_id(table)}, version {version}: {format_count(len(rows), 'column')}"
+    app.output.table(COLUMNS, rows, summary, words, name="columns")
+
+
+@table.command()
+@with_table
+@click.option("--limit", type=COUNT, metavar="N", help="Only so many, the latest.")
+@with_client
+@click.pass_obj
+def history(app: CliContext, table: Levels, limit: int | None, client: Client) -> None:
+    """Show the versions of the table ID, the latest first."""
+    with app.output.progress("reading versions"):
+        rows = list(islice(_version_rows(client, table, limit), limit))
+    words = f"{client.format_id(table)}: {'the latest ' * (len(rows) == limit)}{format_count(len(rows), 'version')}"
+    app.output.table(VERSIONS, rows, {"table": client.format_id(table), "count": len(rows)}, words, name="versions")
+
+
+def _version_rows(client: Client, table: Levels, limit: int | None) -> Iterator[dict[str, Any]]:
+    from lancehouse.lake import version_records
+    from lancehouse.lake.dataset import TableRef
+
+    ref = TableRef.in_namespace(client.namespace, table)
+    with client.translate_errors(table):
+        tags: dict[int, list[str]] = {}
+        for tag, (branch, version) in version_records.read_refs(ref).tags.items():
+            if branch is None:
+                tags.setdefault(version, []).append(tag)
+        for numbers in client.versions(table, limit):
+            for entry in version_records.read_versions(ref, numbers):
+                at, names = format_time(entry.timestamp_ms), tags.get(entry.version, [])
+                yield {**asdict(entry), "at": at, "size": format_size(entry.bytes), "tags": names}
+
+
+@table.command()
+@with_table
+@click.argument("location")
+@click.option("--overwrite", is_flag=True, help="Instead of the table that has this name; its data stays.")
+@with_set("table")
+@with_client
+@click.pass_obj
+def register(
+    app: CliContext, table: Levels, location: str, overwrite: bool, stored: dict[str, str], client: Client
+) -> None:
+    """Bring the Lance dataset at LOCATION into the catalog.
+
+    LOCATION is a folder or a URL (s3://, gs://, az://) that the catalog's readers can reach too. No data is moved.
+    """
+    from lance_namespace.errors import TableAlreadyExistsError
+
+    mode = "Overwrite" if overwrite else "Create"
+    try:
+        response = client.call("register_table", table, location=location, mode=mode, properties=stored or None)
+    except TableAlreadyExistsError as error:
+        error.add_note("--overwrite puts this one in its place; the data of the other stays")
+        raise
+    app.output.record("", {"table": client.format_id(table), "location": response.location or location})
+
+
+@table.command()
+@with_table
+@with_yes
+@with_client
+@click.pass_obj
+def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
+    """Take the table ID out of the catalog; its data stays."""
+    table_text, where = client.format_id(table), _get_location(client, table)
+    confirm(app, f"Take the table {table_text} out of the catalog? Its data at {where} stays.", yes=yes)
+    with _explain_dir_not_found(client):
+        response = client.call("deregister_table", table)
+    app.output.record("", {"deregistered": table_text, "location": response.location or where})
+
+
+@table.command()
+@with_table
+@with_yes
+@with_client
+@click.pass_obj
+def drop(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
+    """Drop the table ID with its data.
+
+    It cannot be undone; `deregister` leaves the data where it is.
+    """
+    table_text, where = client.format_id(table), _get_location(client, table)
+    confirm(app, f"Drop the table {table_text} and all its data at {where}?", yes=yes)
+    with _explain_dir_not_found(client):
+        response = client.call("drop_table", table)
+    app.output.record("", {"dropped": table_text, "location": response.location or where})
+
+
+@contextmanager
+def _explain_dir_not_found(client: Client) -> Iterator[None]:
+    """Explain an error of Lance's `dir`, which describes tables written past it, but does not find them to drop."""
+    from lance_namespace.errors import TableNotFoundError
+
+    try:
+        yield
+    except TableNotFoundError as error:
+        if client.target.impl != "dir":
+            raise
+        explained = TableNotFoundError(str(error))
+        explained.add_note("one that was written past the catalog goes with --property manifest_enabled=false")
+        raise explained from error
+
+
+def _get_location(client: Client, table: Levels) -> str:
+    """Return the location of a table; raise if it does not exist."""
+    return str(client.call("describe_table", table).location)
+
+
+@table.command()
+@with_table
+@click.argument("new", metavar="NEW", callback=parse_required_name)
+@with_client
+@click.pass_context
+def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> None:
+    """Give the table ID another name, or another namespace.
+
+    NEW is a name alone, in the same namespace, or a whole id.
+    """
+    from lance_namespace.errors import UnsupportedOperationError
+
+    app: CliContext = ctx.obj
+    target = (*table[:-1], *new) if len(new) == 1 else (*get_catalog(ctx).parent, *new)
+    try:
+        client.call("rename_table", table, new_table_name=target[-1], new_namespace_id=list(target[:-1]))
+    except UnsupportedOperationError as error:
+        register = client.shell.command("table", "register", client.format_id(target), "LOCATION")
+        deregister = client.shell.command("table", "deregister", client.format_id(table))
+        where = "is the part below the catalog's root" if client.target.impl == "dir" else "is what `describe` shows"
+        error.add_note(f"`{deregister}` and `{register}` come to the same; LOCATION {where}")
+        raise
+    app.output.record("", {"table": client.format_id(table), "renamed": client.format_id(target)})
+
+
+@table.command()
+@click.option(
+    "--by",
+    type=click.Choice([IMPL, STORAGE]),
+    required=True,
+    help="impl: what the catalog accepted; storage: the newest there.",
+)
+@click.option("--adopt", is_flag=True, help="With impl: take in versions that were written past the catalog.")
+@with_client
+@with_table
+@click.pass_obj
+def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client) -> None:
+    """Say who decides which version is the current one.
+
+    ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
+
+    Stop the table's writers before: one that has it open goes on as it was told when it opened it. As long as catalog
+    and storage disagree on the version nothing changes, and the error says what to do.
+    """
+    if adopt and by != IMPL:
+        raise click.UsageError(f"--adopt goes with --by {IMPL}")
+    with client.translate_errors(table):
+        version = get_managed_tables(client.namespace).manage_table(table, by, adopt=adopt)
+    app.output.record("", {"table": client.format_id(table), MANAGED_BY: by, "version": version})
+
+
+def get_managed_tables(namespace: LanceNamespace) -> IcebergNamespace:
+    """Return the client if its catalog can manage the versions of tables.
+
+    Raises:
+        UnsupportedOperationError: it cannot; the message says what to do.
+    """
+    from lance_namespace.errors import UnsupportedOperationError
+
+    from lancehouse.clients.catalog_namespace import CatalogNamespace
+    from lancehouse.clients.iceberg import IcebergNamespace
+
+    if isinstance(namespace, IcebergNamespace):
+        return namespace
+    client, way_out = (
+        (namespace.client, namespace.managed_versions_hint)
+        if isinstance(namespace, CatalogNamespace)
+        else (type(namespace).__name__, CatalogNamespace.managed_versions_hint)
+    )
+    raise UnsupportedOperationError(
+        f"{MANAGED_BY}={IMPL} is not possible with {client}, whose tables have no ref that a commit could move; "
+        f"{way_out}"
+    )
+
+
+TAGS = (
+    OutputColumn("tag", "Tag"),
+    OutputColumn("version", "Version", is_number=True),
+    OutputColumn("branch", "Branch"),
+)
+
+with_name = click.argument("name", metavar="TAG")
+
+
+@table.group()
+def tag() -> None:
+    """Name versions of a table.
+
+    Clean-up spares a version that has a tag, and readers find it by its name.
+    """
+
+
+@tag.command("list")
+@with_table
+@with_client
+@click.pass_obj
+def list_tags(app: CliContext, table: Levels, client: Client) -> None:
+    """Show the tags of the table ID."""
+    tags = {name: tag for page in client.pages("list_table_tags", table) for name, tag in page.tags.items()}
+    rows = [{"tag": name, "version": tag.version, "branch": tag.branch} for name, tag in sorted(tags.items())]
+    words = f"{client.format_id(table)}: {format_count(len(rows), 'tag')}"
+    app.output.table(TAGS, rows, {"table": client.format_id(table), "count": len(rows)}, words, name="tags")
+
+
+@tag.command()
+@with_table
+@with_name
+@click.option("--version", type=VERSION, metavar="N", help="Which one; default: the latest.")
+@with_client
+@click.pass_obj
+def create(app: CliContext, table: Levels, name: str, version: int | None, client: Client) -> None:
+    """Give a version of the table ID the name TAG."""
+    at = _resolve_version(client, table, version)
+    client.call("create_table_tag", table, tag=name, version=at)
+    app.output.record("", {"table": client.format_id(table), "tag": name, "version": at})
+
+
+@tag.command()
+@with_table
+@with_name
+@click.option("--version", type=VERSION, metavar="N", help="Which one; default: the latest.")
+@with_client
+@click.pass_obj
+def update(app: CliContext, table: Levels, name: str, version: int | None, client: Client) -> None:
+    """Let TAG name another version of the table ID."""
+    before, at = _get_tag_version(client, table, name), _resolve_version(client, table, version)
+    client.call("update_table_tag", table, tag=name, version=at)
+    app.output.record("", {"table": client.format_id(table), "tag": name, "before": before, "version": at})
+
+
+@tag.command()
+@with_table
+@with_name
+@with_client
+@click.pass_obj
+def delete(app: CliContext, table: Levels, name: str, client: Client) -> None:
+    """Remove TAG from the table ID; the version that it named stays, until clean-up."""
+    before = _get_tag_version(client, table, name)
+    client.call("delete_table_tag", table, tag=name)
+    app.output.record("", {"table": client.format_id(table), "deleted": name, "version": before})
+
+
+def _get_tag_version(client: Client, table: Levels, name: str) -> int:
+    return int(client.call("get_table_tag_version", table, tag=name).version)
+
+
+def _resolve_version(client: Client, table: Levels, version: int | None) -> int:
+    """Return a version, the latest by default, after checking that it exists."""
+    with client.open_table(table, version=version) as (_, dataset):
+        return int(dataset.version)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.catalog_options import Command, get_catalog, parse_id_with_parent, with_table
-from lancehouse.cli.formatting import format_count, format_names, format_size
 from lancehouse.cli.local_spark import SparkWork, parse_age, with_values, with_work
-from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.options import Command, get_catalog, parse_id_with_parent, with_table
+from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext

@@ -1,4 +1,4 @@
-"""Options and arguments that commands on a catalog share: `--catalog`, `--impl`, `--property`, and ids.
+"""Options and arguments that commands share: catalogs, ids, properties, versions, and the confirmation of removals.
 
 Slow imports happen only where they are used: options are also read to print help and for shell completion.
 """
@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.lazy_commands import CatalogOption
+from lancehouse.cli.lazy_commands import CatalogOption, complete_catalog
+from lancehouse.cli.output import FAILED
 
 if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
 
     from lancehouse.admin.checked_catalog import Shell
+    from lancehouse.admin.named_catalog import NamedCatalog
     from lancehouse.cli.main import CliContext
     from lancehouse.connection import Connection
 
+
 Command = Callable[..., Any]
+Levels = tuple[str, ...]
 
 CONSTRUCTING = re.compile(r"^Failed to construct namespace impl \S+: ")
 """Prefix that `lance_namespace.connect` adds to the reason of an error."""
@@ -224,3 +230,86 @@ def with_set(what: str) -> Callable[[Command], Command]:
         callback=parse_properties,
         help=f"A property of the {what}; repeat it for each.",
     )
+
+
+VERSION = click.IntRange(1, 2**63 - 1)
+COUNT = click.IntRange(1, 2**31 - 1)
+
+
+@dataclass(frozen=True)
+class VersionOptions:
+    """A version by its number or by a tag; the latest if neither is given."""
+
+    version: int | None
+    tag: str | None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for `Client.open_table`."""
+        return {"version": self.version, "tag": self.tag}
+
+
+def with_version_options(command: Command) -> Command:
+    """Add `--version` and `--tag` to a command, which gets them as `at`."""
+
+    @click.option("--version", type=VERSION, metavar="N", help="Of this version; default: the latest.")
+    @click.option("--tag", metavar="NAME", help="Of the version that has this tag.")
+    @wraps(command)
+    def wrapper(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:
+        if version is not None and tag is not None:
+            raise click.UsageError("give --version or --tag, not both")
+        return command(*arguments, at=VersionOptions(version, tag), **options)
+
+    return wrapper
+
+
+with_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask; without a terminal nobody could answer.")
+
+
+def confirm(app: CliContext, question: str, *, yes: bool) -> None:
+    """Ask the user, and exit unless the answer is yes.
+
+    Raises:
+        UsageError: there is no terminal, and `--yes` was not given.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this asks before it removes anything, and there is no terminal to ask at: add --yes")
+    if not app.output.ask(question):
+        app.output.error("nothing was done")
+        raise click.exceptions.Exit(FAILED)
+
+
+def with_side(name: str, metavar: str) -> Command:
+    """Return an argument that names a catalog of the configuration file."""
+    return click.argument(name, metavar=metavar, shell_complete=complete_catalog)
+
+
+with_namespace = click.option(
+    "--namespace", metavar="NS", default="", callback=parse_id, help="Only what is in it and below; default: all."
+)
+
+
+def open_side(app: CliContext, name: str) -> NamedCatalog:
+    """Connect to a named catalog.
+
+    Raises:
+        InvalidInputError: there is no catalog of that name, or its configuration is invalid.
+    """
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.admin.checked_catalog import Shell
+    from lancehouse.admin.named_catalog import NamedCatalog
+    from lancehouse.cli.client import Client
+    from lancehouse.lake.object_stores import with_storage_options
+
+    os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
+    target = app.config.catalog(name)
+    try:
+        shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
+        return NamedCatalog(name, Client(with_storage_options(target.connect(), target.properties), target, shell))
+    except InvalidInputError as error:
+        from lancehouse.lake.errors import clean_message
+
+        raise InvalidInputError(f"catalog {name}: {clean_message(CONSTRUCTING.sub('', str(error)))}") from None

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
-from lancehouse.cli.formatting import format_size
 from lancehouse.cli.main import main
+from lancehouse.cli.output import format_size
 from tests.servers.lancehouse import PROGRAM, Served, start_lancehouse
 from tests.servers.unity import Unity
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests
@@ -41,7 +41,7 @@ def run(*words: str, output: str = "text") -> Result:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of this file's own: who looks after a whole warehouse should not meet the tables of all other tests."""
-    with start_lancehouse(tmp_path_factory.mktemp("upkeep")) as server:
+    with start_lancehouse(tmp_path_factory.mktemp("maintenance")) as server:
         yield server
 
 
@@ -138,7 +138,7 @@ def test_orphans_go(root: Path, given: list[str]) -> None:
 @pytest.fixture
 def home(served: Served) -> list[str]:
     """A namespace of the server with a table, one below it, one that is broken and one that is only declared."""
-    levels = [served.warehouse, f"upkeep_{uuid4().hex[:8]}"]
+    levels = [served.warehouse, f"maintenance_{uuid4().hex[:8]}"]
     client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
     for namespace in (levels, [*levels, "below"]):
         client.create_namespace(CreateNamespaceRequest(id=namespace))
