@@ -25,7 +25,7 @@ COMMITS = 160
 MARK = 5.0
 MEMORY_MB = 300
 PICTURE = report.DOCUMENT.with_name("benchmarks-server.svg")
-PACKAGES = ("lancehouse", "pyiceberg", "pylance", "sqlalchemy", "starlette", "uvicorn")
+PACKAGES = ("lancehouse", "pyiceberg", "pylance", "sqlalchemy", "uvicorn")
 HEADINGS = (
     *("operation", "connections", "ours, requests/s", "theirs", "ratio", "mark"),
     *("ours, CPU µs", "theirs", "CPU ratio", "ours, median ms", "theirs"),

@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
     from lancehouse.server.http.application import App
+    from lancehouse.server.http.asgi import Receive, Scope, Send
     from lancehouse.server.http.responses import Response
 
 logger = logging.getLogger(__name__)

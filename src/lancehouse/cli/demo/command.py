@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
 
 CORES = 2
-NEEDED = ("alembic", "orjson", "pyiceberg", "sqlalchemy", "starlette", "uvicorn", "datafusion", "pyspark")
+NEEDED = ("alembic", "orjson", "pyiceberg", "sqlalchemy", "uvicorn", "datafusion", "pyspark")
 KEPT = "lancehouse-demo"
 """Name of the folder with the data, if it is kept."""
 

@@ -42,9 +42,8 @@ from lancehouse.server.http.streaming import ResponseStreamer, Upload
 from lancehouse.server.process_memory import HeapTrimmer
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
     from lancehouse.catalog.catalog import Catalog
+    from lancehouse.server.http.asgi import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from lancehouse.server.http.errors import ContentTypeError, PayloadTooLargeError
 from lancehouse.server.http.memory_budget import Reservation
 
 if TYPE_CHECKING:
-    from starlette.types import Receive
+    from lancehouse.server.http.asgi import Receive
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

@@ -23,7 +23,7 @@ from lancehouse.server.http.memory_budget import Reservation
 from lancehouse.server.http.pools import PoolKey, Pools
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Send
+    from lancehouse.server.http.asgi import Receive, Send
 
 BUFFER = 256 * 1024
 FIRST = 64 * 1024
