@@ -228,7 +228,7 @@ def test_a_target_that_does_not_answer_is_no_conflict(request: pytest.FixtureReq
     home.file.write_text(json.dumps(file))
     done = run("copy", "served", "dead", "--namespace", home.ns, LANCEHOUSE_CONFIG=str(home.file))
     assert "no connection to 127.0.0.1:9" in refused(done)
-    assert "Hint: is `endpoint` right, and does the server run?" in done.stderr
+    assert "Hint: check that `endpoint` is right and the server is running" in done.stderr
 
 
 def test_many_conflicts_are_not_all_named(request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -67,10 +67,10 @@ def test_debug_shows_the_trace() -> None:
 def test_a_bug_is_called_one() -> None:
     done = CliRunner().invoke(main, ["fail", "--how", "bug"])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: this is a fault of lancehouse: KeyError: ")
-    assert "--debug shows the whole trace" in done.stderr
+    assert done.stderr.startswith("Error: internal error: KeyError: ")
+    assert "run it again with --debug" in done.stderr
     told = CliRunner().invoke(main, ["--output", "json", "fail", "--how", "bug"])
-    assert json.loads(told.stderr)["error"].startswith("this is a fault of lancehouse: KeyError: ")
+    assert json.loads(told.stderr)["error"].startswith("internal error: KeyError: ")
     assert isinstance(CliRunner().invoke(main, ["--debug", "fail", "--how", "bug"]).exception, KeyError)
 
 

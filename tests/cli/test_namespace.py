@@ -69,4 +69,4 @@ def test_none(place: Place) -> None:
 
 @pytest.mark.parametrize("words", [["drop", "db"], ["drop", "db", "--cascade"]])
 def test_nobody_to_ask(words: list[str], place: Place) -> None:
-    assert "there is no terminal to ask at: add --yes" in refused(place.run("namespace", *words), 2)
+    assert "there is no terminal: add --yes" in refused(place.run("namespace", *words), 2)

@@ -70,7 +70,7 @@ def test_an_implementation_stands_alone(file: str, tmp_path: Path) -> None:
 def test_the_parent_is_put_in_front(file: str) -> None:
     done = run("--catalog", "dead", "table", "count", "db.docs", LANCEHOUSE_CONFIG=file)
     assert "warehouse main" in refused(done)
-    assert "Hint: is `endpoint` right, and does the server run?" in done.stderr
+    assert "Hint: check that `endpoint` is right and the server is running" in done.stderr
     below = run("--catalog", "dead", "table", "compact", "--namespace", "db", LANCEHOUSE_CONFIG=file)
     assert "warehouse main" in refused(below)
     everything = run("--catalog", "dead", "table", "compact", "--all", LANCEHOUSE_CONFIG=file)

@@ -56,7 +56,7 @@ def document(*words: str) -> dict[str, Any]:
 def test_a_database_that_is_not_there() -> None:
     done = run("list", "--db", "sqlite:////proc/catalog.db")
     assert done.exit_code == 1
-    assert done.stderr.endswith("Hint: is --db right, and does the database run?\n")
+    assert done.stderr.endswith("Hint: check that --db is right and the database is running\n")
 
 
 def test_roles_are_those_of_the_catalog() -> None:

@@ -202,9 +202,9 @@ BY_KIND: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
         TableColumnNotFoundError: "`lancehouse table schema ID` shows the columns",
         TableTagNotFoundError: "`lancehouse table tag list ID` shows the tags",
         TableVersionNotFoundError: "`lancehouse table history ID` shows the versions",
-        UnauthenticatedError: "the property `credential` or `auth_token` says who you are: give it to the catalog in "
+        UnauthenticatedError: "the property `credential` or `auth_token` authenticates you: set it in "
         "~/.lancehouse.yaml, or with --property",
-        ServiceUnavailableError: "is `endpoint` right, and does the server run?",
+        ServiceUnavailableError: "check that `endpoint` is right and the server is running",
     }
 )
 BY_WORDS: Mapping[str, str] = MappingProxyType(
@@ -215,8 +215,8 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
         "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db will do there",
         "a table id is [warehouse or catalog": "an id is all levels joined by dots, such as main.db.docs; the "
         "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db.docs will do there",
-        "the catalog's database is out of reach": "is --db right, and does the database run?",
-        "say it with format=": "--format NAME says it",
+        "the catalog's database is out of reach": "check that --db is right and the database is running",
+        "say it with format=": "set it with --format NAME",
         "No space left on device": "free some space there, and run it again",
     }
 )

@@ -70,7 +70,7 @@ def parse_checks(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     type=click.Choice(AREAS),
     metavar="AREA",
     multiple=True,
-    help=f"Only this one; may be repeated: {', '.join(AREAS)}.",
+    help=f"Only this one; repeatable: {', '.join(AREAS)}.",
 )
 @click.option(
     "--known",

@@ -29,9 +29,7 @@ def parse_ids(ctx: click.Context, param: click.Parameter, values: Sequence[str])
 @with_side("source", "FROM")
 @with_side("target", "TO")
 @with_namespace
-@click.option(
-    "--table", "tables", metavar="ID", multiple=True, callback=parse_ids, help="Only this one; may be repeated."
-)
+@click.option("--table", "tables", metavar="ID", multiple=True, callback=parse_ids, help="Only this one. Repeatable.")
 @click.option("--data", is_flag=True, help="Copy the data too, on Spark; else TO names the same places.")
 @click.option("--root", metavar="PLACE", help="With --data: where the copies go; default: where TO puts tables.")
 @click.option(
@@ -41,7 +39,7 @@ def parse_ids(ctx: click.Context, param: click.Parameter, values: Sequence[str])
     show_default=True,
     help="Where TO has another table of that name; replace takes its entry away, not its data.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing; show the plan.")
+@click.option("--dry-run", is_flag=True, help="Show the plan without changing anything.")
 @with_cores
 @with_yes
 @click.pass_context
@@ -58,7 +56,7 @@ def copy(
     cores: int | None,
     yes: bool,
 ) -> None:
-    """Bring the tables of one catalog into another.
+    """Copy the tables of one catalog to another.
 
     ~/.lancehouse.yaml names both, FROM and TO. Ids are the same in both, after the `parent` of each. All is planned
     before anything is done; the same command again goes on where it was. With --data all versions and tags of the main

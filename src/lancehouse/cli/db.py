@@ -41,16 +41,16 @@ def open_database(url: str | None) -> Iterator[Database]:
 
 @click.group(cls=LazyGroup)
 def db() -> None:
-    """Look after the database of the catalog server."""
+    """Manage the database of the catalog server."""
 
 
 @db.command()
 @with_db
 @click.pass_obj
 def upgrade(app: CliContext, url: str | None) -> None:
-    """Make the database's schema, or bring it up to date.
+    """Create the database's schema, or upgrade it.
 
-    Stop the servers that run an older lancehouse, and make a backup, before.
+    Before, stop servers that run an older version of lancehouse, and make a backup.
     """
     with open_database(url) as database:
         from lancehouse.store import migrate

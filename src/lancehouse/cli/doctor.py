@@ -40,8 +40,14 @@ def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> tim
 
 @click.command()
 @click.argument("table", metavar="[ID]", required=False, default="", callback=parse_namespace)
-@click.option("--namespace", metavar="NS", default="", callback=parse_namespace, help="All tables there and below.")
-@click.option("--root", "roots", metavar="PLACE", multiple=True, help="Look here too for datasets without an entry.")
+@click.option(
+    "--namespace",
+    metavar="NS",
+    default="",
+    callback=parse_namespace,
+    help="All tables in this namespace and those below.",
+)
+@click.option("--root", "roots", metavar="PLACE", multiple=True, help="Also search here for datasets without an entry.")
 @click.option(
     "--older-than",
     metavar="AGE",
@@ -51,7 +57,7 @@ def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> tim
     help="Staged manifests, and files that no version names, whose writers have surely died.",
 )
 @click.option("--skip-files", is_flag=True, help="Do not list the files of every table: faster where there are many.")
-@click.option("--fix", is_flag=True, help="Mend what is safe to mend; asks before.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after confirmation.")
 @with_yes
 @with_client
 @click.pass_context

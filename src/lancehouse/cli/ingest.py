@@ -15,13 +15,17 @@ ICEBERG = "iceberg"
 @click.command()
 @click.argument("sources", metavar="SOURCE…", nargs=-1, required=True)
 @click.option(
-    "--table", required=True, metavar="ID", callback=parse_required_id, help="Where to; a missing table is created."
+    "--table",
+    required=True,
+    metavar="ID",
+    callback=parse_required_id,
+    help="Target table; it is created if it does not exist.",
 )
-@click.option("--format", type=click.Choice(FORMATS), help="By default what the extensions say.")
+@click.option("--format", type=click.Choice(FORMATS), help="Format; default: by the file extension.")
 @click.option(
-    "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What becomes of rows that are there."
+    "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What to do with existing rows."
 )
-@click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated.")
+@click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")
 @click.option(
     "--option",
     "format_options",
@@ -46,7 +50,7 @@ ICEBERG = "iceberg"
     callback=parse_properties,
     help="Of the source's storage, or of Iceberg's catalog; repeat it for each.",
 )
-@click.option("--run", metavar="TEXT", help="Names this run: the same one again adds nothing.")
+@click.option("--run", metavar="TEXT", help="Id of the run: repeating a completed run adds nothing.")
 @with_work
 def ingest(
     sources: tuple[str, ...],
@@ -60,7 +64,7 @@ def ingest(
     run: str | None,
     work: SparkWork,
 ) -> None:
-    """Bring files or an Iceberg table into a Lance table.
+    """Load files or an Iceberg table into a Lance table.
 
     SOURCE is a file, a folder or a glob, here or in an object store (s3://, gs://, az://); with --format iceberg the
     name of a table, catalog.namespace.table. After a failure the same command goes on where it was.

@@ -31,7 +31,7 @@ OTHER_WORDS = {
 }
 """Names that other programs use for the same commands."""
 
-CATALOG = "Where to work: a catalog that ~/.lancehouse.yaml names."
+CATALOG = "Name of a catalog in ~/.lancehouse.yaml."
 EVERYWHERE = "Every command takes --output text|json and --debug too."
 """Last line of each command's help."""
 

@@ -83,7 +83,7 @@ def session(app: CliContext, cores: int | None) -> Iterator[Any]:
 
 
 with_cores = click.option(
-    "--cores", type=click.IntRange(1), metavar="N", help="How many of this machine Spark uses; default: all."
+    "--cores", type=click.IntRange(1), metavar="N", help="Number of cores that Spark uses; default: all."
 )
 
 

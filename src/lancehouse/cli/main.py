@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lancehouse.cli.named_catalogs import NamedCatalogs
 
 START = """
-~/.lancehouse.yaml gives catalogs their names:
+Catalogs are configured in ~/.lancehouse.yaml:
 
 \b
 default: prod
@@ -27,26 +27,26 @@ catalogs:
   prod: {endpoint: https://…, parent: WAREHOUSE}
 """
 TYPED = "lancehouse.typed"
-UNFORESEEN = "--debug shows the whole trace, which a report of it needs"
+UNFORESEEN = "run it again with --debug and report the traceback"
 COMMANDS = (
     LazyCommand(
         "conformance",
         "lancehouse.cli.conformance",
         "Check an implementation of lance_namespace on a live server.",
     ),
-    LazyCommand("copy", "lancehouse.cli.copy", "Bring the tables of one catalog into another."),
-    LazyCommand("db", "lancehouse.cli.db", "Look after the database of the catalog server.", is_group=True),
-    LazyCommand("demo", "lancehouse.cli.demo.command", "See a catalog, a pipeline and a table from every side."),
+    LazyCommand("copy", "lancehouse.cli.copy", "Copy the tables of one catalog to another."),
+    LazyCommand("db", "lancehouse.cli.db", "Manage the database of the catalog server.", is_group=True),
+    LazyCommand("demo", "lancehouse.cli.demo.command", "Show a catalog, a pipeline and a table in a few steps."),
     LazyCommand("diff", "lancehouse.cli.diff", "Compare the tables of two catalogs."),
     LazyCommand("doctor", "lancehouse.cli.doctor", "Check a catalog against storage, or one table of it."),
-    LazyCommand("ingest", "lancehouse.cli.ingest", "Bring files or an Iceberg table into a Lance table."),
-    LazyCommand("namespace", "lancehouse.cli.namespace", "Look at namespaces, make and drop them.", is_group=True),
+    LazyCommand("ingest", "lancehouse.cli.ingest", "Load files or an Iceberg table into a Lance table."),
+    LazyCommand("namespace", "lancehouse.cli.namespace", "List, create and drop namespaces.", is_group=True),
     LazyCommand(
-        "principal", "lancehouse.cli.principal", "Say who may call the server, and what they may do.", is_group=True
+        "principal", "lancehouse.cli.principal", "Manage who may use the server, and their roles.", is_group=True
     ),
     LazyCommand("run", "lancehouse.cli.run", "Run the pipeline in FILE."),
     LazyCommand("serve", "lancehouse.cli.serve", "Serve an Iceberg REST catalog with Lance tables in it."),
-    LazyCommand("table", "lancehouse.cli.table", "Look at tables, and look after them.", is_group=True),
+    LazyCommand("table", "lancehouse.cli.table", "List, inspect, change and maintain tables.", is_group=True),
 )
 
 
@@ -116,7 +116,7 @@ class MainGroup(lazy_commands.LazyGroup):
         except Exception as error:
             if ctx.obj is None or ctx.obj.debug:
                 raise
-            ctx.obj.output.error(f"this is a fault of lancehouse: {type(error).__name__}: {error}", [UNFORESEEN])
+            ctx.obj.output.error(f"internal error: {type(error).__name__}: {error}", [UNFORESEEN])
             ctx.exit(FAILED)
 
 
@@ -151,10 +151,15 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     shell_complete=complete_catalog,
     help=CATALOG,
 )
-@click.option("--output", type=click.Choice(KINDS), default=KINDS[0], help="For people, or for programs.")
-@click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
+@click.option("--output", type=click.Choice(KINDS), default=KINDS[0], help="Format of the output.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show it and exit."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version and exit.",
 )
 @click.pass_context
 def main(ctx: click.Context, catalog: str | None, output: str, debug: bool) -> None:
@@ -165,7 +170,7 @@ def main(ctx: click.Context, catalog: str | None, output: str, debug: bool) -> N
 @main.command()
 @click.pass_obj
 def version(app: CliContext) -> None:
-    """Show the versions of lancehouse and of what it stands on."""
+    """Show the versions of lancehouse and its main dependencies."""
     import platform
     from importlib.metadata import version as version_of
 
@@ -177,9 +182,9 @@ def version(app: CliContext) -> None:
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands.
+    """Print the shell code for tab completion.
 
-    And options, and the names of catalogs.
+    It completes commands, options and the names of catalogs.
 
     \b
     bash:  eval "$(lancehouse completion bash)"      in ~/.bashrc

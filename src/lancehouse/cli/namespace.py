@@ -35,12 +35,12 @@ def parse_namespace(ctx: click.Context, param: click.Parameter, value: str) -> t
 with_optional_namespace = click.argument(
     "namespace", metavar="[ID]", required=False, default="", callback=parse_namespace
 )
-with_recursive = click.option("--recursive", "-r", is_flag=True, help="All below it too, at any depth.")
+with_recursive = click.option("--recursive", "-r", is_flag=True, help="Include all levels below.")
 
 
 @click.group(cls=LazyGroup)
 def namespace() -> None:
-    """Look at namespaces, make and drop them.
+    """List, create and drop namespaces.
 
     ID is wh.db, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`'.
     """
@@ -66,11 +66,11 @@ def list_namespaces(app: CliContext, namespace: tuple[str, ...], recursive: bool
 @namespace.command()
 @with_namespace_id
 @with_set("namespace")
-@click.option("--exist-ok", is_flag=True, help="One that is there already will do.")
+@click.option("--exist-ok", is_flag=True, help="Succeed if the namespace exists.")
 @with_client
 @click.pass_obj
 def create(app: CliContext, namespace: tuple[str, ...], stored: dict[str, str], exist_ok: bool, client: Client) -> None:
-    """Make the namespace ID."""
+    """Create the namespace ID."""
     mode = "ExistOk" if exist_ok else "Create"
     response = client.call("create_namespace", namespace, mode=mode, properties=stored or None)
     _show(app, client, namespace, response.properties)
@@ -94,12 +94,12 @@ def _show(app: CliContext, client: Client, namespace: tuple[str, ...], propertie
 
 @namespace.command()
 @with_namespace_id
-@click.option("--cascade", is_flag=True, help="With all tables and namespaces in it, where the catalog can.")
+@click.option("--cascade", is_flag=True, help="Drop all tables and namespaces in it too, if the catalog supports it.")
 @with_yes
 @with_client
 @click.pass_obj
 def drop(app: CliContext, namespace: tuple[str, ...], cascade: bool, yes: bool, client: Client) -> None:
-    """Drop the namespace ID, which has to be empty."""
+    """Drop the namespace ID, which must be empty."""
     namespace_text = client.format_id(namespace)
     confirm(app, f"Drop the namespace {namespace_text}{' and all that is in it' if cascade else ''}?", yes=yes)
     behavior = "Cascade" if cascade else "Restrict"

@@ -95,7 +95,7 @@ with_properties = click.option(
     metavar="KEY=VALUE",
     multiple=True,
     callback=parse_properties,
-    help="Of the client: endpoint=URL, …; repeat it for each.",
+    help="Property of the client, such as endpoint=URL. Repeatable.",
 )
 with_table = click.argument("table", metavar="ID", callback=parse_required_id)
 
@@ -252,8 +252,8 @@ class VersionOptions:
 def with_version_options(command: Command) -> Command:
     """Add `--version` and `--tag` to a command, which gets them as `at`."""
 
-    @click.option("--version", type=VERSION, metavar="N", help="Of this version; default: the latest.")
-    @click.option("--tag", metavar="NAME", help="Of the version that has this tag.")
+    @click.option("--version", type=VERSION, metavar="N", help="Version to read; default: the latest.")
+    @click.option("--tag", metavar="NAME", help="Tag of the version to read.")
     @wraps(command)
     def wrapper(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:
         if version is not None and tag is not None:
@@ -263,7 +263,7 @@ def with_version_options(command: Command) -> Command:
     return wrapper
 
 
-with_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask; without a terminal nobody could answer.")
+with_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation; required without a terminal.")
 
 
 def confirm(app: CliContext, question: str, *, yes: bool) -> None:
@@ -275,7 +275,7 @@ def confirm(app: CliContext, question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("this asks before it removes anything, and there is no terminal to ask at: add --yes")
+        raise click.UsageError("this command asks for confirmation, but there is no terminal: add --yes")
     if not app.output.ask(question):
         app.output.error("nothing was done")
         raise click.exceptions.Exit(FAILED)
@@ -287,7 +287,11 @@ def with_side(name: str, metavar: str) -> Command:
 
 
 with_namespace = click.option(
-    "--namespace", metavar="NS", default="", callback=parse_id, help="Only what is in it and below; default: all."
+    "--namespace",
+    metavar="NS",
+    default="",
+    callback=parse_id,
+    help="Only this namespace and those below; default: all.",
 )
 
 

@@ -47,7 +47,7 @@ with_namespace = click.option(
 
 def with_role(*, required: bool) -> Callable[[Command], Command]:
     """Add the option `--role` to a command."""
-    return click.option("--role", type=click.Choice(ROLES), required=required, help="What they may do there.")
+    return click.option("--role", type=click.Choice(ROLES), required=required, help="Role to grant.")
 
 
 @contextmanager
@@ -73,9 +73,9 @@ def open_principals(url: str | None, config: str | None = None) -> Iterator[Prin
 
 @click.group(cls=LazyGroup)
 def principal() -> None:
-    """Say who may call the server, and what they may do.
+    """Manage who may use the server, and their roles.
 
-    As soon as there is a principal, a server on this database asks every caller who they are. Changes hold within 3
+    As soon as a principal exists, servers on this database require authentication. Changes take effect within 3
     seconds on every server.
     """
 
@@ -85,7 +85,7 @@ def principal() -> None:
 @with_role(required=False)
 @with_warehouse
 @with_namespace
-@click.option("--external", is_flag=True, help="An outside issuer says who it is; it gets no secret.")
+@click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
 @with_config
 @with_db
 @click.pass_obj
@@ -99,7 +99,7 @@ def create(
     config: str | None,
     db: str | None,
 ) -> None:
-    """Add a principal and show its secret, once.
+    """Create a principal and show its secret once.
 
     Iceberg's clients take what is shown as `credential`.
     """
@@ -118,7 +118,7 @@ def create(
 @with_db
 @click.pass_obj
 def list_principals(app: CliContext, db: str | None) -> None:
-    """Show all principals and what they were granted."""
+    """List all principals and their grants."""
     with open_principals(db) as principals:
         records = principals.list()
     rows = [
@@ -140,7 +140,7 @@ def list_principals(app: CliContext, db: str | None) -> None:
 @with_db
 @click.pass_obj
 def delete(app: CliContext, name: str, db: str | None) -> None:
-    """Remove a principal with its grants, and end all its tokens."""
+    """Delete a principal with its grants and tokens."""
     with open_principals(db) as principals:
         principals.delete(name)
     app.output.record("", {"deleted": name})
@@ -151,7 +151,7 @@ def delete(app: CliContext, name: str, db: str | None) -> None:
 @with_db
 @click.pass_obj
 def rotate(app: CliContext, name: str, db: str | None) -> None:
-    """Give a principal a new secret and show it, once.
+    """Replace the secret of a principal and show it once.
 
     The old secret ends, and so do all tokens of the principal, static ones too: create those anew.
     """
@@ -177,7 +177,7 @@ def grant(
     config: str | None,
     db: str | None,
 ) -> None:
-    """Give a role somewhere, instead of the one that was given there before.
+    """Grant a role, replacing the one granted at the same place.
 
     The warehouse and the namespace must exist.
     """
@@ -197,7 +197,7 @@ def grant(
 def revoke(
     app: CliContext, name: str, role: str | None, warehouse: str | None, namespace: tuple[str, ...], db: str | None
 ) -> None:
-    """Take away the role that was given exactly there."""
+    """Revoke the role that was granted at exactly this place."""
     from lancehouse.catalog.callers import Role
 
     with open_principals(db) as principals:
@@ -207,7 +207,7 @@ def revoke(
 
 @principal.group()
 def token() -> None:
-    """Static bearer tokens, which hold until they are deleted or the secret is rotated."""
+    """Manage static bearer tokens, valid until deleted or the secret is rotated."""
 
 
 @token.command("create")
@@ -216,7 +216,7 @@ def token() -> None:
 @with_db
 @click.pass_obj
 def create_token(app: CliContext, name: str, label: str, db: str | None) -> None:
-    """Make a token and show it, once. It is sent as `Authorization: Bearer lh_…`."""
+    """Create a token and show it once. It is sent as `Authorization: Bearer lh_…`."""
     with open_principals(db) as principals:
         token_text = principals.create_token(name, label)
     app.output.record("", {"name": name, "label": label, "token": token_text})
@@ -227,7 +227,7 @@ def create_token(app: CliContext, name: str, label: str, db: str | None) -> None
 @with_db
 @click.pass_obj
 def list_tokens(app: CliContext, name: str, db: str | None) -> None:
-    """Show the labels of a principal's tokens."""
+    """List the labels of a principal's tokens."""
     with open_principals(db) as principals:
         rows = [{"label": label, "created": format_time(at)} for label, at in principals.list_tokens(name)]
     app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(rows, "token"))
@@ -239,7 +239,7 @@ def list_tokens(app: CliContext, name: str, db: str | None) -> None:
 @with_db
 @click.pass_obj
 def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None:
-    """End a token."""
+    """Delete a token."""
     with open_principals(db) as principals:
         principals.delete_token(name, label)
     app.output.record("", {"name": name, "deleted": label})

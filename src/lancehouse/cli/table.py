@@ -41,24 +41,24 @@ ROWS = "lancehouse.cli.table_rows"
 MAINTENANCE = "lancehouse.cli.table_maintenance"
 
 COMMANDS = (
-    LazyCommand("cleanup", MAINTENANCE, "Remove old versions and what only they need."),
-    LazyCommand("compact", MAINTENANCE, "Make fewer, larger fragments without deleted rows."),
+    LazyCommand("cleanup", MAINTENANCE, "Remove old versions and files that only they use."),
+    LazyCommand("compact", MAINTENANCE, "Merge small fragments, and drop deleted rows."),
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
-    LazyCommand("index", MAINTENANCE, "Build an index of a column of the table ID."),
-    LazyCommand("optimize-indices", MAINTENANCE, "Take rows into the indices that came after them."),
+    LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
+    LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),
-    LazyCommand("remove-orphans", MAINTENANCE, "Remove files of killed jobs, which no version names."),
+    LazyCommand("remove-orphans", MAINTENANCE, "Remove files of failed jobs that no version refers to."),
     LazyCommand(
         "search",
         ROWS,
-        "Show rows nearest to a vector, or with some words.",
+        "Search rows by vector similarity or full text.",
     ),
 )
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def table() -> None:
-    """Look at tables, and look after them.
+    """List, inspect, change and maintain tables.
 
     ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
     """
@@ -83,7 +83,7 @@ COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputC
 @with_client
 @click.pass_obj
 def list_tables(app: CliContext, namespace: Levels, recursive: bool, client: Client) -> None:
-    """Show the tables of a namespace.
+    """List the tables of a namespace.
 
     Without ID, those of the whole catalog.
     """
@@ -117,9 +117,9 @@ def list_tables(app: CliContext, namespace: Levels, recursive: bool, client: Cli
 @with_client
 @click.pass_obj
 def describe(app: CliContext, table: Levels, client: Client) -> None:
-    """Show what is known of the table ID.
+    """Show details of the table ID.
 
-    Where it lies, its current version, and how much is in it; properties without their secrets.
+    Its location, current version, size, and properties without secrets.
     """
     from lance_namespace.errors import TableNotFoundError
 
@@ -176,7 +176,7 @@ def schema(app: CliContext, table: Levels, at: VersionOptions, client: Client) -
 
 @table.command()
 @with_table
-@click.option("--limit", type=COUNT, metavar="N", help="Only so many, the latest.")
+@click.option("--limit", type=COUNT, metavar="N", help="Show only the N latest versions.")
 @with_client
 @click.pass_obj
 def history(app: CliContext, table: Levels, limit: int | None, client: Client) -> None:
@@ -206,14 +206,14 @@ def _version_rows(client: Client, table: Levels, limit: int | None) -> Iterator[
 @table.command()
 @with_table
 @click.argument("location")
-@click.option("--overwrite", is_flag=True, help="Instead of the table that has this name; its data stays.")
+@click.option("--overwrite", is_flag=True, help="Replace a table of the same name; its data is kept.")
 @with_set("table")
 @with_client
 @click.pass_obj
 def register(
     app: CliContext, table: Levels, location: str, overwrite: bool, stored: dict[str, str], client: Client
 ) -> None:
-    """Bring the Lance dataset at LOCATION into the catalog.
+    """Add the Lance dataset at LOCATION to the catalog.
 
     LOCATION is a folder or a URL (s3://, gs://, az://) that the catalog's readers can reach too. No data is moved.
     """
@@ -234,7 +234,7 @@ def register(
 @with_client
 @click.pass_obj
 def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
-    """Take the table ID out of the catalog; its data stays."""
+    """Remove the table ID from the catalog, but keep its data."""
     table_text, where = client.format_id(table), _get_location(client, table)
     confirm(app, f"Take the table {table_text} out of the catalog? Its data at {where} stays.", yes=yes)
     with _explain_dir_not_found(client):
@@ -285,7 +285,7 @@ def _get_location(client: Client, table: Levels) -> str:
 @with_client
 @click.pass_context
 def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> None:
-    """Give the table ID another name, or another namespace.
+    """Rename the table ID, or move it to another namespace.
 
     NEW is a name alone, in the same namespace, or a whole id.
     """
@@ -309,14 +309,14 @@ def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> No
     "--by",
     type=click.Choice([IMPL, STORAGE]),
     required=True,
-    help="impl: what the catalog accepted; storage: the newest there.",
+    help="impl: the catalog decides; storage: the newest version in storage.",
 )
-@click.option("--adopt", is_flag=True, help="With impl: take in versions that were written past the catalog.")
+@click.option("--adopt", is_flag=True, help="With impl: accept versions that were written without the catalog.")
 @with_client
 @with_table
 @click.pass_obj
 def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client) -> None:
-    """Say who decides which version is the current one.
+    """Set who decides which version of a table is current.
 
     ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
 
@@ -365,9 +365,9 @@ with_name = click.argument("name", metavar="TAG")
 
 @table.group()
 def tag() -> None:
-    """Name versions of a table.
+    """Manage tags, which name versions of a table.
 
-    Clean-up spares a version that has a tag, and readers find it by its name.
+    Tagged versions are kept by cleanup, and can be read by their tag.
     """
 
 
@@ -386,11 +386,11 @@ def list_tags(app: CliContext, table: Levels, client: Client) -> None:
 @tag.command()
 @with_table
 @with_name
-@click.option("--version", type=VERSION, metavar="N", help="Which one; default: the latest.")
+@click.option("--version", type=VERSION, metavar="N", help="Version to tag; default: the latest.")
 @with_client
 @click.pass_obj
 def create(app: CliContext, table: Levels, name: str, version: int | None, client: Client) -> None:
-    """Give a version of the table ID the name TAG."""
+    """Tag a version of the table ID."""
     at = _resolve_version(client, table, version)
     client.call("create_table_tag", table, tag=name, version=at)
     app.output.record("", {"table": client.format_id(table), "tag": name, "version": at})
@@ -399,11 +399,11 @@ def create(app: CliContext, table: Levels, name: str, version: int | None, clien
 @tag.command()
 @with_table
 @with_name
-@click.option("--version", type=VERSION, metavar="N", help="Which one; default: the latest.")
+@click.option("--version", type=VERSION, metavar="N", help="Version to tag; default: the latest.")
 @with_client
 @click.pass_obj
 def update(app: CliContext, table: Levels, name: str, version: int | None, client: Client) -> None:
-    """Let TAG name another version of the table ID."""
+    """Move TAG to another version of the table ID."""
     before, at = _get_tag_version(client, table, name), _resolve_version(client, table, version)
     client.call("update_table_tag", table, tag=name, version=at)
     app.output.record("", {"table": client.format_id(table), "tag": name, "before": before, "version": at})
@@ -415,7 +415,7 @@ def update(app: CliContext, table: Levels, name: str, version: int | None, clien
 @with_client
 @click.pass_obj
 def delete(app: CliContext, table: Levels, name: str, client: Client) -> None:
-    """Remove TAG from the table ID; the version that it named stays, until clean-up."""
+    """Delete TAG from the table ID; its version is kept until cleanup."""
     before = _get_tag_version(client, table, name)
     client.call("delete_table_tag", table, tag=name)
     app.output.record("", {"table": client.format_id(table), "deleted": name, "version": before})

@@ -92,7 +92,11 @@ def with_scope(command: Command) -> Command:
 
     @click.argument("table", metavar="[ID]", required=False, default="", callback=parse_id_with_parent)
     @click.option(
-        "--namespace", metavar="NS", default="", callback=parse_id_with_parent, help="All tables there and below."
+        "--namespace",
+        metavar="NS",
+        default="",
+        callback=parse_id_with_parent,
+        help="All tables in this namespace and those below.",
     )
     @click.option("--all", "everything", is_flag=True, help="All tables of the catalog.")
     @wraps(command)
@@ -112,7 +116,7 @@ def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
     )
 
 
-with_dry_run = click.option("--dry-run", is_flag=True, help="Remove nothing; tell what would go.")
+with_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
 
 @click.command()
@@ -120,7 +124,7 @@ with_dry_run = click.option("--dry-run", is_flag=True, help="Remove nothing; tel
 @with_values("--param", "Of Lance's compaction: target_rows_per_fragment=N, …; repeat it for each.")
 @with_work
 def compact(where: MaintenanceScope, params: dict[str, Any], work: SparkWork) -> None:
-    """Make fewer, larger fragments without deleted rows.
+    """Merge small fragments, and drop deleted rows.
 
     ID is wh.db.docs, all levels joined by dots. Of several tables, one that fails does not stop the others; it exits
     with 1 then.
@@ -148,7 +152,7 @@ def index(
     params: dict[str, Any],
     work: SparkWork,
 ) -> None:
-    """Build an index of a column of the table ID."""
+    """Create an index on a column of the table ID."""
     check_table(work, table)
     with work.start_spark(f"indexing {column} of {work.format_id(table)}") as catalog:
         built = catalog.create_index(table, column, kind, name, replace, **params)
@@ -157,11 +161,11 @@ def index(
 
 @click.command("optimize-indices")
 @with_scope
-@click.option("--name", "names", metavar="NAME", multiple=True, help="Only this index; may be repeated.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="Only this index. Repeatable.")
 @click.option("--retrain", is_flag=True, help="Build them anew from all rows.")
 @with_work
 def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: bool, work: SparkWork) -> None:
-    """Take rows into the indices that came after them."""
+    """Add new rows to existing indices."""
     where.check_exists(work)
     with work.start_spark(f"optimizing the indices of {where}") as catalog:
         results = catalog.optimize_indices(**where.arguments, names=names or None, retrain=retrain)
@@ -174,7 +178,7 @@ def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: b
 @with_dry_run
 @with_work
 def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work: SparkWork) -> None:
-    """Remove old versions and what only they need.
+    """Remove old versions and files that only they use.
 
     The current version stays, and those that have a tag.
     """
@@ -202,7 +206,7 @@ def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work:
 def remove_orphans(
     where: MaintenanceScope, older_than: timedelta | None, no_writers: bool, dry_run: bool, work: SparkWork
 ) -> None:
-    """Remove files of killed jobs, which no version names.
+    """Remove files of failed jobs that no version refers to.
 
     Such are data, indices and temporary files of writers that died, and notes of jobs that nobody has resumed.
     """

@@ -31,12 +31,12 @@ RIGID = ("number", "time", "bool")
 BLOBS = "blobs_descriptions"
 """Makes a scan return descriptions of blobs instead of their content."""
 
-with_where = click.option("--where", metavar="SQL", help="Only rows for which this holds: 'year > 2020'.")
+with_where = click.option("--where", metavar="SQL", help="Only rows that match, such as 'year > 2020'.")
 
 
 def with_columns(command: Command) -> Command:
     """Add the option `--column` to a command."""
-    return click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated.")(
+    return click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")(
         command
     )
 
@@ -312,7 +312,7 @@ def search(
     at: VersionOptions,
     client: Client,
 ) -> None:
-    """Show rows nearest to a vector, or with some words.
+    """Search rows by vector similarity or full text.
 
     An index is used where there is one; without one, vectors are compared one by one. Blobs are shown if asked for.
     """

@@ -27,7 +27,7 @@ KEPT = "lancehouse-demo"
 @click.option("--keep", is_flag=True, help=f"Keep the data, in a new folder {KEPT} here.")
 @click.pass_obj
 def demo(app: CliContext, keep: bool) -> None:
-    """See a catalog, a pipeline and a table from every side.
+    """Show a catalog, a pipeline and a table in a few steps.
 
     Starts a catalog server and Spark on this machine, writes documents with embeddings into a Lance table, and reads
     them with lance, pyiceberg and Spark SQL. On a terminal the console stays up until Enter. All of it is stopped and
