@@ -15,7 +15,7 @@ from lance_namespace.errors import (
 from lancehouse import locations
 from lancehouse.clients.catalog_namespace import Entry, is_renamed, map_concurrently, none_if_missing
 from lancehouse.clients.http import Reply
-from lancehouse.clients.iceberg import BULK_THRESHOLD, VEND_HEADERS, Warehouses, to_identifier, vended_options
+from lancehouse.clients.iceberg import BULK_THRESHOLD, VEND_HEADERS, RestWarehouses, to_identifier, vended_options
 from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
@@ -34,7 +34,7 @@ class GenericTables:
         self,
         rest: Rest,
         settings: ClientSettings,
-        warehouses: Warehouses,
+        warehouses: RestWarehouses,
         *,
         api_path: Callable[[str], str],
         find_root: Callable[[str], str | None],

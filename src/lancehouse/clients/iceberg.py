@@ -1,6 +1,6 @@
 """Client for Iceberg REST catalogs: Lance tables as Iceberg tables with `table_type=lance`.
 
-`Warehouses`, the namespaces of Iceberg REST, is also a part of the clients for servers that have generic tables.
+`RestWarehouses`, the namespaces of Iceberg REST, is also a part of the clients for servers that have generic tables.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class IcebergNamespace(CatalogNamespace):
         super().__init__(**properties)
         base = self._settings.endpoint.removesuffix("/v1")
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
-        self._namespaces = self._warehouses = Warehouses(self._rest, self._settings)
+        self._namespaces = self._warehouses = RestWarehouses(self._rest, self._settings)
         self._tables = IcebergTables(self._rest, self._warehouses)
         self._access = StorageAccess(self._settings, self._warehouses.announced_locations)
         self._versions = ManagedVersions(self._tables, self._access)
@@ -353,7 +353,7 @@ class WarehousePaths:
         return f"{self.tables_path(table.namespace)}/{table.to_path_segment()}"
 
 
-class Warehouses:
+class RestWarehouses:
     """Namespaces of any depth in the warehouses of an Iceberg REST server; the first level of an id is a warehouse."""
 
     def __init__(
@@ -575,7 +575,7 @@ class _ExistingNamespaces:
 class IcebergTables:
     """Iceberg tables as entries of Lance tables, and the commits to them."""
 
-    def __init__(self, rest: Rest, warehouses: Warehouses) -> None:
+    def __init__(self, rest: Rest, warehouses: RestWarehouses) -> None:
         self._rest = rest
         self._warehouses = warehouses
         self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)

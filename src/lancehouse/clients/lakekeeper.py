@@ -8,7 +8,7 @@ from lance_namespace import RenameTableRequest, RenameTableResponse
 
 from lancehouse.clients.catalog_namespace import CatalogNamespace, StorageAccess
 from lancehouse.clients.generic_tables import GenericTables
-from lancehouse.clients.iceberg import Warehouses
+from lancehouse.clients.iceberg import RestWarehouses
 from lancehouse.clients.rest import Rest
 
 ICEBERG_API = "/catalog"
@@ -29,7 +29,7 @@ class LakekeeperNamespace(CatalogNamespace):
         super().__init__(**properties)
         base, path = self._settings.endpoint.removesuffix("/v1").removesuffix(ICEBERG_API), f"{ICEBERG_API}/v1"
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}{path}/oauth/tokens")
-        self._namespaces = self._warehouses = warehouses = Warehouses(self._rest, self._settings, path=path)
+        self._namespaces = self._warehouses = warehouses = RestWarehouses(self._rest, self._settings, path=path)
 
         def api_path(catalog: str) -> str:
             # Lakekeeper's paths have the warehouse's id, which `/v1/config` announces as the prefix for its name.

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from lancehouse.clients.catalog_namespace import CatalogNamespace, StorageAccess
 from lancehouse.clients.generic_tables import GenericTables
-from lancehouse.clients.iceberg import Warehouses
+from lancehouse.clients.iceberg import RestWarehouses
 from lancehouse.clients.rest import Rest
 
 API = "/api/catalog"
@@ -26,7 +26,7 @@ class PolarisNamespace(CatalogNamespace):
         base = self._settings.endpoint.removesuffix(API) + API
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
         # Polaris' prefix is the catalog's name, and it refuses operations below a missing namespace itself.
-        warehouses = Warehouses(self._rest, self._settings, asks_config=False, checks_namespaces=False)
+        warehouses = RestWarehouses(self._rest, self._settings, asks_config=False, checks_namespaces=False)
         self._namespaces = self._warehouses = warehouses
         self._tables = GenericTables(
             self._rest,
