@@ -146,17 +146,17 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "read_timeout",
         _parse_duration,
-        "time to wait for an answer; milliseconds, seconds for unity",
+        "time to wait for a response; milliseconds, seconds for unity",
         {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0, "lakekeeper": 30000.0},
     ),
-    Setting("max_retries", _parse_count, "how often a call that is safe to repeat is repeated", 3),
+    Setting("max_retries", _parse_count, "number of retries of calls that are safe to repeat", 3),
     Setting(
         "managed_by",
         _parse_manager,
         "who decides which version of a new table is the current one, where its properties do not say: storage or impl",
         STORAGE,
     ),
-    Setting("root", _parse_text, "where tables that are declared without a location lie"),
+    Setting("root", _parse_text, "location of tables that are declared without one"),
     Setting(
         "table_storage",
         _parse_trust,

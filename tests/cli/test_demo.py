@@ -48,7 +48,7 @@ def test_the_whole_of_it(tmp_path: Path) -> None:
     assert "gives 400 rows: 200 of garden, 200 of kitchen" in said
     assert re.search(r"storage 200 \d+", said)
     assert "Of the topic archive, version 2 has 0, version 3 has 3." in said
-    assert re.search(r"(Ann|Ben) committed. (Ann|Ben) was told to retry: error 14, table main.library.documents", said)
+    assert re.search(r"(Ann|Ben) committed. (Ann|Ben) had to retry: error 14, table main.library.documents", said)
     assert "Version 3 had 1,001 rows; after the second try version 5 has 1,003." in said
     assert len(re.findall(r"^  lancehouse (?:serve|namespace create|ingest)\b.*$", done.stdout, re.M)) == 3
     assert list(here.iterdir()) == []

@@ -212,9 +212,9 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
         "property 'endpoint' is required": "name a catalog of ~/.lancehouse.yaml with --catalog, or give "
         "--property endpoint=URL",
         "a namespace id is [warehouse or catalog": "an id is all levels joined by dots, such as main.db; the "
-        "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db will do there",
+        "`parent` of a catalog in ~/.lancehouse.yaml is added automatically, so db is enough there",
         "a table id is [warehouse or catalog": "an id is all levels joined by dots, such as main.db.docs; the "
-        "`parent` of a catalog in ~/.lancehouse.yaml is not typed, so that db.docs will do there",
+        "`parent` of a catalog in ~/.lancehouse.yaml is added automatically, so db.docs is enough there",
         "the catalog's database is out of reach": "check that --db is right and the database is running",
         "say it with format=": "set it with --format NAME",
         "No space left on device": "free some space there, and run it again",

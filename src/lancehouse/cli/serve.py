@@ -45,7 +45,7 @@ def _add_setting_options(command: F) -> F:
     multiple=True,
     metavar="NAME=LOCATION",
     envvar="LANCEHOUSE_ROOT",
-    help="one more place where tables of the warehouse may lie",
+    help="another location where tables of the warehouse may be",
 )
 @click.option(
     "--config", "file", envvar="LANCEHOUSE_SERVER_CONFIG", metavar="FILE", help="YAML file with the same settings"

@@ -276,7 +276,7 @@ def with_search_options(command: Command) -> Command:
     )
     @click.option("--like", metavar="SQL", help="Like the vector of the first row for which this holds: 'id = 7'.")
     @click.option("--text", "words", metavar="WORDS", help="With these words, by a full-text index.")
-    @click.option("--on", metavar="COLUMN", help="What to search; leave it out where only one column will do.")
+    @click.option("--on", metavar="COLUMN", help="What to search; default: the only column that fits.")
     @click.option("-k", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many rows.")
     @click.option("--metric", type=click.Choice(METRICS), help="What near means; default: as the index has it, or l2.")
     @click.option("--nprobes", type=COUNT, metavar="N", help="Partitions of the index to search; default: 20 or more.")

@@ -117,45 +117,45 @@ class ServerSetting:
 
 SERVER_SETTINGS: tuple[ServerSetting, ...] = (
     ServerSetting("host", _parse_host, "127.0.0.1", "address to listen on"),
-    ServerSetting("port", _number_parser(0, 65535), 8181, "port to listen on; 0 takes any that is free"),
+    ServerSetting("port", _number_parser(0, 65535), 8181, "port to listen on; 0 selects a free one"),
     ServerSetting(
         "db", _parse_text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"
     ),
-    ServerSetting("workers", _number_parser(1, 256), 1, "processes that answer"),
+    ServerSetting("workers", _number_parser(1, 256), 1, "number of worker processes"),
+    ServerSetting("max_memory", _parse_size, None, "memory of a worker above which it is restarted; default: no limit"),
+    ServerSetting("auth", _parse_flag, False, "require authentication even while no principal exists"),
+    ServerSetting("insecure", _parse_flag, False, "allow other machines to connect without authentication"),
     ServerSetting(
-        "max_memory", _parse_size, None, "memory of a worker, beyond which it is replaced; without it, no limit"
+        "allowed_hosts", _parse_hosts, None, "host names of the server besides its addresses, separated by commas"
     ),
-    ServerSetting("auth", _parse_flag, False, "ask every caller who they are, also while no principal exists"),
-    ServerSetting("insecure", _parse_flag, False, "listen beyond this machine though anybody may do everything"),
+    ServerSetting("tls_cert", _parse_file, None, "PEM file with the server's certificate; enables HTTPS"),
+    ServerSetting("tls_key", _parse_file, None, "PEM file with the key of the certificate"),
     ServerSetting(
-        "allowed_hosts", _parse_hosts, None, "names of the server besides its addresses, separated by commas"
+        "issuer", _parse_text, None, "URL of an outside issuer whose tokens are accepted; more can be set in the file"
     ),
-    ServerSetting("tls_cert", _parse_file, None, "PEM file with the server's certificate: it speaks HTTPS"),
-    ServerSetting("tls_key", _parse_file, None, "PEM file with its key"),
+    ServerSetting("issuer_audience", _parse_text, None, "audience that its tokens must have"),
+    ServerSetting("log_level", _parse_level, "info", f"log level: {', '.join(LEVELS)}"),
     ServerSetting(
-        "issuer", _parse_text, None, "URL of an outside issuer whose tokens are taken; more of them in the file"
+        "scan_cache_bytes", _parse_size, 10 * 2**30, "maximum size of the Parquet copies kept for scans, per warehouse"
     ),
-    ServerSetting("issuer_audience", _parse_text, None, "what its tokens must name as their audience"),
-    ServerSetting("log_level", _parse_level, "info", f"least level of what is logged: {', '.join(LEVELS)}"),
+    ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
     ServerSetting(
-        "scan_cache_bytes", _parse_size, 10 * 2**30, "most bytes of Parquet copies kept for scans, of each warehouse"
+        "max_body_memory",
+        _parse_size,
+        128 * 2**20,
+        "memory of a worker for requests that are being received",
+        limit="body_memory",
     ),
-    ServerSetting("max_body", _parse_size, 16 * 2**20, "largest request", limit="body"),
-    ServerSetting(
-        "max_body_memory", _parse_size, 128 * 2**20, "memory of a worker for requests that come in", limit="body_memory"
-    ),
-    ServerSetting(
-        "max_requests", _number_parser(1, 10**6), 1000, "requests that a worker answers at once", limit="requests"
-    ),
+    ServerSetting("max_requests", _number_parser(1, 10**6), 1000, "concurrent requests per worker", limit="requests"),
     ServerSetting(
         "max_streams",
         _number_parser(1, 10**6),
         200,
-        "answers of many rows that a worker sends at once",
+        "concurrent responses with many rows per worker",
         limit="streams",
     ),
     ServerSetting(
-        "max_connections", _number_parser(1, 10**6), 4000, "connections that a worker holds", limit="connections"
+        "max_connections", _number_parser(1, 10**6), 4000, "open connections per worker", limit="connections"
     ),
     ServerSetting("threads", _number_parser(1, 1000), 32, "threads of a worker", limit="threads"),
     ServerSetting(
@@ -165,18 +165,24 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         "row_threads", _number_parser(1, 1000), 16, "threads of a worker that read and write rows", limit="row_threads"
     ),
     ServerSetting(
-        "upload_threads", _number_parser(1, 1000), 64, "threads of a worker that take rows in", limit="upload_threads"
+        "upload_threads", _number_parser(1, 1000), 64, "threads of a worker that receive rows", limit="upload_threads"
     ),
-    ServerSetting("read_timeout", _parse_seconds, 60.0, "seconds for a request to come in", limit="read_s"),
+    ServerSetting("read_timeout", _parse_seconds, 60.0, "seconds to receive a request", limit="read_s"),
     ServerSetting(
-        "write_timeout", _parse_seconds, 60.0, "seconds for a client to take more of an answer", limit="write_s"
+        "write_timeout",
+        _parse_seconds,
+        60.0,
+        "seconds for a client to read the next part of a response",
+        limit="write_s",
     ),
-    ServerSetting("request_timeout", _parse_seconds, 60.0, "seconds to answer it", limit="handle_s"),
+    ServerSetting("request_timeout", _parse_seconds, 60.0, "seconds to handle a request", limit="handle_s"),
     ServerSetting("plan_timeout", _parse_seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
     ServerSetting(
-        "rows_timeout", _parse_seconds, 3600.0, "seconds to write rows, or to find the first", limit="rows_s"
+        "rows_timeout", _parse_seconds, 3600.0, "seconds to write rows, or to return the first rows", limit="rows_s"
     ),
-    ServerSetting("idle_timeout", _parse_seconds, 75.0, "seconds that an idle connection is kept", limit="idle_s"),
+    ServerSetting(
+        "idle_timeout", _parse_seconds, 75.0, "seconds after which an idle connection is closed", limit="idle_s"
+    ),
     ServerSetting(
         "stop_timeout", _parse_seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"
     ),

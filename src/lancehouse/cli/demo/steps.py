@@ -187,9 +187,8 @@ def race(stage: DemoEnvironment) -> None:
     row_count = after.count_rows()
     story.facts["race"] = {"writers": writers, "version": after.version, "rows": row_count}
     for writer in sorted(writers, key=lambda writer: writer["told"] is not None):
-        story.say(
-            f"{writer['writer']} {'committed.' if writer['told'] is None else 'was told to retry: ' + writer['told']}"
-        )
+        result = "committed." if writer["told"] is None else f"had to retry: {writer['told']}"
+        story.say(f"{writer['writer']} {result}")
     story.say(
         f"Version {before.version} had {rows:,} rows; after the second try version {after.version} has {row_count:,}."
     )
